@@ -13,8 +13,9 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.log.commits.commit_log import CommitLog, require_there
+from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transaction_outcome import require_there
 from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.storage.base import Storage
 

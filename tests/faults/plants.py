@@ -25,7 +25,7 @@ from streamhouse_spark.lake.parquet import reader as parquet_read
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.log import append as staging
 from streamhouse_spark.log import compaction as merge
-from streamhouse_spark.log.commits import checkpoint, commit_log, standing, state_json, verified
+from streamhouse_spark.log.commits import checkpoint, commit_log, standing, state_json, transaction_outcome, verified
 from streamhouse_spark.log.commits import state as state_module
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.anchors import Anchors
@@ -67,8 +67,7 @@ def floor_is_not_looked_at_when_reading() -> Iterator[None]:
 @plant
 def floor_is_not_looked_at_before_acknowledging() -> Iterator[None]:
     def won(self: CommitLog, before: TableState, stored: Record) -> TableState:
-        self._state = fold(before, stored)
-        return self._state
+        return self._stored(before, stored)
 
     with patched((CommitLog, "_won", won)):
         yield
@@ -81,8 +80,7 @@ def only_who_reads_the_floor_compares_it() -> Iterator[None]:
     def won(self: CommitLog, before: TableState, stored: Record) -> TableState | None:
         if self._world.clock.boot_ms() - self._floor_checked_ms > commit_log.FLOOR_CHECK_MS:
             return original(self, before, stored)
-        self._state = fold(before, stored)
-        return self._state
+        return self._stored(before, stored)
 
     with patched((CommitLog, "_won", won)):
         yield
@@ -98,8 +96,8 @@ def staged_objects_are_believed_to_be_there() -> Iterator[None]:
 def exists_means_that_another_won() -> Iterator[None]:
     original = CommitLog._put
 
-    def put(self: CommitLog, record: Record) -> Any:
-        stored, failure = original(self, record)
+    def put(self: CommitLog, record: Record, body: Any) -> Any:
+        stored, failure = original(self, record, body)
         if failure is not None and stored is not None:
             stored = replace(stored, attempt="another's")
         return stored, failure
@@ -115,8 +113,8 @@ def exists_means_that_another_won() -> Iterator[None]:
 def error_of_a_put_means_that_it_was_done() -> Iterator[None]:
     original = CommitLog._put
 
-    def put(self: CommitLog, record: Record) -> Any:
-        stored, failure = original(self, record)
+    def put(self: CommitLog, record: Record, body: Any) -> Any:
+        stored, failure = original(self, record, body)
         return (record, failure) if stored is None else (stored, failure)
 
     with patched((CommitLog, "_put", put)):
@@ -249,12 +247,12 @@ def checkpoints_leave_out_expired_writers() -> Iterator[None]:
 
 @plant
 def an_older_batch_of_a_stream_is_a_replay() -> Iterator[None]:
-    original = commit_log.stored_outcome
+    original = transaction_outcome.stored_outcome
 
     def outcome(entry: Any, transaction: Any, table: str) -> Any:
         return original(entry, replace(transaction, batch=None), table)
 
-    with patched((commit_log, "stored_outcome", outcome)):
+    with patched((transaction_outcome, "stored_outcome", outcome)):
         yield
 
 
@@ -521,10 +519,10 @@ LAST_RECORDED: dict[str, Any] = {}
 def checkpoint_is_written_before_the_commit() -> Iterator[None]:
     original = CommitLog._put
 
-    def put(self: CommitLog, record: Record) -> Any:
+    def put(self: CommitLog, record: Record, body: Any) -> Any:
         if self._state is not None:
             write_checkpoint(self._storage, fold(self._state, encode_record(record, record.attempt).stored))
-        return original(self, record)
+        return original(self, record, body)
 
     with patched((CommitLog, "_put", put)):
         yield
@@ -532,7 +530,8 @@ def checkpoint_is_written_before_the_commit() -> Iterator[None]:
 
 @plant
 def dropped_tables_take_rows() -> Iterator[None]:
-    with patched((commit_log, "require_there", lambda *_: None), (staging, "require_there", lambda *_: None)):
+    modules = (transaction_outcome, staging)
+    with patched(*((module, "require_there", lambda *_: None) for module in modules)):
         yield
 
 

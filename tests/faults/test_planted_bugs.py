@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from corruption import damage
-from faults import histories, row_level_plants, slot_model, statement_plants
+from faults import group_plants, histories, row_level_plants, slot_model, statement_plants
 from faults import interleave as il
 from faults import scenarios as sc
 from faults.faulty_storage import Fault, FaultyStorage
@@ -462,6 +462,7 @@ FINDERS: dict[str, Callable[[], object]] = {
     "work_behind_a_commit_fails_the_call": a_checkpoint_that_cannot_be_stored,
     **MOVED_FINDERS,
     **RESTORED_FINDERS,
+    **group_plants.FINDERS,
     **row_level_plants.FINDERS,
     **statement_plants.FINDERS,
     **slot_model.FINDERS,
@@ -503,6 +504,7 @@ def test_the_bug_is_found(name):
         "lake_is_not_emptied_without_new_rows",
         "dropped_tables_take_rows",
         "positions_are_offsets_alone",
+        *group_plants.FINDERS,
         *MOVED_FINDERS,
         *RESTORED_FINDERS,
         *statement_plants.FINDERS,

@@ -87,7 +87,8 @@ def test_threads_of_one_object_meet_lost_answers():
     storage = FaultyStorage(memory, plan)
     table = Warehouse(storage.url, storage=storage).table(NAME)
     history = History()
-    batches = [[history.new_batch(2) for _ in range(APPENDS)] for _ in range(THREADS)]
+    appends = APPENDS * THREADS  # as many records as ever, also where all of them always share one
+    batches = [[history.new_batch(2) for _ in range(appends)] for _ in range(THREADS)]
 
     def work(number: int) -> None:
         for batch in batches[number]:

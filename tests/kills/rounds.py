@@ -12,7 +12,8 @@ from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from kills.workers import NAME, SCHEMA, read_journal, rows_of, run, tier
+from kills.workers import NAME, SCHEMA, crew_of, read_journal, rows_of, run, tier
+from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_split
 from streamhouse_spark.table.table import Table
@@ -44,6 +45,7 @@ class Figures:
     reads: int = 0
     rounds_tiered: int = 0
     kills_by_role: Counter[str] = field(default_factory=Counter)
+    shared_records: int = 0
     slowest_start_s: float = 0.0
 
     def __str__(self) -> str:
@@ -61,6 +63,18 @@ def kill_rounds(directory: Path, rounds: int, seed: int, *, settings: dict[str, 
     figures = Figures()
     kill_processes(directory, rounds, seed, PROCESSES, figures)
     check(location, directory, figures)
+    return figures
+
+
+def crew_kill_rounds(directory: Path, rounds: int, seed: int) -> Figures:
+    """The same with two processes of several writing threads each, whose appends share records."""
+    location = str(directory / "warehouse")
+    table = Warehouse(location).create_table(NAME, SCHEMA, buckets=2, properties=PROPERTIES)
+    figures = Figures()
+    kill_processes(directory, rounds, seed, (("crew", 1), ("crew", 2), ("tierer", 1)), figures)
+    check(location, directory, figures, writers=(*crew_of(1), *crew_of(2)))
+    records = (read_record(table.storage, table.uuid, n + 1)[0] for n in range(table.refresh().version))
+    figures.shared_records = sum(bool(found.members) for found in records)
     return figures
 
 
@@ -100,7 +114,7 @@ def kill_processes(
             if chance.random() < 0.8:  # the other kills meet processes that are just starting
                 await_progress(directory, sizes)
             time.sleep(chance.uniform(0, 0.3))
-            for victim in chance.sample(sorted(running), chance.choice((1, 1, 2, 4))):
+            for victim in chance.sample(sorted(running), min(chance.choice((1, 1, 2, 4)), len(running))):
                 kill(running.pop(victim), victim, directory)
                 figures.kills += 1
                 figures.kills_by_role[victim[0]] += 1
@@ -133,7 +147,7 @@ def journal(directory: Path, role: str, number: int) -> Path:
     return directory / f"{role}-{number}.journal"
 
 
-def check(location: str, directory: Path, figures: Figures) -> None:
+def check(location: str, directory: Path, figures: Figures, writers: Sequence[int] = (1, 2)) -> None:
     """Compare the journals with the state that a process that starts now finds."""
     figures.acknowledged = figures.attempted = 0
     started = time.monotonic()
@@ -142,7 +156,7 @@ def check(location: str, directory: Path, figures: Figures) -> None:
     stored = Counter(table.to_arrow(columns=["id"]).column("id").to_pylist())
     hot = hot_rows(table)
     known = 0
-    for number in (1, 2):
+    for number in writers:
         events = list(read_journal(journal(directory, "writer", number)))
         acknowledged = {e["batch"]: e["offsets"] for e in events if e["kind"] == "acknowledged"}
         attempted = {e["batch"] for e in events if e["kind"] == "attempt"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kills.keyed_rounds import keyed_kill_rounds
-from kills.rounds import kill_rounds
+from kills.rounds import crew_kill_rounds, kill_rounds
 
 
 @pytest.mark.long
@@ -15,6 +15,15 @@ def test_ten_rounds_of_kills(tmp_path):
     print(figures)  # noqa: T201
     assert figures.acknowledged > 10
     assert figures.reads > 0
+
+
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=pytest.mark.long)])
+def test_rounds_of_kills_of_processes_with_several_writers(tmp_path, rounds):
+    figures = crew_kill_rounds(tmp_path, rounds=rounds, seed=rounds)
+    print(figures)  # noqa: T201
+    assert figures.acknowledged > 3
+    assert figures.shared_records > 0
 
 
 @pytest.mark.long

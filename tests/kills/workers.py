@@ -11,6 +11,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ NAME = "sales.orders"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 WRITER_IDS = 10**12
 BATCH_IDS = 10**4
+CREW = 3
 TEXT_CHARS = {1: 40, 5: 40, 40: 40, 400: 600}
 """By the rows of a batch: the largest are too large to travel in a commit record."""
 
@@ -58,12 +60,33 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
 
 def writer(location: str, journal_path: str, number: int) -> None:
     """Append batch after batch. Every second batch has a transaction, and is sent again after a restart."""
+    write_on(Warehouse(location).table(NAME), journal_path, number)
+
+
+def crew(location: str, journal_path: str, number: int) -> None:
+    """Write with several threads, which wait for one log: what they append goes into common records."""
+    journal, table = Journal(journal_path), Warehouse(location).table(NAME)
+    with ThreadPoolExecutor(CREW) as pool:
+        paths = {n: str(Path(journal_path).parent / f"writer-{n}.journal") for n in crew_of(number)}
+        writing = [pool.submit(write_on, table, path, n) for n, path in paths.items()]
+        while not (ended := wait(writing, timeout=0.05, return_when=FIRST_EXCEPTION).done):
+            journal.write("writing")
+        journal.write("error", text=repr(next(iter(ended)).exception()))
+        os._exit(1)
+
+
+def crew_of(number: int) -> range:
+    """Return the numbers of the writers of a crew."""
+    return range(10 * number, 10 * number + CREW)
+
+
+def write_on(table: Table, journal_path: str, number: int) -> None:
+    """Append batch after batch, from where the journal ends."""
     events = list(read_journal(Path(journal_path)))
     journal = Journal(journal_path)
     sent = [e["batch"] for e in events if e["kind"] == "attempt"]
     acknowledged = {e["batch"] for e in events if e["kind"] == "acknowledged"}
     batch = (sent[-1] if sent else 0) + 1
-    table = Warehouse(location).table(NAME)
     if sent and is_transaction(sent[-1]) and sent[-1] not in acknowledged:
         batch = sent[-1]
     while True:
@@ -112,7 +135,12 @@ def reader(location: str, journal_path: str, _number: int) -> None:
         journal.write("read", rows=len(ids))
 
 
-ROLES: dict[str, Callable[[str, str, int], None]] = {"writer": writer, "tierer": tierer, "reader": reader}
+ROLES: dict[str, Callable[[str, str, int], None]] = {
+    "writer": writer,
+    "crew": crew,
+    "tierer": tierer,
+    "reader": reader,
+}
 
 
 def run(role: str, location: str, journal_path: str, number: int) -> None:

@@ -21,7 +21,7 @@ from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.core.text_values import parse_timestamp_ms
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.append import Staged, gathered
-from streamhouse_spark.log.commits.commit_log import known_transaction
+from streamhouse_spark.log.commits.transaction_outcome import known_transaction
 from streamhouse_spark.log.segments.metadata_columns import with_metadata
 from streamhouse_spark.read.tail import added_fields, logged, start_offsets
 from streamhouse_spark.schema.rows import filled

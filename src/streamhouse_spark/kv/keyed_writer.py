@@ -35,8 +35,10 @@ from streamhouse_spark.kv.staged_changes import (
 from streamhouse_spark.kv.tablet_history import belongs, history_of
 from streamhouse_spark.log.append import ends_after, truncating
 from streamhouse_spark.log.commits.actions import Action, Append
-from streamhouse_spark.log.commits.commit_log import CommitLog, Committed, known_transaction
+from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transaction_outcome import known_transaction
+from streamhouse_spark.log.commits.waiting import Committed
 
 TRIES_MAX: Final = 100
 AHEAD_MAX: Final = 3

@@ -22,8 +22,10 @@ from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.log.commits.actions import Action, Append, Truncate
-from streamhouse_spark.log.commits.commit_log import CommitLog, Committed, require_there
+from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transaction_outcome import require_there
+from streamhouse_spark.log.commits.waiting import Committed
 from streamhouse_spark.log.segments.shared_object import grouped, stage_group
 from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX, SegmentOptions, StagedSegment, one_batch, stage_inline
 from streamhouse_spark.schema.defaults import same_defaults
@@ -227,12 +229,15 @@ def commit_staged(
         _require_fresh(state, staged, time_ms)
         return (*emptying, _append_action(ends_after(state, emptying), state, staged, time_ms))
 
-    committed = log.commit(plan, transaction=transaction, staged_ms=staged.staged_ms)
+    committed = log.commit(plan, transaction=transaction, staged_ms=staged.staged_ms, is_shared=not overwrite)
     if committed.replay_of is not None:
         if require is not None:
             require(committed.state)
         return BucketOffsets(committed.replay_of.offsets), committed
     before, after = committed.before, committed.state
+    if committed.ends is not None:
+        starts, ends = committed.ends
+        return BucketOffsets({b: OffsetRange(starts[b], ends[b]) for b in ends if ends[b] > starts[b]}), committed
     written = {b: OffsetRange(max(before.buckets[b].end, log_.start), log_.end) for b, log_ in after.buckets.items()}
     return BucketOffsets({b: r for b, r in written.items() if r}), committed
 

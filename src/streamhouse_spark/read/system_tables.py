@@ -12,7 +12,7 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import InvalidNameError, ObjectNotFoundError, shown
 from streamhouse_spark.log.commits.actions import Append
-from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.commits.record import Attempt, Record, read_record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
 
@@ -113,20 +113,7 @@ class SystemTables:
                 record, _ = read_record(self.storage, self.state.table_uuid, number)
             except ObjectNotFoundError:
                 break
-            kinds = [_snake(type(a).__name__) for a in record.actions]
-            added = sum(s.num_rows for a in record.actions if isinstance(a, Append) for s in a.segments)
-            txn = record.transaction
-            out.append(
-                (
-                    number,
-                    record.time_ms,
-                    ", ".join(dict.fromkeys(kinds)),
-                    added,
-                    txn.app_id if txn else None,
-                    txn.version if txn else None,
-                    record.attempt,
-                )
-            )
+            out += [_commit_row(record, part) for part in reversed(record.attempts)]
         return out[::-1]
 
     def _schemas(self) -> Sequence[Sequence[Any]]:
@@ -150,3 +137,19 @@ def bucket_lags(state: TableState) -> dict[int, int]:
 
 def _snake(class_name: str) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(class_name))
+
+
+def _commit_row(record: Record, part: Attempt) -> Sequence[Any]:
+    """Return the row of `$commits` for one attempt of the record."""
+    kinds = [_snake(type(a).__name__) for a in part.actions]
+    added = sum(s.num_rows for a in part.actions if isinstance(a, Append) for s in a.segments)
+    txn = part.transaction
+    return (
+        record.number,
+        record.time_ms,
+        ", ".join(dict.fromkeys(kinds)),
+        added,
+        txn.app_id if txn else None,
+        txn.version if txn else None,
+        part.attempt,
+    )

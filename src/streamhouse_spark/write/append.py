@@ -58,7 +58,8 @@ class Appends:
         check_transaction(transaction)
         log = self._table.log
         offsets, committed = commit_staged(log, staged, transaction=transaction, overwrite=overwrite, require=require)
-        merge_if_due(self._table, committed.state)
+        if committed.is_first:
+            merge_if_due(self._table, committed.state)
         return offsets
 
     def staged(self, rows: Any) -> Staged:

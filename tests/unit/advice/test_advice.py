@@ -97,7 +97,7 @@ def all_checkpoints_above_a_floor(place: Place) -> Case:
 
 def a_newer_format(place: Place) -> Case:
     whole = place.memory.read(key := commit_key(place.uuid, 3))
-    place.memory.put(key, whole.replace(b'"version":1', b'"version":2', 1))
+    place.memory.put(key, whole.replace(b'"version":1', b'"version":9', 1))
     yield place.table
     place.memory.put(key, whole)  # a newer package would read it: the bytes are not its
 

@@ -267,7 +267,7 @@ class TestNewerVersions:
     def test_a_newer_file_is_refused_before_anything_is_written(self, golden, kind):
         data = FILES[KINDS[kind]]
         assert data.count(b'"version":1,"xxh3"') == 1
-        newest = {"floor": 2, "checkpoint": 3}.get(kind, 1)
+        newest = {"commit": 2, "floor": 2, "checkpoint": 3}.get(kind, 1)
         golden.put(KINDS[kind], data.replace(b'"version":1,"xxh3"', f'"version":{newest + 1},"xxh3"'.encode()))
         before = {info.key: golden.read(info.key) for info in golden.list("")}
         for ask in (
@@ -309,7 +309,7 @@ class TestNewerVersions:
         table = wh.table("manifested")
         newer = Warehouse("golden", storage=golden, world=sim_world(6)).table("manifested")
         with monkeypatch.context() as future:
-            future.setattr(frame_module, "FORMAT_VERSION", 2)
+            future.setattr(frame_module, "FORMAT_VERSION", 3)
             encoded = encode_record(Record(newer.state.version + 1, newer.uuid, "a" * 32, 0, ()), "b" * 32)
         golden.put_if_absent(f"tables/{newer.uuid}/commits/{newer.state.version + 1:020d}.json", encoded.data)
         before = {info.key for info in golden.list("")}

@@ -11,6 +11,7 @@ or a re-opened, record number.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from streamhouse_spark.core.paths import (
     floor_key,
     parse_numbers,
 )
-from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.log.commits.actions import Payload
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.state import TableState
@@ -214,3 +215,19 @@ def _copies(data: bytes) -> list[bytes]:
     """Return the whole object, and the copies in its payload: each is as long as the bytes before them."""
     size, rest = divmod(len(data), 1 + _COPIES)
     return [data] if rest or not size else [data, *(data[at : at + size] for at in range(size, len(data), size))]
+
+
+def no_checkpoint(
+    storage: Storage, table_uuid: str, floor: int, damaged: Sequence[StreamhouseError]
+) -> StreamhouseError:
+    """Return the error for a table that cannot be opened: its records below the floor are gone, and so is their
+    content.
+    """
+    for error in damaged:
+        if isinstance(error, FormatVersionError):
+            return error
+    found = f"; of those that are there: {damaged[0]}" if damaged else ""
+    return CorruptDataError(
+        f"{storage.url}/{checkpoints_prefix(table_uuid)} holds no whole checkpoint at or above record {floor}, below "
+        f"which records were cleaned up{found}; restore one of these files",
+    )

@@ -18,21 +18,18 @@ looked for with the floor, about once a minute, and on a local disk before each 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.forks import new_lock, renew_in_children
 from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.core.paths import checkpoints_prefix, commit_key, commits_prefix, manifest_key
+from streamhouse_spark.core.paths import commit_key, commits_prefix, manifest_key
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
     CorruptDataError,
     DifferentHistoryError,
-    FormatVersionError,
-    ObjectExistsError,
     ObjectNotFoundError,
     StorageError,
     StorageRefusedError,
@@ -40,15 +37,16 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.log.commits import standing
-from streamhouse_spark.log.commits.actions import Action, Bury, Condemn, Purge, Rename, Undrop
+from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation, out_of_mixed
-from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, find_checkpoint, write_checkpoint
+from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, find_checkpoint, no_checkpoint, write_checkpoint
 from streamhouse_spark.log.commits.floors import newest_floor
-from streamhouse_spark.log.commits.record import Record, encode_record, has_record, read_record
+from streamhouse_spark.log.commits.group import Group, outcomes
+from streamhouse_spark.log.commits.record import Body, Record, encode_record, has_record, read_record
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for, require_stored, staged_uuids
-from streamhouse_spark.log.commits.transaction_outcome import stored_outcome
-from streamhouse_spark.log.commits.transactions import TransactionEntry, name_sum
+from streamhouse_spark.log.commits.transaction_outcome import known_transaction, require_live
+from streamhouse_spark.log.commits.waiting import Calls, Committed, Plan, Waiting, told
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.slots import Holder, Slot, Taken, fill
 
@@ -58,22 +56,6 @@ FLOOR_CHECK_MS = 60_000
 CHECKPOINT_INTERVAL = 40
 CONFLICTS_MAX = 1000
 FAILURES_MAX = 5
-_BACKOFF_MS = 5.0
-_BACKOFF_MS_MAX = 2_000.0
-
-Plan = Callable[[TableState, int], Sequence[Action]]
-"""Returns the actions of a record, from the newest state and the record's time. Called again after each lost race;
-raises to give up. An empty result commits nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The outcome of `CommitLog.commit`."""
-
-    before: TableState
-    state: TableState
-    replay_of: TransactionEntry | None = None
-    """Set when the transaction was stored earlier: nothing was written now, and these were its offsets."""
 
 
 class CommitLog:
@@ -91,8 +73,13 @@ class CommitLog:
         self._damaged: Sequence[StreamhouseError] = ()
         self._stood_ms = 0
         self._severed: str | None = None
-        self._attempts: dict[str, Committed | None] = {}
+        self._calls = Calls()
         self._lock = new_lock()
+        renew_in_children(self)
+
+    def renew_in_child(self) -> None:
+        """Forget the calls of threads that a child does not have."""
+        self._calls = Calls()
 
     @property
     def table_uuid(self) -> str:
@@ -155,34 +142,28 @@ class CommitLog:
                         state = self._without_hole(state, own)
                     if state is not start:
                         self._stood_ms = self._world.clock.boot_ms()
+                    self._calls.landed(own)
                     self._state = state
-                    self._attempts.update(own)
                     return state
                 if self._floor >= DROPPED_FLOOR:
                     raise TableNotFoundError(f"table {self._table_uuid} of {self._storage.url} was dropped and deleted")
                 self._state = None  # records that we needed were deleted, or re-opened: begin at a checkpoint
-            raise self._no_checkpoint()
+            raise no_checkpoint(self._storage, self._table_uuid, self._floor, self._damaged)
 
-    def _no_checkpoint(self) -> StreamhouseError:
-        """Return the error for a table that cannot be opened: its records below the floor are gone, and so is their
-        content.
-        """
-        for error in self._damaged:
-            if isinstance(error, FormatVersionError):
-                return error
-        where = f"{self._storage.url}/{checkpoints_prefix(self._table_uuid)}"
-        found = f"; of those that are there: {self._damaged[0]}" if self._damaged else ""
-        return CorruptDataError(
-            f"{where} holds no whole checkpoint at or above record {self._floor}, below which records were cleaned "
-            f"up{found}; restore one of these files",
-        )
-
-    def commit(self, plan: Plan, *, transaction: Transaction | None = None, staged_ms: int | None = None) -> Committed:
+    def commit(
+        self,
+        plan: Plan,
+        *,
+        transaction: Transaction | None = None,
+        staged_ms: int | None = None,
+        is_shared: bool = False,
+    ) -> Committed:
         """Commit the actions that ``plan`` returns for the newest state, as one record.
 
         Durable and visible to everybody when this returns. A ``transaction`` that is already stored writes nothing and
         returns its first outcome. ``staged_ms`` is the store time at which staging of the plan's files began; by
-        default it began with this call.
+        default it began with this call. With ``is_shared``, calls of other threads that wait at the same time may go
+        into the same record; ``plan`` is then called by any of these threads.
 
         Raises:
             CommitConflictError: too many lost races, or staged files are gone; nothing was written, trying again is
@@ -193,59 +174,126 @@ class CommitLog:
             DifferentHistoryError: the log, or the stream's checkpoint, was restored; nothing was written.
             TableNotFoundError: the table was dropped.
         """
-        committed: Committed | None = None
         if staged_ms is None:
             staged_ms = self._storage.now_ms()
-        while committed is None:
-            attempt = self._world.ids.new_uuid()
-            try:
-                committed = self._commit(plan, transaction, attempt, staged_ms)
-            finally:
-                self._attempts.pop(attempt, None)
-        if committed.state is not committed.before:
+        call = Waiting(plan, transaction, staged_ms, self._world.ids.new_uuid(), is_shared)
+        try:
+            self._calls.add(call)
+            committed = self._answer(call)
+        finally:
+            self._calls.remove(call)
+        if committed.state is not committed.before and committed.is_first:
             self._checkpoint_if_due(committed.state)
         return committed
 
-    def _commit(self, plan: Plan, transaction: Transaction | None, attempt: str, staged_ms: int) -> Committed | None:
-        """Run one attempt, however many races it loses. Returns None if it won a number below a floor: its record is
-        void.
+    def _answer(self, call: Waiting) -> Committed:
+        """Wait for the lock, and commit for all calls that wait then, unless another has answered this one meanwhile.
+
+        **Commit point**: `_put`. A thread that is interrupted anywhere leaves the others' calls without an answer, and
+        the next one to lead answers them: from their record, if it is in the log, else by a new one.
         """
-        failures = conflicts = refusals = 0
         while True:
-            with self._lock, self._storage.contention_hint(f"{commits_prefix(self._table_uuid)}.lock"):
-                before = self._refresh_after(failures)
-                if (landed := self._attempts.get(attempt)) is not None:
-                    return landed  # a request that was given up reached the store after all
-                self._attempts[attempt] = None
-                if (entry := known_transaction(before, transaction)) is not None:
-                    return Committed(before, before, entry)
-                time_ms = self._storage.now_ms()
-                actions = tuple(plan(before, time_ms))
-                if not actions:
-                    return Committed(before, before)
-                _require_live(before, actions)
-                self._require_stored(before, actions, staged_ms)
-                record = Record(
-                    number=before.version + 1,
-                    table_uuid=self._table_uuid,
-                    attempt=attempt,
-                    time_ms=time_ms,
-                    actions=actions,
-                    transaction=transaction,
-                    after=before.attempt,
-                )
-                stored, failure = self._put(record)
-                if stored is not None and stored.attempt == attempt:
-                    state = self._won(before, stored)
-                    return Committed(before, state) if state is not None else None
-            if stored is not None:
-                conflicts += 1
+            failures, tries = call.failures, call.tries
+            if not self._calls.wait(call):
+                with self._lock:
+                    if not call.is_done and call.tries == tries:
+                        self._lead(call)
+                    if not call.is_done:
+                        call.error = self._given_up(call, has_failed=call.failures > failures)
+            if call.error is not None:
+                raise call.error
+            if call.outcome is not None:
+                return call.outcome
+            if call.tries != tries:
+                self._world.clock.sleep_ms(call.backoff_ms * self._world.ids.jitter())
+
+    def _lead(self, leader: Waiting) -> None:
+        """Put one record for the leader and those that wait with it. Called under the lock."""
+        self._calls.is_led = True
+        try:
+            with self._storage.contention_hint(f"{commits_prefix(self._table_uuid)}.lock"):
+                self._commit_for(leader)
+        except BaseException as error:
+            leader.error = error  # so that nobody commits for a call that has failed
+            raise
+        finally:
+            self._calls.is_led = False
+            self._calls.wake()
+
+    def _commit_for(self, leader: Waiting) -> None:
+        before = self._refresh_after(leader)
+        time_ms = self._storage.now_ms()
+        group = Group(before, Record(before.version + 1, self._table_uuid, "", time_ms, (), after=before.attempt))
+        for call in self._calls.led_by(leader):
+            if not self._judge(call, group, before, time_ms) or leader.is_done or group.is_full:
+                break
+        if group.members:
+            self._put_group(group, before)
+
+    def _judge(self, call: Waiting, group: Group, before: TableState, time_ms: int) -> bool:
+        """Add the call to the group, or decide it. A decision that rests on others of the group waits for their
+        record. Returns whether the group takes more.
+        """
+        outcome: Committed | None = None
+        try:
+            if call.landed is not None:  # a request that was given up reached the store after all
+                outcome = self._require_durable(call, call.landed)
+            elif (entry := known_transaction(group.state, call.transaction)) is not None:
+                outcome = Committed(before, before, entry)
+            elif actions := tuple(call.plan(group.state, time_ms)):
+                require_live(group.state, actions)
+                self._require_stored(before, actions, call.staged_ms)
+                return group.add(call, actions)
             else:
-                failures += 1
-                refusals += isinstance(failure, StorageRefusedError)
-                if failure is not None and refusals == failures:
-                    raise failure  # the record is not there, and no request that could put it is under way
-            self._give_up_or_wait(failures, conflicts, failure)
+                outcome = Committed(before, before)
+        except Exception as error:  # noqa: BLE001 - it is the answer of this call alone
+            if not group.members:
+                call.error = error
+            return True
+        if call.landed is not None or not group.members:
+            call.outcome = outcome
+        return True
+
+    def _put_group(self, group: Group, before: TableState) -> None:
+        """Put the record of the group, and give each member its own answer."""
+        members = group.members
+        record = group.record(members[0].attempt if len(members) == 1 else self._world.ids.new_uuid())
+        for member in members:
+            member.unanswered += 1
+        try:
+            stored, failure = self._put(record, group.body)
+            is_mine = stored is not None and stored.attempt == record.attempt
+            state = self._won(before, stored) if stored is not None and is_mine else None
+        except CommitStateUnknownError as error:
+            for member in members:
+                member.error = told(error, record.attempt, member.attempt)
+            return
+        for member in members:
+            if stored is None:
+                member.failures += 1
+                member.refusals += isinstance(failure, StorageRefusedError)
+                member.failure = failure and told(failure, record.attempt, member.attempt)
+            elif not is_mine:
+                member.conflicts += 1
+                member.failure = failure and told(failure, record.attempt, member.attempt)
+            elif state is None:  # below a floor, so void: each is a new attempt
+                self._calls.rename(member, self._world.ids.new_uuid())
+            else:
+                member.outcome = member.landed
+            member.unanswered -= 1
+
+    def _require_durable(self, call: Waiting, landed: Committed) -> Committed:
+        """Return the outcome of an attempt that was found in the log, once its record is sure to stay."""
+        if call.unanswered:
+            key = commit_key(self._table_uuid, landed.state.version)
+            try:
+                self._storage.ensure_durable(key)
+            except StorageError as error:
+                raise CommitStateUnknownError(
+                    f"record {landed.state.version} of {self._storage.url} is visible but may not survive a power loss "
+                    f"({error}); check the disk, then look for attempt {call.attempt} in $commits",
+                ) from error
+        return landed
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -267,8 +315,8 @@ class CommitLog:
             except ObjectNotFoundError:
                 return state
             before, state = state, fold(state, record)
-            if before is not None and record.attempt in self._attempts:
-                own[record.attempt] = Committed(before, state)
+            if before is not None and any(part.attempt in self._calls for part in record.attempts):
+                own.update(outcomes(before, state, record))
 
     def _without_hole(self, state: TableState, own: dict[str, Committed]) -> TableState:
         """Return the state at the tail, after checking that the tail is not a missing record with others behind it."""
@@ -327,11 +375,11 @@ class CommitLog:
 
     # -- committing -----------------------------------------------------------------------------------------------
 
-    def _put(self, record: Record) -> tuple[Record | None, StorageError | None]:
+    def _put(self, record: Record, body: Body) -> tuple[Record | None, StorageError | None]:
         """Try to put the record. Returns the record that is stored under its number, if any, and the storage's
         error.
         """
-        encoded = encode_record(record, manifest_uuid := self._world.ids.new_uuid())
+        encoded = encode_record(record, manifest_uuid := self._world.ids.new_uuid(), body)
         slot = Slot(
             self._storage,
             commit_key(self._table_uuid, record.number),
@@ -372,12 +420,12 @@ class CommitLog:
                 f"({taken.failure}); check the disk, then look for attempt {record.attempt} in $commits",
             ) from taken.doubt
 
-    def _refresh_after(self, failures: int) -> TableState:
+    def _refresh_after(self, call: Waiting) -> TableState:
         """Return the newest state. After a failed put on a remote store, only reading the tail tells the outcome."""
         try:
             return self._refreshed(stands=self._storage.local_path("") is not None)
         except StorageError as error:
-            if not failures or self._storage.local_path("") is not None:
+            if not call.may_be_under_way or self._storage.local_path("") is not None:
                 raise
             raise CommitStateUnknownError(
                 f"commit to {self._storage.url} failed, then its log could not be read: {error}; look at $commits "
@@ -402,26 +450,36 @@ class CommitLog:
         if self._floor > stored.number:  # also where others of this process read it meanwhile
             self._state = None
             return None
-        self._state = fold(before, stored)
-        self._stood_ms = self._world.clock.boot_ms()
-        return self._state
+        return self._stored(before, stored)
 
-    def _give_up_or_wait(self, failures: int, conflicts: int, failure: StorageError | None) -> None:
+    def _stored(self, before: TableState, stored: Record) -> TableState:
+        """Go on to the state after a record of this process. The outcomes come first: whoever finds the state newer
+        finds them.
+        """
+        state = fold(before, stored)
+        self._calls.landed(dict(outcomes(before, state, stored)))
+        self._state = state
+        self._stood_ms = self._world.clock.boot_ms()
+        return state
+
+    def _given_up(self, call: Waiting, *, has_failed: bool) -> StreamhouseError | None:
+        """Return the error of a call that is not to be tried again. Asked under the lock: nobody commits it then."""
+        failures, failure = call.failures, call.failure
+        if has_failed and call.is_refused:
+            return failure
         if failures >= FAILURES_MAX and failure is not None:
             if self._storage.local_path("") is not None:
-                raise failure
-            raise CommitStateUnknownError(  # a request may still be under way, and land after we looked
+                return failure
+            return CommitStateUnknownError(  # a request may still be under way, and land after we looked
                 f"commit to {self._storage.url} failed {failures} times, and the record is not there now: {failure}; "
                 "look at $commits before writing the rows again",
-            ) from failure
-        if conflicts >= CONFLICTS_MAX:
-            raise CommitConflictError(
-                f"commit to {self._storage.url}/{commits_prefix(self._table_uuid)} lost {conflicts} races in a row; "
-                "nothing was written, try again or write fewer, larger batches",
             )
-        tries = failures if failure is not None and not isinstance(failure, ObjectExistsError) else min(conflicts, 6)
-        backoff_ms = min(_BACKOFF_MS_MAX, _BACKOFF_MS * 2**tries) if failures else _BACKOFF_MS * min(conflicts, 20) / 5
-        self._world.clock.sleep_ms(backoff_ms * self._world.ids.jitter())
+        if call.conflicts >= CONFLICTS_MAX:
+            return CommitConflictError(
+                f"commit to {self._storage.url}/{commits_prefix(self._table_uuid)} lost {call.conflicts} races in a "
+                "row; nothing was written, try again or write fewer, larger batches",
+            )
+        return None
 
     def _checkpoint_if_due(self, state: TableState) -> None:
         if state.version - self._checkpointed >= CHECKPOINT_INTERVAL:
@@ -432,29 +490,3 @@ class CommitLog:
         self._checkpointed = state.version
         with after_commit(logger, f"checkpoint {state.version}", state.name):
             write_checkpoint(self._storage, state, floor_index=self._floor_index, floor=self._floor)
-
-
-def known_transaction(state: TableState, transaction: Transaction | None) -> TransactionEntry | None:
-    """Return the stored outcome of a transaction, if this version or a newer one is stored; raises as `stored_outcome`.
-
-    It has no offsets if a newer one is stored, or the writer has not written for ``table.transactions.ttl``.
-    """
-    if transaction is None:
-        return None
-    require_there(state)  # else its rows are gone with the table: that they were stored once is no answer
-    entry = state.transactions.get(transaction.app_id)
-    past = state.past_transactions.get(name_sum(transaction.app_id)) if entry is None else None
-    if past is not None:
-        entry = TransactionEntry(past.version, transaction.owner if past.is_of(transaction.owner) else "another", 0, {})
-    return stored_outcome(entry, transaction, state.name)
-
-
-def _require_live(state: TableState, actions: Sequence[Action]) -> None:
-    if not all(isinstance(a, Undrop | Bury | Rename | Condemn | Purge) for a in actions):
-        require_there(state)
-
-
-def require_there(state: TableState) -> None:
-    """Raise `TableNotFoundError` for a dropped table."""
-    if state.dropped:
-        raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; open it again by its name")

@@ -34,11 +34,18 @@ class Frame:
     version: int = FORMAT_VERSION
 
 
+def to_text(value: object) -> str:
+    """Return the JSON of a value as headers hold it."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
 def encode_frame(
-    kind: str, header: dict[str, Any], payload: Sequence[bytes] = (), *, version: int | None = None
+    kind: str, header: dict[str, Any] | str, payload: Sequence[bytes] = (), *, version: int | None = None
 ) -> bytes:
-    """Return the file's bytes; ``payload`` comes in parts, so that rows are copied once."""
-    body = json.dumps(header, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    """Return the file's bytes. The ``header`` may be its JSON; ``payload`` comes in parts, so that rows are copied
+    once.
+    """
+    body = (header if isinstance(header, str) else to_text(header)).encode() + b"\n"
     digest = xxhash.xxh3_128(body)
     for part in payload:
         digest.update(part)

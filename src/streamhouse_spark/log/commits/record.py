@@ -7,7 +7,7 @@ first, and the record names it with length and checksum.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,10 +17,29 @@ from streamhouse_spark.core.model import OffsetRange, StreamBatch, Transaction
 from streamhouse_spark.core.paths import commit_key, manifest_key
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.log.commits.actions import Action, Payload, action_from_json, action_to_json, without_rows
-from streamhouse_spark.log.commits.frame import Frame, decode_frame, encode_frame
+from streamhouse_spark.log.commits.frame import Frame, decode_frame, encode_frame, to_text
 from streamhouse_spark.storage.base import Storage
 
 RECORD_BYTES_MAX = 256 << 10
+"""Bytes of one attempt's record without a manifest. Records of several have none: their bytes are bounded otherwise."""
+GROUP_VERSION = 2
+"""Format version of records with several attempts: a reader that knows none of them would forget transactions."""
+
+
+class Member(NamedTuple):
+    """One of the attempts that share a record: its actions are the next ``num_actions`` of the record."""
+
+    attempt: str
+    num_actions: int
+    transaction: Transaction | None = None
+
+
+class Attempt(NamedTuple):
+    """One caller's part of a record."""
+
+    attempt: str
+    actions: tuple[Action, ...]
+    transaction: Transaction | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +55,21 @@ class Record:
     manifest: str | None = None
     after: str | None = None
     """The attempt of the record before, if its writer knew it: a record of another history follows another."""
+    members: tuple[Member, ...] = ()
+    """The attempts that share the record, in their order; none where it is one attempt's. The record's own attempt then
+    names this choice of members, and it has no transaction of its own."""
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The attempts in the record: at least one."""
+        if not self.members:
+            return (Attempt(self.attempt, self.actions, self.transaction),)
+        found, start = [], 0
+        for member in self.members:
+            end = start + member.num_actions
+            found.append(Attempt(member.attempt, self.actions[start:end], member.transaction))
+            start = end
+        return tuple(found)
 
 
 class EncodedRecord(NamedTuple):
@@ -46,11 +80,41 @@ class EncodedRecord(NamedTuple):
     """The record as it reads back."""
 
 
-def encode_record(record: Record, manifest_uuid: str) -> EncodedRecord:
-    """Return the bytes to store; a manifest, if one is needed, goes under ``manifest_uuid``."""
-    payload = Payload()
-    placed = tuple(without_rows(action, payload) for action in record.actions)
-    actions = [action_to_json(action, payload) for action in placed]
+class Body:
+    """The actions of a record that is being built, with their bytes: each attempt is encoded when it is added."""
+
+    def __init__(self) -> None:
+        self.actions: tuple[Action, ...] = ()
+        """The actions as they read back."""
+        self.payload = Payload()
+        self._texts: list[str] = []
+        self._text_bytes = 0
+
+    @property
+    def text(self) -> str:
+        return f"[{','.join(self._texts)}]"
+
+    def add(self, actions: Iterable[Action], *, bytes_max: int | None = None) -> bool:
+        """Add the actions of an attempt, unless the body would have more than ``bytes_max``."""
+        payload = Payload(list(self.payload.parts), self.payload.size_bytes)
+        placed = tuple(without_rows(action, payload) for action in actions)
+        texts = [to_text(action_to_json(action, payload)) for action in placed]
+        text_bytes = self._text_bytes + sum(map(len, texts))
+        if bytes_max is not None and text_bytes + payload.size_bytes > bytes_max:
+            return False
+        self.actions, self.payload, self._text_bytes = (*self.actions, *placed), payload, text_bytes
+        self._texts += texts
+        return True
+
+
+def encode_record(record: Record, manifest_uuid: str, body: Body | None = None) -> EncodedRecord:
+    """Return the bytes to store; a manifest, if one is needed, goes under ``manifest_uuid``.
+
+    ``body`` has the record's actions, if they were encoded before.
+    """
+    if body is None:
+        body = Body()
+        body.add(record.actions)
     header: dict[str, Any] = {
         "number": record.number,
         "table": record.table_uuid,
@@ -61,13 +125,21 @@ def encode_record(record: Record, manifest_uuid: str) -> EncodedRecord:
         header["after"] = record.after
     if record.transaction is not None:
         header["transaction"] = transaction_to_json(record.transaction)
-    data = encode_frame("commit", {**header, "actions": actions}, payload.parts)
-    if len(data) <= RECORD_BYTES_MAX:
-        return EncodedRecord(data, None, replace(record, actions=placed))
-    manifest = encode_frame("manifest", {"table": record.table_uuid, "actions": actions}, payload.parts)
+    version = None
+    if record.members:
+        header["members"] = [_member_to_json(member) for member in record.members]
+        version = GROUP_VERSION
+    data = encode_frame("commit", _with_actions(header, body), body.payload.parts, version=version)
+    if record.members or len(data) <= RECORD_BYTES_MAX:
+        return EncodedRecord(data, None, replace(record, actions=body.actions))
+    manifest = encode_frame("manifest", _with_actions({"table": record.table_uuid}, body), body.payload.parts)
     reference = {"uuid": manifest_uuid, "bytes": len(manifest), "xxh3": xxhash.xxh3_128_hexdigest(manifest)}
-    data = encode_frame("commit", {**header, "manifest": reference})
-    return EncodedRecord(data, manifest, replace(record, actions=placed, manifest=manifest_uuid))
+    data = encode_frame("commit", {**header, "manifest": reference}, version=version)
+    return EncodedRecord(data, manifest, replace(record, actions=body.actions, manifest=manifest_uuid))
+
+
+def _with_actions(header: dict[str, Any], body: Body) -> str:
+    return f'{to_text(header)[:-1]},"actions":{body.text}}}'
 
 
 def read_record(storage: Storage, table_uuid: str, number: int) -> tuple[Record, memoryview]:
@@ -77,7 +149,7 @@ def read_record(storage: Storage, table_uuid: str, number: int) -> tuple[Record,
     """
     key = commit_key(table_uuid, number)
     where = f"{storage.url}/{key}"
-    frame = decode_frame("commit", storage.read(key), where)
+    frame = decode_frame("commit", storage.read(key), where, newest=GROUP_VERSION)
     header = frame.header
     if header["number"] != number or header["table"] != table_uuid:
         raise CorruptDataError(
@@ -96,7 +168,9 @@ def read_record(storage: Storage, table_uuid: str, number: int) -> tuple[Record,
         transaction=transaction_from_json(transaction) if transaction else None,
         manifest=reference["uuid"] if reference else None,
         after=header.get("after"),
+        members=tuple(_member_from_json(member) for member in header.get("members", ())),
     )
+    _require_members(record, frame.version, where)
     return record, body.payload
 
 
@@ -112,7 +186,7 @@ def read_attempt(storage: Storage, table_uuid: str, number: int) -> str | None:
     """Read the attempt of a stored record; None if there is no record, or none that can be read."""
     key = commit_key(table_uuid, number)
     try:
-        header = decode_frame("commit", storage.read(key), f"{storage.url}/{key}").header
+        header = decode_frame("commit", storage.read(key), f"{storage.url}/{key}", newest=GROUP_VERSION).header
     except (ObjectNotFoundError, CorruptDataError):
         return None
     return str(header["attempt"])
@@ -128,6 +202,30 @@ def _read_manifest(storage: Storage, table_uuid: str, reference: dict[str, Any],
     if len(data) != reference["bytes"] or xxhash.xxh3_128_hexdigest(data) != reference["xxh3"]:
         raise CorruptDataError(f"{where} does not match the checksum in {record_where}; restore this file")
     return decode_frame("manifest", data, where)
+
+
+def _require_members(record: Record, version: int, where: str) -> None:
+    """Raise `CorruptDataError` unless the members share all actions of the record, or the record is one attempt's."""
+    if not record.members and version < GROUP_VERSION:
+        return
+    shares = [member.num_actions for member in record.members]
+    if version < GROUP_VERSION or sum(shares) != len(record.actions) or min(shares, default=0) < 1:
+        raise CorruptDataError(
+            f"{where} has {len(record.actions)} actions, its attempts {shares} in format version {version}; restore "
+            "this file",
+        )
+
+
+def _member_to_json(member: Member) -> dict[str, Any]:
+    out: dict[str, Any] = {"attempt": member.attempt, "actions": member.num_actions}
+    if member.transaction is not None:
+        out["transaction"] = transaction_to_json(member.transaction)
+    return out
+
+
+def _member_from_json(data: Mapping[str, Any]) -> Member:
+    transaction = data.get("transaction")
+    return Member(data["attempt"], data["actions"], transaction_from_json(transaction) if transaction else None)
 
 
 def transaction_to_json(transaction: Transaction) -> dict[str, Any]:

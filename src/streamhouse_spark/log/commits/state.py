@@ -17,7 +17,7 @@ from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Action, KvSnapshot, LakePair
 from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, HistoryMark
-from streamhouse_spark.log.commits.record import Record
+from streamhouse_spark.log.commits.record import Attempt, Record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.transactions import Past, TransactionEntry
 from streamhouse_spark.schema.table_schema import Column, TableSchema
@@ -216,27 +216,39 @@ def fold(state: TableState | None, record: Record) -> TableState:
     """
     if state is None:
         state = _created(record)
-        remaining = record.actions[1:]
+        parts: tuple[Attempt, ...] = (Attempt(record.attempt, record.actions[1:], record.transaction),)
     elif record.number != state.version + 1:
         raise CorruptDataError(f"record {record.number} cannot follow record {state.version} of {state.name}")
     else:
         state.anchors.require_followed_by(record.after, state.name, state.table_uuid)
-        remaining = record.actions
+        parts = record.attempts
     before = state
-    for action in remaining:
-        state = _apply(state, action, record)
+    for part in parts:
+        state = with_attempt(state, part, record)
+    remaining = [action for part in parts for action in part.actions]
     if any(isinstance(action, act.Replace | act.Trim | act.Truncate | act.KvSnapshot) for action in remaining):
         state = _without_empty_objects(before, state, record)
     if record.manifest is not None:
         state = replace(state, manifests={**state.manifests, record.number: record.manifest})
-    if record.transaction is not None:
-        ends = (before.ends, state.ends)
-        entries = writers.with_entry(state.transactions, record.transaction, record.number, record.time_ms, ends)
-        past = writers.without_past(state.past_transactions, (record.transaction.app_id,))
-        state = replace(state, transactions=entries, past_transactions=past)
     mark = HistoryMark(record.number, record.attempt)
     anchors = state.anchors.followed_by(mark, has_rows=act.moves_rows(remaining))
     return replace(state, version=record.number, time_ms=record.time_ms, anchors=anchors)
+
+
+def with_attempt(state: TableState, part: Attempt, record: Record) -> TableState:
+    """Return the state after one attempt of the ``record``, whose earlier attempts are in ``state``.
+
+    Its version is still that of the record before.
+    """
+    before = state
+    for action in part.actions:
+        state = _apply(state, action, record)
+    if part.transaction is None:
+        return state
+    ends = (before.ends, state.ends)
+    entries = writers.with_entry(state.transactions, part.transaction, record.number, record.time_ms, ends)
+    past = writers.without_past(state.past_transactions, (part.transaction.app_id,))
+    return replace(state, transactions=entries, past_transactions=past)
 
 
 def _created(record: Record) -> TableState:

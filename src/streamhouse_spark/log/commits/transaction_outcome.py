@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import DifferentHistoryError, TransactionConflictError
-from streamhouse_spark.log.commits.transactions import TransactionEntry
+from streamhouse_spark.errors import DifferentHistoryError, TableNotFoundError, TransactionConflictError
+from streamhouse_spark.log.commits.actions import Action, Bury, Condemn, Purge, Rename, Undrop
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transactions import TransactionEntry, name_sum
 
 
 def stored_outcome(entry: TransactionEntry | None, transaction: Transaction, table: str) -> TransactionEntry | None:
@@ -60,3 +64,29 @@ def _older(entry: TransactionEntry, transaction: Transaction, table: str, found:
         "that was stored. Nothing was written. Restore the newest checkpoint; or, if rows may be written twice, run "
         f"Table.forget_transactions({transaction.app_id!r}), or start with a new checkpointLocation (and txnAppId)"
     )
+
+
+def known_transaction(state: TableState, transaction: Transaction | None) -> TransactionEntry | None:
+    """Return the stored outcome of a transaction, if this version or a newer one is stored; raises as `stored_outcome`.
+
+    It has no offsets if a newer one is stored, or the writer has not written for ``table.transactions.ttl``.
+    """
+    if transaction is None:
+        return None
+    require_there(state)  # else its rows are gone with the table: that they were stored once is no answer
+    entry = state.transactions.get(transaction.app_id)
+    past = state.past_transactions.get(name_sum(transaction.app_id)) if entry is None else None
+    if past is not None:
+        entry = TransactionEntry(past.version, transaction.owner if past.is_of(transaction.owner) else "another", 0, {})
+    return stored_outcome(entry, transaction, state.name)
+
+
+def require_live(state: TableState, actions: Sequence[Action]) -> None:
+    if not all(isinstance(a, Undrop | Bury | Rename | Condemn | Purge) for a in actions):
+        require_there(state)
+
+
+def require_there(state: TableState) -> None:
+    """Raise `TableNotFoundError` for a dropped table."""
+    if state.dropped:
+        raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; open it again by its name")

@@ -13,10 +13,10 @@ from streamhouse_spark.core.paths import checkpoint_key
 from streamhouse_spark.errors import FormatVersionError, TransactionConflictError
 from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits.actions import ExpireTransactions, ForgetTransactions, Payload
-from streamhouse_spark.log.commits.commit_log import known_transaction
 from streamhouse_spark.log.commits.frame import decode_frame
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
+from streamhouse_spark.log.commits.transaction_outcome import known_transaction
 from streamhouse_spark.log.commits.transactions import PastTransaction, name_sum, past_from_bytes, past_to_bytes
 from streamhouse_spark.log.lifecycle.transaction_expiry import due_transactions
 from unit.log.commits.states import appended, record

@@ -1,0 +1,129 @@
+"""Many writers of one table: threads and processes that append small durable batches at the same time.
+
+``python -m benchmarks.writers URL THREADS BATCHES MEMBERS_MAX`` is one of the processes: it reads batches from a file
+beside the table, says that it is ready, and begins with the next line of its input.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.feather
+
+from benchmarks import data
+from benchmarks.measure import Bench, Figure, Runs, in_turns, timed
+from streamhouse_spark import Table, Warehouse
+from streamhouse_spark.log.commits import group
+
+BATCH_ROWS = 1000
+NAME = "bench.rows"
+ALONE = "a record each"
+CREWS = ((1, 1), (1, 2), (1, 4), (1, 8), (4, 1), (4, 4))
+"""Processes, and threads of each."""
+
+
+def many_writers(bench: Bench) -> Iterator[Figure]:
+    """The same appends with common records and with one for each, in turns."""
+    rows = data.load(bench.data, "orders", quick=True).slice(0, BATCH_ROWS).combine_chunks()
+    for processes, threads in CREWS:
+        batches = bench.rounds(400, 40) // (processes * threads)
+        contestants = {
+            "ours": _appending(bench.scratch, rows, processes, threads, batches, group.MEMBERS_MAX),
+            ALONE: _appending(bench.scratch, rows, processes, threads, batches, 1),
+        }
+        runs = in_turns(contestants, bench.rounds(5, 1), warm_up=1)
+        who = f"{_of(processes, 'process', 'processes')}, {_of(threads, 'thread', 'threads')}"
+        yield _batches_a_second(f"appends of 1,000 rows, {who}", runs, processes * threads * batches)
+
+
+def _of(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _batches_a_second(name: str, runs: Runs, batches: int) -> Figure:
+    mine, theirs = runs["ours"], runs[ALONE]
+    ratio = statistics.median(b / a for a, b in zip(mine, theirs, strict=True))
+    rates = [batches / statistics.median(seconds) for seconds in (mine, theirs)]
+    return Figure(name, "batches/s", rates[0], ALONE, rates[1], ratio, len(mine))
+
+
+def _appending(
+    scratch: Path, rows: pa.Table, processes: int, threads: int, batches: int, members_max: int
+) -> Callable[[], float]:
+    def run() -> float:
+        url = str(scratch / "many-writers")
+        table = Warehouse(url).create_table(NAME, rows.schema)
+        os.sync()  # nobody pays for another's dirty pages
+        if processes == 1:
+            seconds = timed(lambda: write(table, rows, threads, batches, members_max))
+        else:
+            seconds = _in_processes(url, rows, processes, (threads, batches, members_max))
+        if table.to_arrow(columns=[rows.column_names[0]]).num_rows != processes * threads * batches * rows.num_rows:
+            raise AssertionError("the table should hold each batch once")
+        shutil.rmtree(url)
+        return seconds
+
+    return run
+
+
+def write(table: Table, rows: pa.Table, threads: int, batches: int, members_max: int) -> None:
+    """Append as many batches from each of the threads, with at most so many attempts in a record."""
+    begin = threading.Barrier(threads)
+
+    def work(_number: int) -> None:
+        begin.wait()
+        for _ in range(batches):
+            table.append(rows)
+
+    with mock.patch.object(group, "MEMBERS_MAX", members_max), ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, range(threads)))
+
+
+def _in_processes(url: str, rows: pa.Table, processes: int, arguments: tuple[int, ...]) -> float:
+    pyarrow.feather.write_feather(rows, f"{url}/rows.feather")
+    command = [sys.executable, "-m", "benchmarks.writers", url, *map(str, arguments)]
+    running = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(processes)
+    ]
+
+    def told_by_all() -> None:
+        for process in running:
+            assert process.stdout is not None
+            if not process.stdout.readline():
+                raise AssertionError(f"a writer ended with {process.wait()}")
+
+    def go() -> None:
+        for process in running:
+            assert process.stdin is not None
+            print(file=process.stdin, flush=True)
+        told_by_all()
+
+    told_by_all()
+    seconds = timed(go)
+    for process in running:
+        process.communicate()
+    return seconds
+
+
+def _be_a_writer(url: str, threads: int, batches: int, members_max: int) -> None:
+    rows = pyarrow.feather.read_table(f"{url}/rows.feather")
+    table = Warehouse(url).table(NAME)
+    table.refresh()
+    print("ready", flush=True)  # noqa: T201
+    sys.stdin.readline()
+    write(table, rows, threads, batches, members_max)
+    print("done", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    _be_a_writer(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,0 +1,68 @@
+"""The attempts of one record, judged one after another: each on the state that those before it leave. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from streamhouse_spark.log.commits.actions import Action
+from streamhouse_spark.log.commits.record import Attempt, Body, Member, Record
+from streamhouse_spark.log.commits.state import TableState, with_attempt
+from streamhouse_spark.log.commits.waiting import Committed, Waiting
+
+MEMBERS_MAX = 256
+"""Attempts in one record."""
+GROUP_BYTES_MAX = 1 << 20
+"""Bytes of the attempts in one record, if it is not one alone: a caller waits for its neighbours' bytes too."""
+
+
+class Group:
+    """The attempts that go into one record, and the record of them."""
+
+    def __init__(self, before: TableState, blank: Record) -> None:
+        self._blank = blank
+        self._state, self._num_folded = before, 0
+        self.members: list[Waiting] = []
+        self.body = Body()
+        self._parts: list[Attempt] = []
+
+    @property
+    def state(self) -> TableState:
+        """The state behind the attempts so far, with the version of the record before. One alone never asks for it."""
+        for part in self._parts[self._num_folded :]:
+            self._state = with_attempt(self._state, part, self._blank)
+        self._num_folded = len(self._parts)
+        return self._state
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.members) >= MEMBERS_MAX
+
+    def add(self, call: Waiting, actions: tuple[Action, ...]) -> bool:
+        """Add an attempt of ``call``, unless the record would hold too much."""
+        bytes_max = GROUP_BYTES_MAX if self.members else None
+        if not self.body.add(actions, bytes_max=bytes_max):
+            return False
+        self.members.append(call)
+        self._parts.append(Attempt(call.attempt, actions, call.transaction))
+        return True
+
+    def record(self, attempt: str) -> Record:
+        """Return the record of all attempts; of one alone it is that one's, else ``attempt`` names this choice."""
+        if len(self._parts) == 1:
+            (part,) = self._parts
+            return replace(self._blank, attempt=part.attempt, actions=part.actions, transaction=part.transaction)
+        actions = tuple(action for part in self._parts for action in part.actions)
+        members = tuple(Member(part.attempt, len(part.actions), part.transaction) for part in self._parts)
+        return replace(self._blank, attempt=attempt, actions=actions, members=members)
+
+
+def outcomes(before: TableState, state: TableState, record: Record) -> Iterator[tuple[str, Committed]]:
+    """Return each attempt of a stored record with its own outcome; ``state`` is the one behind the record."""
+    if not record.members:
+        yield record.attempt, Committed(before, state)
+        return
+    within = before
+    for part in record.attempts:
+        start, within = within, with_attempt(within, part, record)
+        yield part.attempt, Committed(before, state, ends=(start.ends, within.ends), is_first=start is before)

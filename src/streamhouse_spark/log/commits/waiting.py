@@ -1,0 +1,178 @@
+"""Commits of one process that wait for a table's log at the same time, so that one of them commits for all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from streamhouse_spark.core.forks import new_event
+from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
+from streamhouse_spark.log.commits.actions import Action
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transactions import TransactionEntry
+
+WAIT_S_MAX = 1.0
+"""Time after which a call asks for the log although another seems to be at work: its thread may have been interrupted
+before it could say that it is done.
+"""
+_BACKOFF_MS = 5.0
+_BACKOFF_MS_MAX = 2_000.0
+E = TypeVar("E", bound=StreamhouseError)
+
+Plan = Callable[[TableState, int], Sequence[Action]]
+"""Returns the actions of a record, from the newest state and the record's time. Called again after each lost race;
+raises to give up. An empty result commits nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The outcome of `CommitLog.commit`."""
+
+    before: TableState
+    state: TableState
+    replay_of: TransactionEntry | None = None
+    """Set when the transaction was stored earlier: nothing was written now, and these were its offsets."""
+    ends: tuple[Mapping[int, int], Mapping[int, int]] | None = None
+    """Ends of the buckets before and behind this attempt, where the record holds others too."""
+    is_first: bool = True
+    """Whether the attempt is the record's first: its call alone does the work that is due behind the record."""
+
+
+@dataclass(eq=False, slots=True)
+class Waiting:
+    """One call of `commit` on its way. Written under the log's lock; its own thread may look for the answer at any
+    time.
+    """
+
+    plan: Plan
+    transaction: Transaction | None
+    staged_ms: int
+    attempt: str
+    is_shared: bool
+    """Whether the record may hold attempts of others too."""
+    failures: int = 0
+    """Puts that failed and left nothing to be seen."""
+    unanswered: int = 0
+    """Puts that another call made, and whose answer an interrupt of its thread took away."""
+    conflicts: int = 0
+    """Races that were lost."""
+    refusals: int = 0
+    failure: StorageError | None = None
+    """The failure of the newest put."""
+    landed: Committed | None = None
+    """The outcome of the attempt by the log's newest state; it counts once the record is durable."""
+    outcome: Committed | None = None
+    error: BaseException | None = None
+    ready: threading.Event | None = None
+    """Set when there is an answer, or nobody leads; only of a call that found another at work."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.outcome is not None or self.error is not None
+
+    @property
+    def tries(self) -> int:
+        return self.failures + self.conflicts
+
+    @property
+    def may_be_under_way(self) -> bool:
+        """Whether a request that was given up may still store the attempt."""
+        return self.failures + self.unanswered > 0
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the store refused each put: the record is not there, and no request that could put it is under
+        way.
+        """
+        return self.refusals == self.failures + self.unanswered
+
+    @property
+    def backoff_ms(self) -> float:
+        """The time to wait for before the next try, without its jitter."""
+        if not self.failures:
+            return _BACKOFF_MS * min(self.conflicts, 20) / 5
+        has_failed = self.failure is not None and not isinstance(self.failure, ObjectExistsError)
+        return min(_BACKOFF_MS_MAX, _BACKOFF_MS * 2.0 ** (self.failures if has_failed else min(self.conflicts, 6)))
+
+
+@dataclass(slots=True)
+class Calls:
+    """The calls of `commit` that are under way, in the order in which they came.
+
+    A thread adds and takes out its own call at any time; one that is interrupted in between leaves a call that is done.
+    """
+
+    _by_attempt: dict[str, Waiting] = field(default_factory=dict)
+    is_led: bool = False
+    """Whether one of them commits for all just now."""
+
+    def __contains__(self, attempt: str) -> bool:
+        return attempt in self._by_attempt
+
+    def __len__(self) -> int:
+        return len(self._by_attempt)
+
+    def add(self, call: Waiting) -> None:
+        self._by_attempt[call.attempt] = call
+
+    def remove(self, call: Waiting) -> None:
+        self._by_attempt.pop(call.attempt, None)
+        if not call.is_done:
+            self.wake()  # it may have been the one to lead
+
+    def wait(self, call: Waiting) -> bool:
+        """Wait while another call leads, until this one is to lead, or has an answer: returns which.
+
+        Who waits for the log's lock instead gets it long after the answer, and is not back in time for the next record.
+        """
+        if self.is_led:
+            call.ready = call.ready or new_event()
+            if self.is_led and not call.is_done:  # type: ignore[redundant-expr]  # others change it meanwhile
+                call.ready.wait(WAIT_S_MAX)
+                call.ready.clear()
+        return call.is_done
+
+    def wake(self) -> None:
+        """Wake all calls that have an answer, and the first of the others, which may lead."""
+        may_lead = True
+        for call in list(self._by_attempt.values()):
+            if call.ready is not None and (call.is_done or may_lead):
+                may_lead = may_lead and call.is_done
+                call.ready.set()
+
+    def rename(self, call: Waiting, attempt: str) -> None:
+        """Make the call a new attempt. It is under one of the two names at each moment."""
+        before = call.attempt
+        self._by_attempt[attempt] = call
+        call.attempt = attempt
+        self._by_attempt.pop(before, None)
+
+    def landed(self, outcomes: Mapping[str, Committed]) -> None:
+        """Note the outcomes of attempts whose record is in the log, before the log's state goes past it."""
+        for attempt, outcome in outcomes.items():
+            if (call := self._by_attempt.get(attempt)) is not None:
+                call.landed = outcome
+
+    def led_by(self, leader: Waiting) -> list[Waiting]:
+        """Return the calls that the leader may commit, itself first."""
+        others = []
+        for attempt, call in list(self._by_attempt.items()):
+            if call.is_done or call.attempt != attempt:
+                self._by_attempt.pop(attempt, None)
+            elif call is not leader and call.is_shared and leader.is_shared:
+                others.append(call)
+        return [leader, *others]
+
+
+def told(error: E, named: str, attempt: str) -> E:
+    """Return an ``error`` about the attempt ``named`` as the call with ``attempt`` gets it: each thread raises an
+    object of its own.
+    """
+    if named == attempt:
+        return error
+    own = type(error)(str(error).replace(named, attempt), condition=error.condition)
+    own.__cause__ = error.__cause__
+    return own
