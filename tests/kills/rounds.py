@@ -17,9 +17,10 @@ from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_split
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
+from waiting import wait_for
 
 PROCESSES = (("writer", 1), ("writer", 2), ("tierer", 1), ("reader", 1))
-START_S_MAX = 60
+ACKNOWLEDGED_MIN = 10
 PRELOADED = [
     "kills.workers",
     "kills.keyed_workers",
@@ -59,7 +60,7 @@ def kill_rounds(directory: Path, rounds: int, seed: int, *, settings: dict[str, 
     location = str(directory / "warehouse")
     Warehouse(location, settings).create_table(NAME, SCHEMA, buckets=2, properties=PROPERTIES)
     figures = Figures()
-    kill_processes(directory, rounds, seed, PROCESSES, figures)
+    kill_processes(directory, rounds, seed, PROCESSES, figures, until=lambda: worked(directory, "writer", "reader"))
     check(location, directory, figures)
     return figures
 
@@ -72,14 +73,12 @@ def kill_processes(
     figures: Figures,
     *,
     until: Callable[[], bool] = lambda: True,
-    s_max: float = float("inf"),
 ) -> None:
     """Keep these running on the directory's warehouse, and kill some of them each round, at the end all.
 
-    There are more rounds than ``rounds`` where ``until`` is not true yet; none begins later than ``s_max`` seconds
-    after the first.
+    There are more rounds than ``rounds`` where ``until`` is not true yet, however slow the machine is.
     """
-    chance, started = random.Random(seed), time.monotonic()
+    chance = random.Random(seed)
     location = str(directory / "warehouse")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
@@ -87,7 +86,7 @@ def kill_processes(
     sizes: dict[tuple[str, int], int] = {}
     try:
         for turn in count():
-            if time.monotonic() - started > s_max or (turn >= rounds and until()):
+            if turn >= rounds and until():
                 break
             for role, number in processes:
                 if (role, number) not in running:
@@ -117,12 +116,18 @@ def kill(process: BaseProcess, victim: tuple[str, int], directory: Path) -> None
         assert event["kind"] != "error", f"{victim} failed by itself: {event['text']}"
 
 
+def worked(directory: Path, writer: str, reader: str) -> bool:
+    """Tell whether writers were acknowledged some batches, and a reader read: else the kills met nothing."""
+    written = [(number, event) for number in (1, 2) for event in read_journal(journal(directory, writer, number))]
+    acknowledged = {(number, event["batch"]) for number, event in written if event["kind"] == "acknowledged"}
+    reads = read_journal(journal(directory, reader, 1))
+    return len(acknowledged) > ACKNOWLEDGED_MIN and any(event["kind"] == "read" for event in reads)
+
+
 def await_progress(directory: Path, sizes: dict[tuple[str, int], int]) -> None:
     """Wait until each process that was started has done something."""
-    until = time.monotonic() + START_S_MAX
-    while any(size_of(journal(directory, *who)) <= size + 1 for who, size in sizes.items()):
-        assert time.monotonic() < until, f"some of {sorted(sizes)} did nothing for {START_S_MAX} s"
-        time.sleep(0.005)
+    grown = lambda who, size: size_of(journal(directory, *who)) > size + 1  # noqa: E731
+    wait_for(lambda: all(grown(who, size) for who, size in sizes.items()), f"some work in each of {sorted(sizes)}")
 
 
 def size_of(path: Path) -> int:

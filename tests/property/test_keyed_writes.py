@@ -244,7 +244,7 @@ def test_writers_at_once(host, storage):
     barrier = threading.Barrier(len(hosts))
 
     def add(at):
-        barrier.wait(60)
+        barrier.wait(240)
         rng = random.Random(at.world.ids.new_uuid())
         for _ in range(30):
             keys = rng.sample(range(8), 3)
@@ -364,7 +364,7 @@ def test_increments_at_once(host, storage):
     barrier = threading.Barrier(len(hosts))
 
     def increment(at):
-        barrier.wait(60)
+        barrier.wait(240)
         conflicts = 0
         for _ in range(10):
             while True:

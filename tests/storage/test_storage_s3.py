@@ -16,7 +16,7 @@ import pytest
 
 from faults.sim import SimClock, SimIds
 from storage.s3_proxy import Fault, Request, S3Proxy, always, nothing, nth, running_s3_proxy
-from storage.s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server, settings_for
+from storage.s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server, ServerClock, settings_for
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import (
     InvalidOptionError,
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.s3
 
 TRANSIENT = [Fault.LOST_ACK, Fault.ERROR_AFTER, Fault.ERROR_BEFORE, Fault.DROP_BEFORE, Fault.SLOW_DOWN]
 SLOW_REQUEST_MS = 60_000
-"""The simulated clock stands still while a real request takes its time."""
+"""Dates are of whole seconds, and the store's answer may come late."""
 _numbers = count()
 
 
@@ -52,8 +52,7 @@ def proxy(proxy_of_module: S3Proxy) -> Iterator[S3Proxy]:
 
 @pytest.fixture
 def clock() -> SimClock:
-    """Sleeping costs no time, so that back-off can be tested."""
-    return SimClock(int(time.time() * 1000))
+    return ServerClock()
 
 
 @pytest.fixture
