@@ -21,8 +21,9 @@ _ON_S3_ONLY = os.environ.get("STREAMHOUSE_TEST_CONTRACT") == "s3"
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "house" not in metafunc.fixturenames:
         return
-    on_s3 = _ON_S3_ONLY or metafunc.definition.get_closest_marker("also_on_s3") is not None
-    places = [place for place, wanted in (("disk", not _ON_S3_ONLY), ("s3", on_s3)) if wanted]
+    marker = metafunc.definition.get_closest_marker("also_on_s3")
+    on_s3 = FORMATS if _ON_S3_ONLY else marker.args or FORMATS if marker is not None else ()
+    cases = [("disk", name) for name in FORMATS if not _ON_S3_ONLY] + [("s3", name) for name in on_s3]
     metafunc.parametrize(
         "house",
         [
@@ -31,8 +32,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 id=f"{name} on {place}",
                 marks=[pytest.mark.s3, pytest.mark.long] if place == "s3" else [],
             )
-            for place in places
-            for name in FORMATS
+            for place, name in cases
         ],
         indirect=True,
     )

@@ -101,7 +101,7 @@ def test_writes_of_the_same_key_are_conflicts(statement: Statement, write: Write
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "objects"])
 def test_a_fault_at_every_call_of_a_statement_that_is_rebased(inline, monkeypatch, tmp_path, own_cache, share):
     """Committing it again with what it had read makes it happen once, whatever the first run was told."""

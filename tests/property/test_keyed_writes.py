@@ -459,7 +459,7 @@ BEFORE = [
 BATCH_UNDER_FAULTS = [*((False, (i, "c", 7)) for i in range(8)), (True, (2, None, None))]
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("cache", ["empty", "up to date"])
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "objects"])
 def test_a_fault_at_every_call(tmp_path, inline, cache, monkeypatch, in_order, share):

@@ -88,7 +88,7 @@ def proxy(s3_server):
 
 @pytest.mark.parametrize(
     ("scenario", "every"),
-    [(sc.AppendInline, 1), (sc.AppendObjects, 1), (TrimNow, 2), (TierAndTrimNow, 8)],
+    [(sc.AppendInline, 1), (sc.AppendObjects, 1), (TrimNow, 4), (TierAndTrimNow, 16)],
     ids=lambda value: value if isinstance(value, int) else value.__name__,
 )
 def test_a_fault_at_writes(scenario, every, s3_server, proxy):

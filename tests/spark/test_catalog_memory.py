@@ -177,7 +177,7 @@ def test_many_small_scans(spark, wh):
     for _ in range(20):
         assert len(spark.sql(query).collect()) == 2
     before = python_processes()
-    for _ in range(200):
+    for _ in range(100):
         assert len(spark.sql(query).collect()) == 2
     require_no_arrow_memory(spark)
     assert settled(python_processes, lambda count: count <= before + 2) <= before + 2

@@ -18,7 +18,7 @@ from waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
-ROUNDS = 2
+ROUNDS = 1
 ROWS = 15_000
 """Far more than a job copies before it is killed, however late that is."""
 ROWS_PER_BATCH = 50

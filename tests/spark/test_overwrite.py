@@ -74,6 +74,7 @@ def test_a_transaction_is_stored_once(spark, wh, table):
 
 
 @pytest.mark.parametrize("had_read_all", [True, False], ids=["that had read all", "that lagged"])
+@pytest.mark.long
 def test_a_stream_fails_with_the_message(spark, wh, table, copied, checkpoint, had_read_all):
     table.append(rows(10))
     drain(load_stream(spark, wh, table.name), wh, copied.name, checkpoint)
