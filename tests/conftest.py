@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from faults.share import Share
+from patient_spark import fill_conf_folder
 from storage.s3_server import S3Server, running_s3_server
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.read.kept_tails import kept_tails
@@ -27,6 +28,11 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 if "STREAMHOUSE_CACHE_DIR" not in os.environ:
     os.environ["STREAMHOUSE_CACHE_DIR"] = tempfile.mkdtemp(prefix="streamhouse-tests-")
     atexit.register(shutil.rmtree, os.environ["STREAMHOUSE_CACHE_DIR"], ignore_errors=True)
+# Every JVM of tests has it, also those of examples and commands.
+if "SPARK_CONF_DIR" not in os.environ:
+    os.environ["SPARK_CONF_DIR"] = tempfile.mkdtemp(prefix="streamhouse-tests-spark-")
+    atexit.register(shutil.rmtree, os.environ["SPARK_CONF_DIR"], ignore_errors=True)
+    fill_conf_folder(Path(os.environ["SPARK_CONF_DIR"]))
 WITHOUT_PAIMON = bool(os.environ.get("STREAMHOUSE_TEST_WITHOUT_PAIMON"))
 OURS = "STREAMHOUSE_TEST_"
 NO_PAIMON = "needs the extra paimon, which is left out"

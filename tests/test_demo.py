@@ -21,7 +21,7 @@ def call(command: list[str | Path] | str, folder: Path, **environ: str) -> subpr
         env={**os.environ, **environ},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
         check=False,
     )
 

@@ -78,7 +78,7 @@ def test_every_block_of_the_command_line_runs(tmp_path):
 
 def run(command: list[str], folder: Path, environ: dict[str, str]) -> str:
     command = [sys.executable if word == "python" else word for word in command]
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -42,7 +42,7 @@ def test_example(path, tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

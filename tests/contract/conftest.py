@@ -22,8 +22,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "house" not in metafunc.fixturenames:
         return
     on_disk = not _ON_S3_ONLY or metafunc.definition.get_closest_marker("only_on_disk") is not None
-    on_s3 = (_ON_S3_ONLY and not on_disk) or metafunc.definition.get_closest_marker("also_on_s3") is not None
-    places = [place for place, wanted in (("disk", on_disk), ("s3", on_s3)) if wanted]
+    marker = metafunc.definition.get_closest_marker("also_on_s3")
+    on_s3 = marker.args or FORMATS if marker is not None else ()
+    if _ON_S3_ONLY:
+        on_s3 = () if on_disk else FORMATS
+    cases = [("disk", name) for name in FORMATS if on_disk] + [("s3", name) for name in on_s3]
     metafunc.parametrize(
         "house",
         [
@@ -32,8 +35,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 id=f"{name} on {place}",
                 marks=[pytest.mark.s3, pytest.mark.long] if place == "s3" else [],
             )
-            for place in places
-            for name in FORMATS
+            for place, name in cases
         ],
         indirect=True,
     )

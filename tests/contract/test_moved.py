@@ -91,7 +91,7 @@ def copied(house: House, *, moved: bool = False) -> House:
     return opened_at(house, url)
 
 
-@pytest.mark.also_on_s3
+@pytest.mark.also_on_s3("iceberg")
 @pytest.mark.parametrize("moved", [False, True])
 def test_it_is_readable_at_once(house, moved):
     wanted = filled(house)
@@ -110,7 +110,7 @@ def test_it_is_readable_at_once(house, moved):
     assert rows(there.wh.table(NAME).lake.to_arrow(as_of_snapshot=first)) == before
 
 
-@pytest.mark.also_on_s3
+@pytest.mark.also_on_s3("paimon")
 def test_a_copy_neither_writes_nor_deletes_its_original(house):
     wanted = filled(house)
     house.age()
@@ -245,7 +245,7 @@ def restored(house: House, wanted: dict[str, list[dict[str, object]]]) -> None:
     assert rows(keyed.lake.to_arrow(filter=[("k", "=", 3)])) == [{"k": 3, "v": "later"}]
 
 
-@pytest.mark.also_on_s3
+@pytest.mark.also_on_s3("paimon")
 def test_a_move_is_made_whole(house):
     wanted = filled(house)
     old_url, first = house.wh.url, house.wh.table(NAME).lake.snapshots()["snapshot_id"].to_pylist()[0]
@@ -276,7 +276,7 @@ def _newest_version(house: House) -> int:
     return int(house.wh.storage.read(key)) if house.lake_format == "iceberg" else 0
 
 
-@pytest.mark.also_on_s3
+@pytest.mark.also_on_s3("iceberg")
 def test_a_copy_gets_an_identity_of_its_own(house):
     wanted = filled(house)
     house.age()

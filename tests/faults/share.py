@@ -15,10 +15,14 @@ class Share:
 
     every: int = 1
     is_rest: bool = False
+    each: int = 1
+    """Of the rest, each few too, where another sweep meets the calls in between."""
 
     def __contains__(self, number: int) -> bool:
         """Whether the call ``number`` is met."""
-        return (number % self.every == 0) != self.is_rest
+        if self.is_rest:
+            return number % self.every != 0 and number % self.each == 0
+        return number % self.every == 0
 
 
 WHOLE = Share()

@@ -138,7 +138,7 @@ def check(engine: Iceberg | Paimon, storage: Storage, key: Sequence[str] = ()) -
     return found
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("engine", "left_behind", "key"),
     [

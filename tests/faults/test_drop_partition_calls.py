@@ -24,7 +24,7 @@ from streamhouse_spark.table import partitions as partition_life
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(9)
 
 MON, TUE = dt.date(2026, 3, 2), dt.date(2026, 3, 3)
 WHOLE = WRITES - {"create.write", "create.open"}

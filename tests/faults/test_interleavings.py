@@ -29,7 +29,7 @@ from streamhouse_spark.errors import (
 )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("between", il.BETWEEN)
 @pytest.mark.parametrize("work", [w for w in il.WORK if w not in il.TIERING_WORK])
 def test_another_process_between_any_two_calls(work, between, share):
@@ -37,7 +37,7 @@ def test_another_process_between_any_two_calls(work, between, share):
     print(f"{work} / {between}: {dict(outcomes)}")  # noqa: T201
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("work", ["append inline", "append with a transaction", "truncate", "merge"])
 def test_a_thread_that_sleeps_beside_one_that_reads_the_floor(work, share):
     """What one thread read between another's look at the log and its record counts for both: a void record is none."""
@@ -45,7 +45,7 @@ def test_a_thread_that_sleeps_beside_one_that_reads_the_floor(work, share):
     print(f"{work}: {dict(outcomes)}")  # noqa: T201
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("between", il.BETWEEN_TIERING)
 @pytest.mark.parametrize("work", il.TIERING_WORK)
 def test_another_process_between_calls_of_tiering(work, between, share):
@@ -53,7 +53,7 @@ def test_another_process_between_calls_of_tiering(work, between, share):
     print(f"{work} / {between}: {dict(outcomes)}")  # noqa: T201
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("work", ["append inline", "append objects", "merge", "maintain"])
 def test_a_table_dropped_and_created_again_between_any_two_calls(work, share):
     with il.small_limits():
@@ -126,7 +126,7 @@ def test_a_creator_that_sleeps_while_unnamed_tables_are_cleaned(days):
         run.check()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("lake", "expires"),
     [(LAKE, False), (LAKE, True), (PAIMON, True)],
@@ -181,7 +181,7 @@ def _rival_maintains_the_lake(run: Run) -> None:
     lake.remove_orphans()
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("between", [_rival_maintains_the_lake, il.rival_tiers])
 @pytest.mark.parametrize("work", [_maintain_the_lake, Run.tier], ids=["maintain", "tier"])
 def test_maintenance_of_paimon_and_rounds_between_any_two_calls_of_each_other(work, between, share):

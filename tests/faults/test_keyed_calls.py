@@ -69,7 +69,7 @@ def rows(table):
     return by_key
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize(
     ("inline", "snapshot"), [(True, True), (False, False)], ids=["inline, by a snapshot", "objects, by the log"]
 )
@@ -129,7 +129,7 @@ def test_writing_over_rows_that_nobody_looked_at(hosts, inline, monkeypatch, sha
         assert outcomes["Crash", False]
 
 
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(26)
 def test_maintaining(hosts, share):
     """Snapshots are published, the log is trimmed up to them, and files go: no row and no key is ever lost."""
     clocks = []
@@ -179,7 +179,7 @@ class Here:
         return self._table
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_tasks_prepare_and_a_driver_commits(hosts, monkeypatch, share):
     """Whatever fails from a task's first call to the driver's last: the sums have the batch once or not at all.
 

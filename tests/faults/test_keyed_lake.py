@@ -86,7 +86,7 @@ def in_lake(lake_format: LakeFormat, storage: Storage, seed: int) -> list[tuple]
     return opened(lake_format, storage, seed).lake_rows()
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 def test_a_round(lake_format, share):
     _, held, rows = prepared(lake_format)
 
@@ -103,7 +103,7 @@ def test_a_round(lake_format, share):
         assert outcomes["NoneType"]
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 def test_a_compaction(lake_format, monkeypatch, share):
     monkeypatch.setattr(iceberg_compact_keyed, "SMALL_FILES_MIN", 2)
     _, held, rows = prepared(lake_format)
@@ -126,7 +126,7 @@ def test_a_compaction(lake_format, monkeypatch, share):
         assert outcomes["NoneType"]
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 def test_a_rival_in_the_middle_of_a_round(lake_format, monkeypatch, share):
     """Another process tiers, compacts and expires meanwhile, at every second call."""
     monkeypatch.setattr(iceberg_compact_keyed, "SMALL_FILES_MIN", 2)

@@ -19,7 +19,7 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.relocation import relocate
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
-pytestmark = [pytest.mark.sampled(7), pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.sampled(14), pytest.mark.usefixtures("own_cache")]
 
 FEW = (Fault.CRASH_AFTER, Fault.LOST_ACK)
 WHOLE = WRITES - {"create.write", "create.open"}

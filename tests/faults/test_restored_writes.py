@@ -336,12 +336,12 @@ def check_restored_before_each_call(
     [("memory", "the same"), ("memory", "behind"), ("memory", "level"), ("local", "the same")],
 )
 @pytest.mark.parametrize("work", LOG_WORKS, ids=lambda work: work.__name__)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_writes_of_a_log_restored_before_each_call(kind, work, when, tmp_path, share):
     check_restored_before_each_call(kind, work, when, tmp_path / "place", share=share)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("when", ["the same", "behind"])
 @pytest.mark.parametrize("work", LAKE_WORKS, ids=lambda work: work.__name__)
 def test_writes_of_a_lake_restored_before_each_call(work, when, tmp_path, share):

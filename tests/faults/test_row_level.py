@@ -101,7 +101,7 @@ def test_writes_of_the_same_key_are_conflicts(statement: Statement, write: Write
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "objects"])
 def test_a_fault_at_every_call_of_a_statement_that_is_rebased(inline, monkeypatch, tmp_path, own_cache, share):
     """Committing it again with what it had read makes it happen once, whatever the first run was told."""
@@ -212,23 +212,22 @@ def test_a_writer_without_pause_starves_no_statement(tmp_path, own_cache):
     )
     table.upsert([{"id": key, "n": n} for key, n in ROWS.items()])
     stop = threading.Event()
+    written = []
 
     def write():
         busy = Warehouse(url, storage=LocalStorage(url, fsync=False)).table(NAME)
-        written = 0
         while not stop.is_set():
-            written += 1
-            busy.upsert([{"id": 100, "n": 1000 + written}])
-        return written
+            written.append(1000 + len(written))
+            busy.upsert([{"id": 100, "n": written[-1]}])
 
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write)
         try:
-            for _ in range(20):
+            statements = 0
+            while statements < 20 or len(written) <= 20:
                 update(0, 99, 1).began(table).commits(table)
+                statements += 1
         finally:
             stop.set()
-        written = writing.result()
-    found = read(table)
-    assert found == {key: n + 20 for key, n in ROWS.items()} | {100: 1000 + written}
-    assert written > 20
+        writing.result()
+    assert read(table) == {key: n + statements for key, n in ROWS.items()} | {100: written[-1]}

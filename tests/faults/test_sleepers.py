@@ -8,7 +8,7 @@ from faults.sleepers import WORK, check_sleepers
 
 
 @pytest.mark.usefixtures("own_cache")
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("work", "days"), [*((work, 2) for work in WORK), ("upserts", 12), ("maintains", 12)])
 def test_a_writer_that_slept_names_no_file_that_is_gone(work, days, share):
     check_sleepers(work, days, share)

@@ -110,7 +110,7 @@ def java() -> Iterator[Probe]:
         yield Probe(process)
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(30) == 0
+        assert process.wait(240) == 0
 
 
 @pytest.fixture

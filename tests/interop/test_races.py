@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import time
 
 import pyarrow as pa
 import pytest
@@ -14,6 +13,7 @@ from interop.lake_cases import lake_of, tier_numbers
 from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.storage.local import LocalStorage
+from waiting import wait_for
 
 PROCESSES = 3
 ROUNDS = 4
@@ -56,7 +56,7 @@ def _require_next_round(root: str, end: int) -> None:
 def test_three_processes_tier_each_row_once(warehouse_path):
     processes = _started(warehouse_path, ROUNDS)
     for process in processes:
-        process.join(120)
+        process.join(240)
     assert [process.exitcode for process in processes] == [0] * PROCESSES
     end = _require_each_once(warehouse_path)
     assert end == PROCESSES * ROUNDS * ROWS
@@ -67,13 +67,14 @@ def test_three_processes_tier_each_row_once(warehouse_path):
 def test_killed_processes_leave_whole_rounds(warehouse_path):
     processes = _started(warehouse_path, 10**6)
     lake = lake_of(LocalStorage(warehouse_path))
-    deadline = time.monotonic() + 60
+
+    def end() -> int:
+        return lake.newest().offsets.get(0, 0) if lake.exists() and lake.newest() else 0
+
     for process in processes:
-        wanted = (lake.newest().offsets.get(0, 0) if lake.exists() and lake.newest() else 0) + 3 * ROWS
-        while not (lake.exists() and lake.newest() and lake.newest().offsets[0] >= wanted):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wanted = end() + 3 * ROWS
+        wait_for(lambda wanted=wanted: end() >= wanted, f"a lake of {wanted} rows")
         process.kill()
-        process.join(30)
+        process.join(240)
         assert process.exitcode == -signal.SIGKILL
     _require_next_round(warehouse_path, _require_each_once(warehouse_path))

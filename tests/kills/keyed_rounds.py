@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from kills.keyed_workers import COLUMNS, KEYED_NAME, PROPERTIES, sums_of
-from kills.rounds import Figures, journal, kill_processes
+from kills.rounds import Figures, journal, kill_processes, worked
 from kills.workers import read_journal
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.table.table import Table
@@ -23,7 +23,8 @@ def keyed_kill_rounds(directory: Path, rounds: int, seed: int) -> Figures:
     location = str(directory / "warehouse")
     Warehouse(location).create_table(KEYED_NAME, COLUMNS, primary_key=["id"], buckets=2, properties=PROPERTIES)
     figures = Figures()
-    kill_processes(directory, rounds, seed, PROCESSES, figures)
+    done = lambda: worked(directory, "keyed writer", "keyed reader")  # noqa: E731
+    kill_processes(directory, rounds, seed, PROCESSES, figures, until=done)
     table = Warehouse(location).table(KEYED_NAME)
     for number in (1, 2):
         _check_sums(table, directory, number, figures)

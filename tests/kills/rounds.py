@@ -18,9 +18,10 @@ from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_split
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
+from waiting import wait_for
 
 PROCESSES = (("writer", 1), ("writer", 2), ("tierer", 1), ("reader", 1))
-START_S_MAX = 60
+ACKNOWLEDGED_MIN = 10
 PRELOADED = [
     "kills.workers",
     "kills.keyed_workers",
@@ -61,7 +62,7 @@ def kill_rounds(directory: Path, rounds: int, seed: int, *, settings: dict[str, 
     location = str(directory / "warehouse")
     Warehouse(location, settings).create_table(NAME, SCHEMA, buckets=2, properties=PROPERTIES)
     figures = Figures()
-    kill_processes(directory, rounds, seed, PROCESSES, figures)
+    kill_processes(directory, rounds, seed, PROCESSES, figures, until=lambda: worked(directory, "writer", "reader"))
     check(location, directory, figures)
     return figures
 
@@ -70,11 +71,18 @@ def crew_kill_rounds(directory: Path, rounds: int, seed: int) -> Figures:
     """The same with two processes of several writing threads each, whose appends share records."""
     location = str(directory / "warehouse")
     table = Warehouse(location).create_table(NAME, SCHEMA, buckets=2, properties=PROPERTIES)
-    figures = Figures()
-    kill_processes(directory, rounds, seed, (("crew", 1), ("crew", 2), ("tierer", 1)), figures)
-    check(location, directory, figures, writers=(*crew_of(1), *crew_of(2)))
-    records = (read_record(table.storage, table.uuid, n + 1)[0] for n in range(table.refresh().version))
-    figures.shared_records = sum(bool(found.members) for found in records)
+    figures, writers = Figures(), (*crew_of(1), *crew_of(2))
+
+    def shared_records() -> int:
+        records = (read_record(table.storage, table.uuid, n + 1)[0] for n in range(table.refresh().version))
+        return sum(bool(found.members) for found in records)
+
+    def until() -> bool:
+        return _acknowledged(directory, writers) > ACKNOWLEDGED_MIN and shared_records() > 0
+
+    kill_processes(directory, rounds, seed, (("crew", 1), ("crew", 2), ("tierer", 1)), figures, until=until)
+    check(location, directory, figures, writers=writers)
+    figures.shared_records = shared_records()
     return figures
 
 
@@ -86,14 +94,12 @@ def kill_processes(
     figures: Figures,
     *,
     until: Callable[[], bool] = lambda: True,
-    s_max: float = float("inf"),
 ) -> None:
     """Keep these running on the directory's warehouse, and kill some of them each round, at the end all.
 
-    There are more rounds than ``rounds`` where ``until`` is not true yet; none begins later than ``s_max`` seconds
-    after the first.
+    There are more rounds than ``rounds`` where ``until`` is not true yet, however slow the machine is.
     """
-    chance, started = random.Random(seed), time.monotonic()
+    chance = random.Random(seed)
     location = str(directory / "warehouse")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
@@ -101,7 +107,7 @@ def kill_processes(
     sizes: dict[tuple[str, int], int] = {}
     try:
         for turn in count():
-            if time.monotonic() - started > s_max or (turn >= rounds and until()):
+            if turn >= rounds and until():
                 break
             for role, number in processes:
                 if (role, number) not in running:
@@ -131,12 +137,22 @@ def kill(process: BaseProcess, victim: tuple[str, int], directory: Path) -> None
         assert event["kind"] != "error", f"{victim} failed by itself: {event['text']}"
 
 
+def worked(directory: Path, writer: str, reader: str) -> bool:
+    """Tell whether writers were acknowledged some batches, and a reader read: else the kills met nothing."""
+    reads = read_journal(journal(directory, reader, 1))
+    acknowledged = _acknowledged(directory, (1, 2), writer)
+    return acknowledged > ACKNOWLEDGED_MIN and any(event["kind"] == "read" for event in reads)
+
+
+def _acknowledged(directory: Path, numbers: Sequence[int], writer: str = "writer") -> int:
+    written = [(number, event) for number in numbers for event in read_journal(journal(directory, writer, number))]
+    return len({(number, event["batch"]) for number, event in written if event["kind"] == "acknowledged"})
+
+
 def await_progress(directory: Path, sizes: dict[tuple[str, int], int]) -> None:
     """Wait until each process that was started has done something."""
-    until = time.monotonic() + START_S_MAX
-    while any(size_of(journal(directory, *who)) <= size + 1 for who, size in sizes.items()):
-        assert time.monotonic() < until, f"some of {sorted(sizes)} did nothing for {START_S_MAX} s"
-        time.sleep(0.005)
+    grown = lambda who, size: size_of(journal(directory, *who)) > size + 1  # noqa: E731
+    wait_for(lambda: all(grown(who, size) for who, size in sizes.items()), f"some work in each of {sorted(sizes)}")
 
 
 def size_of(path: Path) -> int:

@@ -11,6 +11,7 @@ import pytest
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.warehouse.warehouse import Warehouse
+from waiting import wait_for
 
 DAY = dt.date(2026, 3, 2)
 BUSY = """
@@ -48,7 +49,9 @@ def test_rows_from_before_go_and_those_from_behind_stay(warehouse_path):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as busy:
         try:
             assert busy.stdout.readline() == "busy\n"
+            behind = 0
             for _ in range(2):
+                wait_for(lambda behind=behind: table.refresh().ends[0] > behind, "another append")
                 before = table.refresh().ends[0]
                 assert table.drop_partition({"day": DAY}).rows > 0
                 behind = table.refresh().ends[0]

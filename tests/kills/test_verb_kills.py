@@ -6,23 +6,22 @@ import hashlib
 import multiprocessing
 import random
 import shutil
-import time
+import signal
 
 import pytest
 
-from kills.rounds import PRELOADED, Figures, check, journal, kill_processes
+from kills.rounds import PRELOADED, Figures, check, journal, kill_processes, worked
 from kills.verb_workers import COUNTED, KEYS, OTHER_KEY
-from kills.workers import NAME, SCHEMA, read_journal, run, tier
+from kills.workers import NAME, SCHEMA, read_journal, run_for, tier
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log.lifecycle.home import read_warehouse_file
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(280), pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("own_cache")]
 
 KILLS_MAX = 8
 ROUNDS_MIN = 8
 STATEMENTS_MIN = 10
-S_MAX = 30.0
 
 
 def filled(location: str) -> None:
@@ -46,22 +45,22 @@ def bytes_of(folder) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+def num_begun(file) -> int:
+    return sum(event["kind"] == "begun" for event in read_journal(file))
+
+
 def kill_until_it_ends(role: str, location: str, directory, number: int, seed: int) -> int:
     """Run it, kill it, run it again, a few times, and then to its end. Returns how often it was killed at work."""
     chance, kills, context = random.Random(seed), 0, multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     file = journal(directory, role, number)
     for turn in range(KILLS_MAX + 1):
-        begun = sum(event["kind"] == "begun" for event in read_journal(file))
-        process = context.Process(target=run, args=(role, location, str(file), number))
+        begun = num_begun(file)
+        cpu_s = chance.uniform(0.001, 0.02 * (turn + 1)) if turn < KILLS_MAX else 0  # the first before it can end
+        process = context.Process(target=run_for, args=(cpu_s, role, location, str(file), number))
         process.start()
-        if turn < KILLS_MAX:
-            while process.is_alive() and sum(e["kind"] == "begun" for e in read_journal(file)) == begun:
-                time.sleep(0.002)
-            process.join(chance.uniform(0, 0.02 * (turn + 1)))  # the first before it can end
-            kills += process.is_alive()
-            process.kill()
         process.join()
+        kills += process.exitcode == -signal.SIGPROF and num_begun(file) > begun
     events = list(read_journal(file))
     assert not [event for event in events if event["kind"] == "error"], events
     assert events[-1]["kind"] == "ended"
@@ -106,19 +105,19 @@ def test_a_lake_is_built_anew_and_switched_off_and_on_beside_writers(tmp_path):
     figures = Figures()
     processes = (("writer", 1), ("writer", 2), ("rebuilder", 1), ("reader", 1))
 
-    def expired() -> int:
-        events = read_journal(journal(tmp_path, "rebuilder", 1))
-        return sum(event["writers"] for event in events if event["kind"] == "expired")
+    def events_of(role: str, kind: str) -> list[dict]:
+        return [event for event in read_journal(journal(tmp_path, role, 1)) if event["kind"] == kind]
 
-    kill_processes(tmp_path, ROUNDS_MIN, 3, processes, figures, until=lambda: expired() > 0, s_max=S_MAX)
+    def expired() -> int:
+        return sum(event["writers"] for event in events_of("rebuilder", "expired"))
+
+    def is_enough() -> bool:
+        return bool(expired() and events_of("rebuilder", "rebuilt") and worked(tmp_path, "writer", "reader"))
+
+    kill_processes(tmp_path, ROUNDS_MIN, 3, processes, figures, until=is_enough)
     Warehouse(location).table(NAME).alter_properties({"table.datalake.enabled": "true"})
     check(location, tmp_path, figures)
-    rebuilt = [event for event in read_journal(journal(tmp_path, "rebuilder", 1)) if event["kind"] == "rebuilt"]
-    print(figures, f"{len(rebuilt)} times built anew, {expired()} writers expired")  # noqa: T201
-    assert figures.acknowledged > 10
-    assert rebuilt
-    assert expired(), "no writer ever expired beside the others"
-    assert figures.reads > 0
+    print(figures, f"{len(events_of('rebuilder', 'rebuilt'))} times built anew, {expired()} writers expired")  # noqa: T201
 
 
 def test_statements_beside_writers_are_all_there_or_not_at_all(tmp_path):
@@ -137,7 +136,7 @@ def test_statements_beside_writers_are_all_there_or_not_at_all(tmp_path):
     def are_enough() -> bool:
         return kinds().count("acknowledged") > STATEMENTS_MIN
 
-    kill_processes(tmp_path, ROUNDS_MIN, 4, processes, figures, until=are_enough, s_max=S_MAX)
+    kill_processes(tmp_path, ROUNDS_MIN, 4, processes, figures, until=are_enough)
     table = Warehouse(location).table(COUNTED)
     found = {row["id"]: row["n"] for row in table.to_arrow().to_pylist()}
     told, refused = kinds().count("acknowledged"), kinds().count("conflict")
@@ -145,7 +144,6 @@ def test_statements_beside_writers_are_all_there_or_not_at_all(tmp_path):
     print(f"{figures.kills} kills, {told} statements, {refused} conflicts, n = {n}")  # noqa: T201
     assert len(n) == 1, "a statement is there in part"
     assert told <= min(n) <= kinds().count("attempt") - refused
-    assert are_enough()
     for number in (1, 2):
         events = list(read_journal(journal(tmp_path, "neighbour", number)))
         last = {kind: max(e["n"] for e in events if e["kind"] == kind) for kind in ("attempt", "acknowledged")}

@@ -18,7 +18,7 @@ SENDS = 3_000
 KILLS = 6
 S_MAX = 120.0
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.long
 
 
 def produce(location: str, journal_path: str) -> None:

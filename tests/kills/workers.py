@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -141,6 +142,12 @@ ROLES: dict[str, Callable[[str, str, int], None]] = {
     "tierer": tierer,
     "reader": reader,
 }
+
+
+def run_for(cpu_s: float, role: str, location: str, journal_path: str, number: int) -> None:
+    """Do the same, and be ended by SIGPROF after ``cpu_s`` seconds of work, if not 0, however busy the machine is."""
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    run(role, location, journal_path, number)
 
 
 def run(role: str, location: str, journal_path: str, number: int) -> None:

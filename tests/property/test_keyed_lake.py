@@ -253,19 +253,18 @@ def test_services_at_once():
 
     def service(work):
         table = KeyedTable(storage, World(), bucket_key="id", num_buckets=2)
-        times = 0
-        while not is_done.is_set():
+        is_first = True
+        while is_first or not is_done.is_set():
             with suppress(CommitConflictError):
                 work(table)
-                times += 1
-        return times
+                is_first = False
 
     def maintain(table):
         table.lake().compact()
         table.lake().expire(keep_last=1, keep_ms=-60_000)
 
     with always_compacting(), ThreadPoolExecutor(3) as pool:
-        services = [pool.submit(service, work) for work in (KeyedTable.tier, KeyedTable.tier, maintain)]
+        running = [pool.submit(service, work) for work in (KeyedTable.tier, KeyedTable.tier, maintain)]
         rng = random.Random(3)
         try:
             for number in range(40):
@@ -274,7 +273,8 @@ def test_services_at_once():
                 time.sleep(0.02)
         finally:
             is_done.set()
-        assert all(future.result(120) for future in services)
+        for future in running:
+            future.result()
     writer.log.refresh()
     writer.tier()
     assert writer.lake_rows() == writer.foreign_rows() == writer.expected()

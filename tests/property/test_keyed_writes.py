@@ -252,7 +252,7 @@ def test_writers_at_once(host, storage):
     barrier = threading.Barrier(len(hosts))
 
     def add(at):
-        barrier.wait(60)
+        barrier.wait(240)
         rng = random.Random(at.world.ids.new_uuid())
         for _ in range(30):
             keys = rng.sample(range(8), 3)
@@ -271,7 +271,7 @@ def test_writers_at_once_that_look_at_no_row(tmp_path, storage):
     barrier = threading.Barrier(len(hosts))
 
     def put(number):
-        barrier.wait(60)
+        barrier.wait(240)
         for n in range(30):
             hosts[number].write([(False, (key, str(number), n)) for key in range(4)])
 
@@ -393,7 +393,7 @@ def test_increments_at_once(host, storage):
     barrier = threading.Barrier(len(hosts))
 
     def increment(at):
-        barrier.wait(60)
+        barrier.wait(240)
         conflicts = 0
         for _ in range(10):
             while True:
@@ -488,7 +488,7 @@ BEFORE = [
 BATCH_UNDER_FAULTS = [*((False, (i, "c", 7)) for i in range(8)), (True, (2, None, None))]
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("cache", ["empty", "up to date"])
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "objects"])
 def test_a_fault_at_every_call(tmp_path, inline, cache, monkeypatch, in_order, share):

@@ -6,7 +6,6 @@ real client, whose own retries decide what a lost answer becomes, so few scenari
 
 from __future__ import annotations
 
-import time
 from itertools import count
 
 import pytest
@@ -14,11 +13,11 @@ import pytest
 from faults import scenarios as sc
 from faults.faulty_storage import Fault, FaultyStorage, Plan
 from faults.scenarios import LAKE, Run, Scenario
-from faults.sim import SimClock, SimIds
+from faults.sim import SimIds
 from faults.sweep import Figures, recover_and_check, run_with
 from storage.s3_proxy import Fault as S3Fault
 from storage.s3_proxy import S3Proxy, nothing, nth, running_s3_proxy
-from storage.s3_server import S3Server, settings_for
+from storage.s3_server import S3Server, ServerClock, settings_for
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.s3.storage import S3Storage
@@ -29,9 +28,9 @@ pytestmark = [pytest.mark.s3, pytest.mark.long]
 class RunOnS3(Run):
     """A run in a bucket of its own; what it has to do meets faults through a proxy."""
 
-    def __init__(self, server: S3Server, proxy: S3Proxy, clock_ms: int) -> None:
+    def __init__(self, server: S3Server, proxy: S3Proxy) -> None:
         self.server, self.proxy, self.bucket = server, proxy, server.new_bucket()
-        super().__init__(SimClock(clock_ms))
+        super().__init__(ServerClock())
 
     def new_store(self, world: World) -> Storage:
         return self.store_at(self.server.endpoint, world)
@@ -43,7 +42,7 @@ class RunOnS3(Run):
         return self.store_at(self.proxy.endpoint, World(self.clock, SimIds(10**6)))
 
     def copied_store(self) -> Run:
-        other = RunOnS3(self.server, self.proxy, self.clock.now_ms())
+        other = RunOnS3(self.server, self.proxy)
         for info in self.memory.list(""):
             other.memory.put(info.key, self.memory.read(info.key))
         sc.make_at_home(other.memory)
@@ -89,12 +88,12 @@ def proxy(s3_server):
 
 @pytest.mark.parametrize(
     ("scenario", "every"),
-    [(sc.AppendInline, 1), (sc.AppendObjects, 1), (TrimNow, 2), (TierAndTrimNow, 8)],
+    [(sc.AppendInline, 1), (sc.AppendObjects, 1), (TrimNow, 4), (TierAndTrimNow, 16)],
     ids=lambda value: value if isinstance(value, int) else value.__name__,
 )
 def test_a_fault_at_writes(scenario, every, s3_server, proxy):
     """At each write, or each few of them: its answer is lost; and the process dies behind it."""
-    base = RunOnS3(s3_server, proxy, int(time.time() * 1000))
+    base = RunOnS3(s3_server, proxy)
     scenario().setup(base)
     figures = Figures()
     for loses_answer, first in ((True, 0), (False, every // 2)):

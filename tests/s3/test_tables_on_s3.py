@@ -171,7 +171,7 @@ def test_two_processes_race(wh, location, settings):
     for writer in writers:
         writer.stdin.write("go\n")
         writer.stdin.flush()
-    acknowledged = [line.split(" ", 1) for w in writers for line in w.communicate(timeout=120)[0].splitlines()]
+    acknowledged = [line.split(" ", 1) for w in writers for line in w.communicate(timeout=600)[0].splitlines()]
     assert [w.returncode for w in writers] == [0, 0]
     assert len(acknowledged) == 16
     changes = wh.view("t$changelog").to_arrow().to_pylist()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
 
 import pyarrow as pa
@@ -11,7 +10,7 @@ import pytest
 
 from faults.sim import SimClock, SimIds
 from storage.s3_proxy import Fault, S3Proxy, nothing, nth, running_s3_proxy
-from storage.s3_server import S3Server, settings_for
+from storage.s3_server import S3Server, ServerClock, settings_for
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import ErrorKind, StreamhouseError
@@ -37,8 +36,7 @@ def proxy(proxy_of_module: S3Proxy):
 
 @pytest.fixture
 def clock() -> SimClock:
-    """Sleeping costs no time, so that back-off can be tested."""
-    return SimClock(int(time.time() * 1000))
+    return ServerClock()
 
 
 @pytest.fixture

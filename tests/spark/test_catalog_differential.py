@@ -10,7 +10,7 @@ from spark.differential.queries import queries
 
 pytestmark = pytest.mark.spark
 
-SEEDS = 60
+SEEDS = 30
 BATCH = 10
 QUERIES = 2
 

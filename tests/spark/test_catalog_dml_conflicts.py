@@ -183,7 +183,7 @@ def at_once(spark, statements, times):
 
     def run(statement):
         session = spark.newSession()
-        barrier.wait(60)
+        barrier.wait(240)
         conflicts = 0
         for _ in range(times):
             while True:

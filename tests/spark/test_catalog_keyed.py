@@ -62,6 +62,7 @@ def test_versions_and_changes(spark, name):
 
 
 @pytest.mark.spark41
+@pytest.mark.long
 def test_streams_into_a_table(spark, name, checkpoint):
     source = f"{name}_source"
     spark.sql(f"CREATE TABLE {source} (id BIGINT, name STRING, n INT)")

@@ -14,6 +14,7 @@ from pyspark.sql.functions import repeat, udf
 
 from spark.session import COLUMNS, rows
 from streamhouse_spark.spark import tier
+from waiting import WAIT_S_MAX
 
 pytestmark = [
     pytest.mark.spark,
@@ -44,7 +45,7 @@ def allocated(spark):
     return sum(child.getAllocatedMemory() for child in root.getChildAllocators() if child.getName() == "streamhouse")
 
 
-def settled(read, wanted, seconds=30):
+def settled(read, wanted, seconds=WAIT_S_MAX):
     """The value once it is as wanted; tasks that were killed end a little after their query. Or the last one."""
     deadline = time.monotonic() + seconds
     while not wanted(found := read()) and time.monotonic() < deadline:
@@ -157,7 +158,7 @@ def test_cancelled_query(spark, hot, how):
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert settled(lambda: allocated(spark), lambda size: size > 0 or failures, seconds=60) > 0, failures
+    assert settled(lambda: allocated(spark), lambda size: size > 0 or failures) > 0, failures
     while thread.is_alive():
         context.cancelJobsWithTag(tag)
         thread.join(0.2)
@@ -176,7 +177,7 @@ def test_many_small_scans(spark, wh):
     for _ in range(20):
         assert len(spark.sql(query).collect()) == 2
     before = python_processes()
-    for _ in range(200):
+    for _ in range(100):
         assert len(spark.sql(query).collect()) == 2
     require_no_arrow_memory(spark)
     assert settled(python_processes, lambda count: count <= before + 2) <= before + 2

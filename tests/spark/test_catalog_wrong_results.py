@@ -187,7 +187,7 @@ def test_both_sides_of_a_query_are_one_state_while_a_writer_commits(spark, order
     writer.start()
     seen = []
     try:
-        for _ in range(12):
+        while len(seen) < 12 or seen[-1] == seen[0]:  # the writer may come late
             first, second = spark.sql(
                 f"SELECT count(*) FROM {name} WHERE id >= 0 UNION ALL SELECT count(*) FROM {name} WHERE amount >= 0"
             ).collect()
@@ -203,7 +203,6 @@ def test_both_sides_of_a_query_are_one_state_while_a_writer_commits(spark, order
         writer.join()
     assert not failures
     assert seen == sorted(seen)
-    assert seen[-1] > seen[0], "the writer wrote nothing meanwhile"
 
 
 def test_commit_between_analysis_and_execution(spark, orders):

@@ -104,6 +104,7 @@ def test_a_stream_that_reads_a_renamed_column_ends_and_goes_on_when_started_agai
     assert target.to_arrow().to_pylist() == [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]
 
 
+@pytest.mark.long
 def test_a_write_by_the_old_name_is_told_the_new_one(spark, wh, checkpoint):
     source = wh.create_table("changed.by_old_name_from", "id BIGINT, name STRING")
     target = wh.create_table("changed.by_old_name", "id BIGINT, name STRING")

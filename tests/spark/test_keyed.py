@@ -208,6 +208,7 @@ def test_a_binlog_as_a_stream_keeps_updates_together(spark, table, warehouse_url
 
 
 @pytest.mark.spark41
+@pytest.mark.long
 def test_both_tiers_as_one(spark, wh, table, write, read):
     write(numbered(spark, 200))
     assert tier(spark, wh.url, [table.name])[table.name].rows == 200

@@ -10,6 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.spark
 SECONDS = float(os.environ.get("STREAMHOUSE_TEST_WRITERS_S", "6"))
+COMMITS_MIN = 10
 
 
 @pytest.mark.long
@@ -24,12 +25,12 @@ def test_two_streams_and_a_python_process_write_one_wide_table(spark, wh, tmp_pa
         queries.append(writer.start(wide.name))
     expected, versions = {}, 0
     until = time.monotonic() + SECONDS
-    failures = []
+    failures, done = [], threading.Event()
 
     def python_process():
         mine = 0
         try:
-            while time.monotonic() < until:
+            while not done.is_set():
                 mine += 1
                 wide_of_its_own = wh.table(wide.name)
                 wide_of_its_own.upsert([{"id": key, "c": mine} for key in range(mine % 7, 50, 7)], columns=["c"])
@@ -41,7 +42,7 @@ def test_two_streams_and_a_python_process_write_one_wide_table(spark, wh, tmp_pa
     thread = threading.Thread(target=python_process)
     thread.start()
     try:
-        while time.monotonic() < until:
+        while time.monotonic() < until or wide.inspect.commits().num_rows <= COMMITS_MIN:
             versions += 1
             for name, source in sources.items():
                 keys = range(versions % 5, 50, 5)
@@ -49,6 +50,7 @@ def test_two_streams_and_a_python_process_write_one_wide_table(spark, wh, tmp_pa
                 expected.update({(key, name): versions for key in keys})
             time.sleep(0.1)
     finally:
+        done.set()
         thread.join()
     for query in queries:
         query.processAllAvailable()
@@ -58,5 +60,3 @@ def test_two_streams_and_a_python_process_write_one_wide_table(spark, wh, tmp_pa
     found = {(row["id"], name): row[name] for row in wide.to_arrow().to_pylist() for name in "abc"}
     assert {key: value for key, value in found.items() if value is not None} == expected
     assert wide.lookup(list(range(50)))["_found"].to_pylist() == [True] * 50
-    commits = wide.inspect.commits().num_rows
-    assert commits > 3 * SECONDS / 4, f"{commits} commits: the writers hardly met"

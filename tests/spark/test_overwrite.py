@@ -74,6 +74,7 @@ def test_a_transaction_is_stored_once(spark, wh, table):
 
 
 @pytest.mark.parametrize("had_read_all", [True, False], ids=["that had read all", "that lagged"])
+@pytest.mark.long
 def test_a_stream_fails_with_the_message(spark, wh, table, copied, checkpoint, had_read_all):
     table.append(rows(10))
     drain(load_stream(spark, wh, table.name), wh, copied.name, checkpoint)
@@ -83,7 +84,7 @@ def test_a_stream_fails_with_the_message(spark, wh, table, copied, checkpoint, h
     table.append(rows(5, 100))
     text = rf"OFFSETS_TRIMMED: {table.name} was truncated or overwritten by commit \d+.*failOnDataLoss=false"
     with pytest.raises(PySparkException, match=text):
-        sink(load_stream(spark, wh, table.name), wh, copied.name, checkpoint).awaitTermination(60)
+        sink(load_stream(spark, wh, table.name), wh, copied.name, checkpoint).awaitTermination()
     assert ids(copied) == list(range(10))
     drain(load_stream(spark, wh, table.name, failOnDataLoss="false"), wh, copied.name, checkpoint)
     assert ids(copied) == [*range(10), *range(100, 105)]
@@ -103,7 +104,7 @@ def test_a_stream_that_runs_fails_at_once(spark, wh, table, copied, checkpoint):
         query.processAllAvailable()
         table.truncate()
         with pytest.raises(PySparkException, match="was truncated or overwritten"):
-            query.awaitTermination(60)
+            query.awaitTermination()
     finally:
         query.stop()
 
@@ -142,7 +143,7 @@ def test_complete_output_stays_refused(spark, wh, table, copied, checkpoint):
     counted = load_stream(spark, wh, table.name).groupBy("id").count().selectExpr("id", "cast(count AS STRING) name")
     writer = counted.writeStream.format("streamhouse").option("warehouse", wh.url).outputMode("complete")
     with pytest.raises(PySparkException, match="output mode complete would append every result again"):
-        writer.option("checkpointLocation", checkpoint).start(copied.name).awaitTermination(60)
+        writer.option("checkpointLocation", checkpoint).start(copied.name).awaitTermination()
 
 
 def test_the_lake_follows_and_everybody_reads_it(spark, wh, table):

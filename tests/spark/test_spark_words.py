@@ -58,5 +58,5 @@ def test_spark_finds_the_data_source_without_registration(spark, wh):
 
 def test_finding_the_data_source_loads_nothing_of_ours():
     code = "import sys, pyspark_streamhouse as p; print(p.DefaultSource.name(), 'streamhouse_spark' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     assert result.stdout.split() == ["streamhouse", "False"]

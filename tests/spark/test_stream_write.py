@@ -87,6 +87,7 @@ def test_failing_task_then_restart(spark, wh, tables, checkpoint):
     assert ids(target) == list(range(40))
 
 
+@pytest.mark.long
 def test_failing_commit_then_restart(spark, wh, tables, checkpoint):
     source, target = tables
     source.append(rows(10))
@@ -110,6 +111,7 @@ def test_application_id_outlives_the_checkpoint(spark, wh, tables, checkpoint, t
     assert ids(target) == list(range(10))
 
 
+@pytest.mark.long
 def test_table_created_again_is_refused_by_a_running_stream(spark, wh, tables, checkpoint):
     source, target = tables
     source.append(rows(10))

@@ -14,6 +14,7 @@ import pytest
 from spark.session import COLUMNS, ids, load, rows
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.spark import TieringService, tier
+from waiting import wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -26,13 +27,6 @@ def own(tmp_path):
 
 def lake_ids(table):
     return sorted(table.lake.to_arrow(columns=["id"])["id"].to_pylist())
-
-
-def wait_for(condition, timeout_s=120):
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.1)
 
 
 @pytest.mark.spark41
@@ -82,7 +76,7 @@ def test_two_services_share_several_tables(spark, own):
                 late = own.create_table("busy.late", COLUMNS, properties=fresh)
                 late.append(rows(7))
             time.sleep(0.1)
-        wait_for(lambda: all(_tiered(t) for t in [*tables, late]))
+        wait_for(lambda: all(_tiered(t) for t in [*tables, late]), "a round of every table")
         status = {s.table: s for s in services[0].status()}
         assert set(status) == {"busy.t0", "busy.t1", "busy.t2", "busy.late"}
         assert all(s.error is None for service in services for s in service.status())
@@ -90,7 +84,7 @@ def test_two_services_share_several_tables(spark, own):
         for service in services:
             service.stop()
         for thread in threads:
-            thread.join(120)
+            thread.join(240)
     assert not any(thread.is_alive() for thread in threads)
     for table in tables:
         assert lake_ids(table) == ids(table) == list(range(20 * written))
@@ -117,17 +111,17 @@ def test_error_of_one_table_does_not_stop_the_others(spark, own, caplog):
     thread = threading.Thread(target=service.run)
     thread.start()
     try:
-        wait_for(lambda: _tiered(good) and any(s.error for s in service.status()))
+        wait_for(lambda: _tiered(good) and any(s.error for s in service.status()), "a round and an error")
         status = {s.table: s for s in service.status()}
         assert status["mixed.broken"].doing == "failed"
         assert "LAKE_" in status["mixed.broken"].error
         assert status["mixed.good"].error is None
         shutil.rmtree(metadata, ignore_errors=True)
         shutil.move(f"{metadata}.away", metadata)
-        wait_for(lambda: _tiered(broken))
+        wait_for(lambda: _tiered(broken), "a round of the mended table")
     finally:
         service.stop()
-        thread.join(120)
+        thread.join(240)
     assert lake_ids(broken) == lake_ids(good) == list(range(10))
     assert "mixed.broken" in caplog.text
 
@@ -148,10 +142,10 @@ def test_service_maintains_its_tables(spark, own):
     thread = threading.Thread(target=service.run)
     thread.start()
     try:
-        wait_for(lambda: table.refresh().buckets[0].start == 30 and len(table.lake.files()) == 1)
+        wait_for(lambda: table.refresh().buckets[0].start == 30 and len(table.lake.files()) == 1, "maintenance")
     finally:
         service.stop()
-        thread.join(120)
+        thread.join(240)
     assert ids(table) == lake_ids(table) == list(range(30))
 
 
@@ -160,11 +154,16 @@ def test_sigterm_ends_the_service(spark, own):
     own.create_table("a.some", COLUMNS).append(rows(3))
     service = TieringService(spark, own.url)
     before = signal.getsignal(signal.SIGTERM)
-    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
+
+    def end() -> None:
+        wait_for(lambda: signal.getsignal(signal.SIGTERM) is not before, "the service's own handler")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=end)
+    thread.start()
     service.run()
     assert signal.getsignal(signal.SIGTERM) is before
-    timer.join()
+    thread.join()
 
 
 def test_stop_event_of_the_caller(spark, own):
@@ -173,5 +172,5 @@ def test_stop_event_of_the_caller(spark, own):
     thread = threading.Thread(target=TieringService(spark, own.url).run, args=(stop,))
     thread.start()
     stop.set()
-    thread.join(60)
+    thread.join(240)
     assert not thread.is_alive()

@@ -40,5 +40,5 @@ def test_workers_run_the_python_of_the_script(tmp_path: Path) -> None:
     if "JAVA_HOME" in os.environ:
         environ["JAVA_HOME"] = os.environ["JAVA_HOME"]
     command = [sys.executable, str(tmp_path / "job.py"), str(tmp_path / "warehouse")]
-    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert "sum 45" in done.stdout, done.stdout + done.stderr

@@ -157,7 +157,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             dropped.add("if-none-match")
         if fault is Fault.IGNORE_RANGE:
             dropped.add("range")
-        upstream = http.client.HTTPConnection(self.proxy.server.host, self.proxy.server.port, timeout=60)
+        upstream = http.client.HTTPConnection(self.proxy.server.host, self.proxy.server.port, timeout=240)
         try:
             headers = {name: value for name, value in self.headers.items() if name.lower() not in dropped}
             upstream.request(self.command, self.path, body, headers)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import http.client
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from faults.sim import SimClock
+
 ACCESS_KEY_ID = "test-access-key"
 SECRET_ACCESS_KEY = "canary-secret-4711"
 
 _PROGRAM = Path(__file__).with_name("s3_process.py")
-_START_SECONDS_MAX = 60
+_START_SECONDS_MAX = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,20 @@ class S3Server:
 
     def new_bucket(self) -> str:
         name = f"bucket-{next(self._numbers)}"
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=30)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=240)
         try:
             connection.request("PUT", f"/{name}")
             assert connection.getresponse().status == 200
         finally:
             connection.close()
         return name
+
+
+class ServerClock(SimClock):
+    """The server's wall clock, so that slow requests make no difference to it; sleeping still costs no time."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
 
 
 def settings_for(endpoint: str) -> dict[str, str]:

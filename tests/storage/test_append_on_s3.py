@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
 
 import pytest
 
 import streamhouse_spark as sh
-from faults.sim import SimClock, SimIds
+from faults.sim import SimIds
 from storage.s3_proxy import Fault, S3Proxy, nothing, nth, running_s3_proxy
-from storage.s3_server import S3Server, settings_for
+from storage.s3_server import S3Server, ServerClock, settings_for
 from streamhouse_spark.core.clock import World
 
 pytestmark = pytest.mark.s3
@@ -35,7 +34,7 @@ def proxy(s3_server: S3Server):
 @pytest.fixture
 def table(proxy: S3Proxy) -> sh.Table:
     proxy.plan = nothing
-    world = World(SimClock(int(time.time() * 1000)), SimIds(7))
+    world = World(ServerClock(), SimIds(7))
     location = f"s3://{proxy.server.new_bucket()}/wh"
     return sh.Warehouse(location, settings_for(proxy.endpoint), world=world).create_table("sales.orders", "id bigint")
 

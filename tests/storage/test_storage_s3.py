@@ -16,7 +16,7 @@ import pytest
 
 from faults.sim import SimClock, SimIds
 from storage.s3_proxy import Fault, Request, S3Proxy, always, nothing, nth, running_s3_proxy
-from storage.s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server, settings_for
+from storage.s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server, ServerClock, settings_for
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import (
     InvalidOptionError,
@@ -25,6 +25,7 @@ from streamhouse_spark.errors import (
     StorageError,
     StorageRefusedError,
 )
+from streamhouse_spark.storage.s3 import client as s3_client
 from streamhouse_spark.storage.s3.byte_ranges import PIECE_BYTES_MAX
 from streamhouse_spark.storage.s3.storage import RETRY_MS_MAX, S3Storage
 from streamhouse_spark.storage.s3.upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.s3
 
 TRANSIENT = [Fault.LOST_ACK, Fault.ERROR_AFTER, Fault.ERROR_BEFORE, Fault.DROP_BEFORE, Fault.SLOW_DOWN]
 SLOW_REQUEST_MS = 60_000
-"""The simulated clock stands still while a real request takes its time."""
+"""Dates are of whole seconds, and the store's answer may come late."""
 _numbers = count()
 
 
@@ -52,8 +53,7 @@ def proxy(proxy_of_module: S3Proxy) -> Iterator[S3Proxy]:
 
 @pytest.fixture
 def clock() -> SimClock:
-    """Sleeping costs no time, so that back-off can be tested."""
-    return SimClock(int(time.time() * 1000))
+    return ServerClock()
 
 
 @pytest.fixture
@@ -428,15 +428,17 @@ class TestStoreTime:
 
 
 class TestClients:
-    def test_clients_are_shared_by_settings_and_bounded(self, s3_server, clock):
+    def test_clients_are_shared_by_settings_and_bounded(self, s3_server, monkeypatch):
+        monkeypatch.setattr(s3_client, "_CLIENTS_MAX", 2)
         bucket = s3_server.new_bucket()
-        for number in range(10):
+        for number in range(4):
             settings = settings_for(s3_server.endpoint) | {"s3.session-token": f"token-{number}"}
             S3Storage(f"s3://{bucket}/wh", settings).put(f"a/{number}", b"")
         first = S3Storage(f"s3://{bucket}/wh", settings)
         assert first._client() is S3Storage(f"s3://{bucket}/other", settings)._client()
         gc.collect()
-        assert len(first.list("a/")) == 10
+        assert len(first.list("a/")) == 4
+        assert len(s3_client.CLIENTS._clients) <= 2
 
     def test_a_missing_package_is_named(self):
         script = (

@@ -374,7 +374,7 @@ def child(root: Path, code: str, *, uid: int = 0, limit: int = 0) -> list[tuple[
     """Run code that calls ``attempt`` in a process of its own; what each attempt gave."""
     result = subprocess.run(
         [sys.executable, "-c", _CHILD + code, str(root), str(uid), str(limit)],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     return [tuple(line.split("|", 1)) for line in result.stdout.splitlines()]

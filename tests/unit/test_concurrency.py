@@ -108,7 +108,7 @@ def test_three_processes(warehouse_path):
         writer.stdin.flush()
     acknowledged = []
     for writer in writers:
-        out, _ = writer.communicate(timeout=120)
+        out, _ = writer.communicate(timeout=600)
         assert writer.returncode == 0
         for line in out.splitlines():
             first, offsets = line.split(" ", 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
@@ -14,6 +13,7 @@ from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.service.tiering_service import Service
 from streamhouse_spark.warehouse.connection import Connection
+from waiting import wait_for
 
 BAD, GOOD = "sales.bad", "sales.good"
 DAMAGES = ["record", "pointer", "database"]
@@ -83,14 +83,11 @@ def test_the_service_tiers_the_others_and_says_which_it_cannot(wh):
     thread = threading.Thread(target=service.run)
     thread.start()
     try:
-        deadline = time.monotonic() + 60
-        while warehouse.table(GOOD).refresh().lake is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_for(lambda: warehouse.table(GOOD).refresh().lake is not None, "a round of the good table")
         status = {found.table: found for found in service.status()}
     finally:
         service.stop()
-        thread.join(60)
+        thread.join(240)
     assert status[GOOD].error is None
     if what != "database":
         assert status[bad].doing == "failed"

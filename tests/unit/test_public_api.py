@@ -100,7 +100,7 @@ def test_parameters_keep_their_names(method, parameters):
 
 
 def run(code: str) -> str:
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 

@@ -20,7 +20,7 @@ def test_tier_on_spark_once_and_as_a_service(run, warehouse, warehouse_path):
     table = warehouse.table("t")
     table.append([{"id": i} for i in range(100)])
     command = [SCRIPT, "-w", warehouse_path, "tier", "--master", "local[2]", "-o", "json"]
-    once = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=280, check=False)
+    once = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=600, check=False)
     assert once.returncode == 0, once.stderr
     assert json.loads(once.stdout)["rows"] == 100
     assert "WARN " not in once.stderr
@@ -31,7 +31,7 @@ def test_tier_on_spark_once_and_as_a_service(run, warehouse, warehouse_path):
         assert service.stdout is not None
         assert json.loads(service.stdout.readline())["rows"] == 1
         service.send_signal(signal.SIGTERM)
-        assert service.wait(120) == 0
+        assert service.wait(240) == 0
     finally:
         service.kill()
         service.wait()

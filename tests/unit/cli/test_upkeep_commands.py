@@ -56,7 +56,7 @@ def test_the_service_tiers_until_it_is_told_to_stop(run, table, warehouse_path, 
         table.append([{"id": 100}])
         assert '"rows": 1' in service.stdout.readline()
         service.send_signal(number)
-        assert service.wait(60) == 0
+        assert service.wait(240) == 0
     finally:
         service.kill()
         service.wait()
@@ -248,7 +248,7 @@ def test_commands_work_through_the_installed_script(table, warehouse_path, tmp_p
     def call(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "STREAMHOUSE_WAREHOUSE": warehouse_path}
         return subprocess.run(
-            [script, *args], input=stdin, capture_output=True, text=True, env=env, timeout=120, check=False
+            [script, *args], input=stdin, capture_output=True, text=True, env=env, timeout=600, check=False
         )
 
     listed = call("ls", "-o", "json")
@@ -278,7 +278,7 @@ def test_another_process_sees_the_rows_that_follow(table, warehouse_path):
             tail.stdout.readline()
         table.append([{"id": 777}])
         assert '"id": 777' in tail.stdout.readline()
-        assert tail.wait(60) == 0
+        assert tail.wait(240) == 0
     finally:
         tail.kill()
         tail.wait()

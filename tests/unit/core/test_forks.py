@@ -23,7 +23,7 @@ from streamhouse_spark.storage.local import LocalStorage
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
-CHILD_SECONDS_MAX = 120
+CHILD_SECONDS_MAX = 240
 
 
 def child_status(work) -> int:
@@ -54,13 +54,13 @@ def held_by_another_thread(*locks):
         for lock in locks:
             lock.acquire()
         holds.set()
-        go_on.wait(60)
+        go_on.wait(240)
         for lock in locks:
             lock.release()
 
     with ThreadPoolExecutor(1) as pool:
         holding = pool.submit(hold)
-        assert holds.wait(60)
+        assert holds.wait(240)
         try:
             yield
         finally:
@@ -79,7 +79,7 @@ class TestLocks:
     def test_a_lock_that_another_thread_holds_is_free_in_the_child(self):
         lock = new_lock()
         with held_by_another_thread(lock):
-            assert child_status(lambda: lock.acquire(timeout=60)) == 0
+            assert child_status(lambda: lock.acquire(timeout=240)) == 0
             assert not lock.acquire(timeout=0.01)  # in the parent it is still held
 
     def test_a_lock_that_the_forking_thread_holds_stays_its_own(self):
@@ -88,7 +88,7 @@ class TestLocks:
         def works() -> bool:
             lock.release()
             with ThreadPoolExecutor(1) as pool:
-                return pool.submit(lock.acquire, timeout=60).result()
+                return pool.submit(lock.acquire, timeout=240).result()
 
         with lock:
             assert child_status(works) == 0
@@ -100,7 +100,7 @@ class TestLocks:
             with condition:
                 condition.notify_all()
             event.set()
-            return event.wait(60)
+            return event.wait(240)
 
         with held_by_another_thread(condition, event._cond):
             assert child_status(works) == 0
@@ -135,14 +135,14 @@ class TestLocks:
             def value(self) -> int:
                 if self.waits:
                     working.set()
-                    go_on.wait(60)
+                    go_on.wait(240)
                 return 7
 
         slow, other = Slow(), Slow()
         slow.waits = True
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(lambda: slow.value)
-            assert working.wait(60)
+            assert working.wait(240)
             try:
                 assert child_status(lambda: other.value == 7) == 0
                 assert other.value == 7  # nor does the parent wait
@@ -190,11 +190,11 @@ class TestLockFiles:
         def hold():
             with holder:
                 inside.set()
-                go_on.wait(60)
+                go_on.wait(240)
 
         with ThreadPoolExecutor(1) as pool:
             holding = pool.submit(hold)
-            assert inside.wait(60)
+            assert inside.wait(240)
             try:
                 with living_child():
                     go_on.set()
@@ -219,12 +219,12 @@ class TestLockFiles:
 
         def looks():
             inside.set()
-            go_on.wait(60)
+            go_on.wait(240)
 
         monkeypatch.setattr(files, "_looks", looks)
         with ThreadPoolExecutor(1) as pool:
             stamping = pool.submit(files.stamp)
-            assert inside.wait(60)
+            assert inside.wait(240)
             try:
                 with living_child():
                     go_on.set()

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
 
@@ -92,7 +93,7 @@ class TestApplying:
         barrier = threading.Barrier(4)
 
         def race(_):
-            barrier.wait(60)
+            barrier.wait(240)
             return [t.apply({key(i): b"x" * 200}, i, i + 1) for i in range(200)]
 
         with ThreadPoolExecutor(4) as pool:
@@ -187,11 +188,11 @@ class TestOtherProcesses:
 
         def take(_):
             reading.set()
-            assert go_on.wait(60)
+            assert go_on.wait(240)
 
         with ThreadPoolExecutor(1) as pool:
             scan = pool.submit(t.scan, take)
-            assert reading.wait(60)
+            assert reading.wait(240)
             threading.Timer(0.2, go_on.set).start()
             child = os.fork()
             if child == 0:
@@ -203,12 +204,14 @@ class TestOtherProcesses:
     def test_killed_writers_leave_a_state_of_the_log_or_nothing(self, new, cache):
         context = multiprocessing.get_context("spawn")
         states = set()
-        for round_number in range(6):
+        for round_number in count():
+            if round_number >= 6 and max(states) > 0:
+                break
             began = context.Event()
             process = context.Process(target=_apply_for_ever, args=(cache, began))
             process.start()
-            assert began.wait(60)
-            process.join(round_number * 0.05)
+            assert began.wait(240)
+            process.join(round_number % 6 * 0.05)
             os.kill(process.pid, signal.SIGKILL)
             process.join()
             t = new()
@@ -216,13 +219,12 @@ class TestOtherProcesses:
             assert rows(t) == {key(i % 50): b"%d" % i for i in range(max(0, applied - 50), applied)}
             states.add(applied)
             t.close()
-        assert max(states) > 0
 
 
 def in_process(target, *args):
     process = multiprocessing.get_context("spawn").Process(target=target, args=args)
     process.start()
-    process.join(60)
+    process.join(240)
     assert process.exitcode == 0
 
 
@@ -337,12 +339,12 @@ class TestEviction:
         opened, done = context.Event(), context.Event()
         process = context.Process(target=_hold, args=(cache, opened, done))
         process.start()
-        assert opened.wait(60)
+        assert opened.wait(240)
         try:
             assert evict(cache, 0) == []
         finally:
             done.set()
-            process.join(60)
+            process.join(240)
         assert [path.name for path in evict(cache, 0)] == ["1"]
 
     def test_other_boots_and_leftovers_go_but_nothing_else(self, new, cache):
@@ -365,7 +367,7 @@ class TestEviction:
 def _hold(cache, opened, done):
     t = Tablet(TabletFiles(cache, "t" * 32, 1), IDENTITY)
     opened.set()
-    assert done.wait(60)
+    assert done.wait(240)
     t.close()
 
 

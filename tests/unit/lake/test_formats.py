@@ -35,7 +35,7 @@ except Exception as error:
 def test_a_library_that_is_missing(tmp_path, lake, is_own):
     blocked = "pyiceberg" if (lake == "iceberg") == is_own else "pypaimon"
     script = SCRIPT.format(blocked=blocked, path=str(tmp_path / "wh"), lake=lake)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=True)
     if is_own:
         assert done.stdout.startswith("MissingExtraError")
         assert f"pip install 'streamhouse-spark[{lake}]'" in done.stdout

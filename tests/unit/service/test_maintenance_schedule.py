@@ -126,16 +126,16 @@ def test_maintenance_that_fails_does_not_stop_tiering(warehouse_path, monkeypatc
     try:
         for i in range(3):
             table.append([{"id": i}])
-            assert rounds.acquire(timeout=60)
+            assert rounds.acquire(timeout=240)
         (status,) = service.status()
         assert status.upkeep.failures >= 2
         assert (status.upkeep.error, status.error, status.failures) == ("STORAGE: the disk is full and more", None, 0)
         broken = False
         table.append([{"id": 3}])
-        assert rounds.acquire(timeout=60)
+        assert rounds.acquire(timeout=240)
     finally:
         service.stop()
-        thread.join(60)
+        thread.join(240)
     (status,) = service.status()
     assert (status.rounds, status.rows) == (4, 4)
     assert (status.upkeep.error, status.upkeep.failures) == (None, 0)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import shutil
 import threading
-import time
 
 import streamhouse_spark as sh
 from streamhouse_spark.lake.tiering.job import TieringReport, run_tasks_locally
+from streamhouse_spark.service import maintenance_schedule as tiering_upkeep
 from streamhouse_spark.service.tiering_service import Service
 from streamhouse_spark.warehouse.connection import Connection
+from waiting import wait_for
 
 PROPERTIES = {"table.datalake.freshness": "1s", "table.datalake.auto-compaction": "true"}
 
@@ -26,33 +27,27 @@ def add_again(table: sh.Table) -> None:
         append.append_data_file(theirs)
 
 
-def wait_for(happened, seconds: int = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def test_rows_that_were_healed_are_counted(warehouse_path):
+def test_rows_that_were_healed_are_counted(warehouse_path, monkeypatch):
     """One of them goes when its key changes, two by compaction."""
     warehouse = sh.Warehouse(warehouse_path)
     table = warehouse.create_table("t", "id INT, n INT", primary_key=["id"], buckets=1, properties=PROPERTIES)
     table.upsert([{"id": i, "n": 0} for i in range(3)])
     reports: list[TieringReport] = []
     run_tasks = run_tasks_locally(warehouse.storage, warehouse.settings, warehouse.world)
-    service = Service(run_tasks, Connection.of(warehouse_path, {}), on_report=reports.append, maintenance_ms=500)
+    service = Service(run_tasks, Connection.of(warehouse_path, {}), on_report=reports.append)
     thread = threading.Thread(target=service.run)
     thread.start()
     try:
-        wait_for(lambda: reports)
+        wait_for(lambda: reports, "a round")
         assert reports[0].healed_rows == 0
         add_again(table)
         assert table.lake.to_arrow().num_rows == 6
+        monkeypatch.setattr(tiering_upkeep, "ROUNDS_TO_COMPACT", 1)
         table.upsert([{"id": 1, "n": 2}])
-        wait_for(lambda: sum(s.healed_rows for s in service.status()) == 3)
+        wait_for(lambda: sum(s.healed_rows for s in service.status()) == 3, "healing of three rows")
     finally:
         service.stop()
-        thread.join(60)
+        thread.join(240)
     (status,) = service.status()
     assert (status.healed_rows, status.error) == (3, None)
     assert sorted(table.lake.to_arrow()["id"].to_pylist()) == [0, 1, 2]

@@ -169,7 +169,7 @@ class TestWriting:
         ]
         for process in processes:
             process.start()
-        winners = sorted(results.get(timeout=60) + results.get(timeout=60))
+        winners = sorted(results.get(timeout=240) + results.get(timeout=240))
         for process in processes:
             process.join()
         assert [number for number, _ in winners] == list(range(rounds))
@@ -179,7 +179,7 @@ class TestWriting:
 def race_in_process(store: Storage, name: bytes, rounds: int, barrier, results) -> None:
     won = []
     for number in range(rounds):
-        barrier.wait(60)
+        barrier.wait(240)
         try:
             store.put_if_absent(f"commits/{number}", name)
         except ObjectExistsError:

@@ -67,7 +67,7 @@ class Gate:
 
         def gated(appends, rows, *given, **named):
             self.arrived.set()
-            assert self.open.wait(60)
+            assert self.open.wait(240)
             if self.errors:
                 raise self.errors.pop(0)
             return append(appends, rows, *given, **named)
@@ -219,7 +219,7 @@ def test_options_that_cannot_be(table, options):
 def test_a_sender_waits_while_too_much_is_in_flight(table, gate):
     with table.writer(flush_ms=0, flush_bytes=1, in_flight_bytes_max=1) as writer:
         first = writer.send({"id": 1})
-        assert gate.arrived.wait(60)
+        assert gate.arrived.wait(240)
         with pytest.raises(WriterFullError, match="in_flight_bytes_max"):
             writer.send({"id": 2}, timeout_ms=1)
         second: list[Future[BucketOffsets]] = []
@@ -227,7 +227,7 @@ def test_a_sender_waits_while_too_much_is_in_flight(table, gate):
         sender.start()
         assert not second
         gate.open.set()
-        sender.join(60)
+        sender.join(240)
         assert first.result(60)
         assert second[0].result(60)
     assert ids(table) == [1, 2]
@@ -236,7 +236,7 @@ def test_a_sender_waits_while_too_much_is_in_flight(table, gate):
 def test_a_sender_that_waits_hears_of_the_close(table, gate):
     writer = table.writer(flush_ms=0, flush_bytes=1, in_flight_bytes_max=1)
     writer.send({"id": 1})
-    assert gate.arrived.wait(60)
+    assert gate.arrived.wait(240)
     heard: list[Exception] = []
 
     def send() -> None:
@@ -249,9 +249,9 @@ def test_a_sender_that_waits_hears_of_the_close(table, gate):
     sender.start()
     closer = threading.Thread(target=writer.close)
     closer.start()
-    sender.join(60)
+    sender.join(240)
     gate.open.set()
-    closer.join(60)
+    closer.join(240)
     assert len(heard) == 1
     assert ids(table) == [1]
 
@@ -407,7 +407,7 @@ def run_python(text: str, path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
 
 

@@ -144,7 +144,7 @@ def test_growing_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
 
 def _fill(folder, first, num_rounds, barrier):
     environment = Environment(folder)
-    barrier.wait(60)
+    barrier.wait(240)
     for number in range(num_rounds):
         put(environment, range(first + 200 * number, first + 200 * (number + 1)))
         if number % 7 == 0:
@@ -160,7 +160,7 @@ def test_processes_that_open_and_grow_it_at_once(tmp_path):
     for process in processes:
         process.start()
     for process in processes:
-        process.join(120)
+        process.join(240)
     assert [process.exitcode for process in processes] == [0, 0, 0]
     environment = Environment(tmp_path)
     assert num_rows(environment) == 3 * 40 * 200
@@ -180,7 +180,7 @@ def test_who_opens_it_does_not_cut_it_off(tmp_path):
     environment._resize(8 << 20)  # and nothing is committed yet that would tell others of it
     process = multiprocessing.get_context("spawn").Process(target=_open_only, args=(tmp_path,))
     process.start()
-    process.join(60)
+    process.join(240)
     assert process.exitcode == 0
     assert environment.data_file.stat().st_size == 8 << 20
     put(environment, range(5000))

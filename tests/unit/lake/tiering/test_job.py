@@ -64,7 +64,7 @@ class TestThreads:
         def watched(storage, settings, world, task):
             most.append(running.acquire(blocking=False))
             if len(most) <= 2:
-                both.wait(60)
+                both.wait(240)
             written = run_task(storage, settings, world, task)
             running.release()
             return written
