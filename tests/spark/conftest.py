@@ -66,6 +66,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory, warehouse_url: str) -> Itera
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
     )
+    if connect:  # else it sends its own stack trace as a part of each error's text
+        builder = builder.config("spark.sql.connect.serverStacktrace.enabled", "false")
     with warnings.catch_warnings():
         if connect:  # the client sets again what its local server was started with, and Spark warns of each
             warnings.simplefilter("ignore", UserWarning)
