@@ -105,6 +105,7 @@ def test_a_job_that_repeats_a_version_sums_once(spark, wh, read):
 
 
 @pytest.mark.spark41
+@pytest.mark.long
 def test_streams_of_changes_into_sums(spark, wh, table, write, checkpoint, warehouse_url):
     """Counts of rows by parity, kept right by a stream of changes that adds and takes away, restarted in between."""
     properties = {"table.merge-engine": "aggregation", "fields.rows.agg": "sum"}
