@@ -28,6 +28,7 @@ from streamhouse_spark.errors import (
     StorageRefusedError,
     WriterStoppedError,
 )
+from streamhouse_spark.write import delivery
 from streamhouse_spark.write.delivery import Delivery
 from streamhouse_spark.write.outbox import Outbox, Send
 from streamhouse_spark.write.producer import Producer
@@ -203,11 +204,12 @@ def an_answer_before_durability() -> Iterator[None]:
 
 @contextmanager
 def a_batch_is_repeated_under_another_transaction() -> Iterator[None]:
-    def appended(self: Delivery, rows, sequence):
+    def appended(self: Delivery, rows, nums_rows, sequence):
         for attempt in range(10):
             transaction = Transaction(self.producer.producer_id, sequence * 10 + attempt)
             try:
-                return self._appends.append(rows, transaction, require=self.producer.require_newest)
+                offsets = self._appends.append(rows, transaction, require=self.producer.require_newest)
+                return self._places(rows, nums_rows), offsets
             except StorageError:
                 continue
             except CommitStateUnknownError:
@@ -232,8 +234,8 @@ def rows_leave_in_another_order() -> Iterator[None]:
 
 @contextmanager
 def answers_are_swapped() -> Iterator[None]:
-    original = Delivery._shares
-    with mock.patch.object(Delivery, "_shares", lambda *given: original(*given)[::-1]):
+    original = delivery._shares
+    with mock.patch.object(delivery, "_shares", lambda *given: original(*given)[::-1]):
         yield
 
 

@@ -67,6 +67,11 @@ class Appends:
         state, coerced, missing = self.fitted(rows)
         return self.stager(state).stage(coerced, missing)
 
+    @property
+    def known(self) -> TableState:
+        """The state as it is known here, without a look at the store."""
+        return self._table.state
+
     def fitted(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
         """Convert rows as `filled` does, by the newest schema if the one known here does not have their columns."""
         table = self._table

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
@@ -41,11 +42,15 @@ class Delivery:
         Raises as `Table.append`; `ProducerFencedError` where a newer writer has the producer id.
         """
         rows = pa.concat_tables([send.rows for send in batch]).combine_chunks() if len(batch) > 1 else batch[0].rows
-        offsets = self._appended(rows, batch[-1].sequence)
-        return self._shares(offsets, rows, [send.rows.num_rows for send in batch])
+        places, offsets = self._appended(rows, [send.rows.num_rows for send in batch], batch[-1].sequence)
+        return _shares(offsets, places)
 
-    def _appended(self, rows: pa.Table, sequence: int | None) -> BucketOffsets:
-        """Append rows as one transaction of the producer, or as none."""
+    def _appended(
+        self, rows: pa.Table, nums_rows: Sequence[int], sequence: int | None
+    ) -> tuple[npt.NDArray[np.int64], BucketOffsets]:
+        """Append rows as one transaction of the producer, or as none. Returns their `_places` too, which are worked out
+        before: behind the commit point nothing may fail.
+        """
         producer = self.producer if sequence is not None else None
         transaction = producer.transaction(sequence) if producer is not None and sequence is not None else None
         require = producer.require_newest if producer is not None else None
@@ -54,7 +59,8 @@ class Delivery:
         tries = 0
         while True:
             try:
-                return self._appends.append(rows, transaction, require=require)
+                places = self._places(rows, nums_rows)
+                return places, self._appends.append(rows, transaction, require=require)
             except (StorageError, CommitConflictError, CommitStateUnknownError) as error:
                 is_unknown = isinstance(error, CommitStateUnknownError)
                 unknown = error if is_unknown else unknown
@@ -68,28 +74,37 @@ class Delivery:
             tries += 1
             self._world.wait_to_retry(tries)
 
-    def _shares(self, offsets: BucketOffsets, rows: pa.Table, nums_rows: Sequence[int]) -> list[BucketOffsets]:
-        """Cut the offsets of all rows into those of each call, whose rows lie in each bucket in their order."""
-        if len(nums_rows) == 1 or not offsets:
-            return [offsets] * len(nums_rows)
-        if len(offsets) == 1:
-            counts = np.array(nums_rows, np.int64)[:, None]
-        else:
-            state, whole, _ = self._appends.fitted(rows)
-            properties = state.parsed
-            keys = [whole.column(name) for name in properties.bucket_key]
-            buckets = row_buckets(keys, state.num_buckets, properties.datalake_format).astype(np.int64)
-            calls = np.repeat(np.arange(len(nums_rows)), nums_rows)
-            places = np.bincount(calls * state.num_buckets + buckets, minlength=len(nums_rows) * state.num_buckets)
-            counts = places.reshape(len(nums_rows), state.num_buckets)[:, list(offsets)]
-        starts = np.array([found.start for found in offsets.values()], np.int64)
-        ends = starts + np.cumsum(counts, axis=0)
-        return [
-            BucketOffsets(
-                {b: OffsetRange(end - num, end) for b, end, num in zip(offsets, of.tolist(), n, strict=True) if num}
-            )
-            for of, n in zip(ends, counts.tolist(), strict=True)
-        ]
+    def _places(self, rows: pa.Table, nums_rows: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Count the rows of each call: in each bucket, or in one column where an append goes into one bucket."""
+        state = self._appends.known
+        properties = state.parsed
+        if len(nums_rows) == 1 or state.num_buckets == 1 or not properties.bucket_key:
+            return np.array(nums_rows, np.int64)[:, None]
+        state, whole, _ = self._appends.fitted(rows)
+        keys = [whole.column(name) for name in state.parsed.bucket_key]
+        buckets = row_buckets(keys, state.num_buckets, properties.datalake_format).astype(np.int64)
+        calls = np.repeat(np.arange(len(nums_rows)), nums_rows)
+        counts = np.bincount(calls * state.num_buckets + buckets, minlength=len(nums_rows) * state.num_buckets)
+        return counts.reshape(len(nums_rows), state.num_buckets).astype(np.int64)
+
+
+def _shares(offsets: BucketOffsets, places: npt.NDArray[np.int64]) -> list[BucketOffsets]:
+    """Cut the offsets of all rows into those of each call, whose rows lie in each bucket in their order.
+
+    Where defaults made the rows so many bytes that they were cut over buckets, each call gets the offsets of all.
+    """
+    is_cut = places.shape[1] == 1 and len(offsets) > 1
+    if len(places) == 1 or not offsets or is_cut:
+        return [offsets] * len(places)
+    counts = places if places.shape[1] == 1 else places[:, list(offsets)]
+    starts = np.array([found.start for found in offsets.values()], np.int64)
+    ends = starts + np.cumsum(counts, axis=0)
+    return [
+        BucketOffsets(
+            {b: OffsetRange(end - num, end) for b, end, num in zip(offsets, of.tolist(), n, strict=True) if num}
+        )
+        for of, n in zip(ends, counts.tolist(), strict=True)
+    ]
 
 
 def _told(error: Exception, unknown: Exception | None) -> Exception:

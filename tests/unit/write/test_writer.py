@@ -563,3 +563,34 @@ def test_senders_in_many_threads_keep_each_its_order(hashed):
     rows = hashed.to_arrow().to_pylist()
     for thread in range(4):
         assert [row["text"] for row in rows if row["id"] == thread] == [str(n) for n in range(50)]
+
+
+def test_nothing_fails_behind_the_commit(hashed, monkeypatch):
+    fitted, append, stored = Appends.fitted, Appends.append, []
+
+    def altered_behind_the_commit(self, rows):
+        if stored:
+            raise SchemaMismatchError("the column was dropped meanwhile")
+        return fitted(self, rows)
+
+    def appended(self, *given, **named):
+        stored.append(append(self, *given, **named))
+        return stored[-1]
+
+    with hashed.writer(flush_ms=LONG_MS) as writer:
+        futures = [writer.send([{"id": n, "text": "a"}, {"id": n + 1, "text": "b"}]) for n in (1, 5)]
+        monkeypatch.setattr(Appends, "fitted", altered_behind_the_commit)
+        monkeypatch.setattr(Appends, "append", appended)
+        writer.flush()
+    assert len(stored) == 1
+    assert [future.result().num_rows for future in futures] == [2, 2]
+
+
+def test_rows_that_defaults_make_too_large_for_a_bucket_are_answered(real, monkeypatch):
+    table = real.create_table("sales.sticky", "id BIGINT, text STRING", buckets=3)
+    monkeypatch.setattr("streamhouse_spark.log.append.SEGMENT_BYTES_MAX", 100_000)
+    with table.writer(flush_ms=LONG_MS) as writer:
+        futures = [writer.send([{"id": n, "text": "x" * 90_000}]) for n in range(4)]
+        writer.flush()
+    assert {future.result().num_rows for future in futures} == {4}
+    assert table.to_arrow().num_rows == 4
