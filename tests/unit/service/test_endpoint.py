@@ -158,6 +158,8 @@ def test_an_address_that_is_taken_is_told():
             serving(Observed(), ("127.0.0.1", port)),
         ):
             pytest.fail("it listens twice")
+    with serving(Observed(), ("127.0.0.1", port)) as address:
+        assert get(address, "/livez")[0] == 200
 
 
 @pytest.mark.parametrize(
