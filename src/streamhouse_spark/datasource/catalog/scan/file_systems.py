@@ -20,8 +20,8 @@ from urllib.parse import quote, urlsplit
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.storage.base import Storage
 
-_S3A: Final = "s3a"
-_S3_SCHEMES: Final = ("s3", _S3A)
+S3A: Final = "s3a"
+_S3_SCHEMES: Final = ("s3", S3A)
 _FILE_SYSTEM: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _GIVEN_KEYS: Final = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
 _SESSION_KEYS: Final = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
@@ -31,8 +31,8 @@ _USUAL_CHAIN: Final = (
 _BUCKET: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 """Names of buckets that Hadoop takes for a host; others it refuses."""
 _AMAZON: Final = ".amazonaws.com"
-_PACKAGES: Final = {_S3A: "org.apache.hadoop:hadoop-aws", "abfss": "org.apache.hadoop:hadoop-azure"}
-_SETTINGS: Final = {_S3A: "s3.", "gs": "gcs.", "abfss": "adls.", "hdfs": "hdfs."}
+_PACKAGES: Final = {S3A: "org.apache.hadoop:hadoop-aws", "abfss": "org.apache.hadoop:hadoop-azure"}
+_SETTINGS: Final = {S3A: "s3.", "gs": "gcs.", "abfss": "adls.", "hdfs": "hdfs."}
 """File system → prefix of the warehouse's settings for it. Those of S3 alone are translated."""
 _READER_SETTING: Final = "lake.spark-reader"
 
@@ -68,9 +68,9 @@ class FileSystems:
     def of(
         cls, storage: Storage, settings: Mapping[str, str], schemes: Sequence[str], hadoop_version: str | None
     ) -> FileSystems:
-        ours = {name: value for name, value in settings.items() if name.startswith(_SETTINGS[_S3A])}
+        ours = {name: value for name, value in settings.items() if name.startswith(_SETTINGS[S3A])}
         digest = hashlib.sha256(json.dumps(ours, sort_keys=True).encode()).hexdigest()
-        return cls(settings, tuple(schemes), hadoop_version, StorageFiles(storage), f"{_S3A}-{digest[:8]}")
+        return cls(settings, tuple(schemes), hadoop_version, StorageFiles(storage), f"{S3A}-{digest[:8]}")
 
     def uri_of(self, location: str) -> str | None:
         """Return the location as Spark's reader takes it, percent-encoded; None where Python has to read it."""
@@ -80,11 +80,11 @@ class FileSystems:
         if self._reason(location, scheme) is not None:
             return None
         bucket, key = _bucket_and_key(location)
-        return f"{self.s3_scheme if scheme == _S3A else scheme}://{bucket}/{quote(key)}"
+        return f"{self.s3_scheme if scheme == S3A else scheme}://{bucket}/{quote(key)}"
 
     def settings_for(self, locations: Sequence[str]) -> list[HadoopSetting]:
         """Return the settings of the file systems by which Spark reads these of the lake's files."""
-        remote = [location for location in locations if scheme_of(location) == _S3A]
+        remote = [location for location in locations if scheme_of(location) == S3A]
         buckets = sorted({_bucket_and_key(location)[0] for location in remote})
         if not buckets:
             return []
@@ -114,9 +114,9 @@ class FileSystems:
             return f"Spark has no file system {scheme}; {remedy(scheme, self.hadoop_version)}"
         if not self.inside.holds(location):
             return "the lake lies outside the warehouse, and may have credentials of its own"
-        if scheme != _S3A and any(name.startswith(_SETTINGS[scheme]) for name in self.settings):
+        if scheme != S3A and any(name.startswith(_SETTINGS[scheme]) for name in self.settings):
             return f"settings {_SETTINGS[scheme]}* are not known to Spark's file system"
-        if scheme == _S3A and not _BUCKET.fullmatch(_bucket_and_key(location)[0]):
+        if scheme == S3A and not _BUCKET.fullmatch(_bucket_and_key(location)[0]):
             return "Hadoop does not take this name of a bucket"
         return None
 
@@ -163,7 +163,7 @@ def scheme_of(location: str) -> str:
     if location.startswith("file:") or "://" not in location:
         return "file"
     scheme = location.partition("://")[0].lower()
-    return _S3A if scheme in _S3_SCHEMES else scheme
+    return S3A if scheme in _S3_SCHEMES else scheme
 
 
 def file_uri(location: str) -> str | None:
