@@ -16,7 +16,7 @@ from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.catalog.description import properties_of
 from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
-from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of, lake_marks, reads_lake
+from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of, grounds_of_plan, lake_marks, reads_lake
 from streamhouse_spark.datasource.catalog.scan.groups import (
     Groups,
     can_be_keyed,
@@ -170,7 +170,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         "file_systems": [one.to_json() for one in reached.settings_for(locations)] if units.native else [],
         "lake_way": reached.describe(locations),
         "read": hot.to_text(),
-        "grounds": grounds_of(table, pin, lake),
+        "grounds": grounds_of_plan(table, pin, options, lake),
     }
 
 
