@@ -79,6 +79,10 @@ test-java: $(VENV)/dev.stamp ## the Java tests alone; fetches JUnit once (needs 
 bench: java $(VENV)/bench.stamp ## every figure beside its peer's, same data, same run
 	$(BIN)/python -m benchmarks $(ARGS)
 
+.PHONY: bench-plots
+bench-plots: $(VENV)/bench.stamp ## pictures and tables of the results that runs with --keep left
+	$(BIN)/python -m benchmarks.plots
+
 .PHONY: bench-spark
 bench-spark: java $(VENV_SPARK41)/bench.stamp ## SQL and streams beside the runtimes of Iceberg and Delta (fetched by Maven)
 	$(VENV_SPARK41)/bin/python -m benchmarks iceberg-queries iceberg-first-query sinks remote-lake $(ARGS)
