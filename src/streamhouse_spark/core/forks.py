@@ -17,6 +17,8 @@ import functools
 import os
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, Self, TypeVar, overload
 
 T_co = TypeVar("T_co", covariant=True)
@@ -55,6 +57,19 @@ def new_lock() -> threading.RLock:
     lock = threading.RLock()
     _locks.add(lock)
     return lock
+
+
+@contextmanager
+def held_if_free(lock: threading.RLock) -> Iterator[bool]:
+    """Hold the lock in the block unless another thread holds it, without waiting. Gives whether it is held.
+
+    Free afterwards, wherever an interrupt came.
+    """
+    try:
+        yield lock.acquire(blocking=False)
+    finally:
+        if lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - an interrupt may come before the outcome
+            lock.release()
 
 
 def new_condition() -> threading.Condition:

@@ -63,6 +63,11 @@ def inline_merge_due(state: TableState) -> bool:
     """
     if (state.version - 1) % min(INLINE_CHECK_INTERVAL, INLINE_RECORDS_MAX):
         return False
+    return has_much_inline(state)
+
+
+def has_much_inline(state: TableState) -> bool:
+    """Tell whether records of this state hold so many rows that these should be merged."""
     inline = [s for s in state.live_segments() if s.inline is not None]
     is_many = len({s.commit for s in inline}) >= INLINE_RECORDS_MAX
     return is_many or sum(s.size_bytes for s in inline) >= INLINE_LIVE_BYTES_MAX

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import logging
+import threading
+import weakref
 
 from streamhouse_spark.core.aftermath import after_commit
+from streamhouse_spark.core.forks import held_if_free, new_lock
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.compaction import inline_merge_due, merge, plan_inline_merge, plan_small_merge
+from streamhouse_spark.log.compaction import (
+    has_much_inline,
+    inline_merge_due,
+    merge,
+    plan_inline_merge,
+    plan_small_merge,
+)
 
 logger = logging.getLogger(__name__)
+
+_turns: weakref.WeakValueDictionary[tuple[str, str], threading.RLock] = weakref.WeakValueDictionary()
+_turns_lock = new_lock()
+"""Guards the turns; a child may find one more or less of them, which is as right."""
 
 
 def merge_inline(table: TableHandle) -> int:
@@ -23,7 +36,23 @@ def merge_small(table: TableHandle) -> int:
 
 
 def merge_if_due(table: TableHandle, state: TableState) -> None:
-    """Merge inline rows if the state after a write asks for it. The write is done, so a failure is only logged."""
-    if inline_merge_due(state):
-        with after_commit(logger, "merging inline rows", table.name):
-            merge_inline(table)
+    """Merge inline rows if the state after a write asks for it. The write is done, so a failure is only logged.
+
+    One thread of this process does so at a time: of several, all but one would lose their work. A write that finds a
+    merge under way leaves it to one of the next writes, which finds the rows that are still inline.
+    """
+    if not inline_merge_due(state):
+        return
+    with after_commit(logger, "merging inline rows", table.name), held_if_free(_turn_of(table)) as is_held:
+        if is_held and has_much_inline(newest := table.refresh()):  # not where somebody merged since the write
+            merge(table.log, table.storage, table.world, plan_inline_merge(newest), table.segment_options())
+
+
+def _turn_of(table: TableHandle) -> threading.RLock:
+    """Return the lock of a table's merges, one for all handles of the table in this process."""
+    place = table.storage.url, table.uuid
+    with _turns_lock:
+        turn = _turns.get(place)
+        if turn is None:
+            turn = _turns[place] = new_lock()
+        return turn

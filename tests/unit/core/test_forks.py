@@ -16,7 +16,7 @@ import pytest
 from storage.s3_server import settings_for
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core import forks
-from streamhouse_spark.core.forks import cached_property, new_condition, new_event, new_lock
+from streamhouse_spark.core.forks import cached_property, held_if_free, new_condition, new_event, new_lock
 from streamhouse_spark.kv.lmdb.map_file import MapFile
 from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles
 from streamhouse_spark.storage.local import LocalStorage
@@ -92,6 +92,24 @@ class TestLocks:
 
         with lock:
             assert child_status(works) == 0
+
+    def test_a_lock_is_held_only_if_no_other_thread_holds_it(self):
+        lock = new_lock()
+
+        def is_free() -> bool:
+            with held_if_free(lock) as is_held:
+                return is_held
+
+        with held_by_another_thread(lock):
+            assert not is_free()
+            assert child_status(is_free) == 0
+        with pytest.raises(KeyboardInterrupt), held_if_free(lock):
+            raise KeyboardInterrupt
+        with lock:
+            assert is_free()  # by this thread, which holds it on
+            assert lock._is_owned()
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(is_free).result()
 
     def test_a_condition_and_an_event_work_in_the_child(self):
         condition, event = new_condition(), new_event()
