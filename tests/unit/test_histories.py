@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log.commits import commit_log
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation
+from streamhouse_spark.storage.local import LocalStorage
 from unit.restored_place import Place
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -168,6 +171,37 @@ class TestTheLog:
         with pytest.raises(DifferentHistoryError):
             table.append([{"id": 11}])
         assert self.ids(place) == [1]
+
+    def test_another_record_of_the_same_length_and_time_is_noticed(self, tmp_path, clock):
+        place = Place("local", tmp_path, clock)
+        table = place.open().create_table("d.t", "id BIGINT")
+        backup = place.backup()
+        table.append([{"id": 10}])
+        path = Path(table.storage.local_path(commit_key(table.uuid, table.state.version)))
+        known = path.stat()
+        place.restore(backup)
+        place.open().table("d.t").append([{"id": 20}])
+        os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
+        assert path.stat().st_size == known.st_size
+        with pytest.raises(DifferentHistoryError):
+            table.append([{"id": 11}])
+        assert self.ids(place) == [20]
+
+    @pytest.mark.parametrize("writers", [1, 2], ids=["own record", "another's record"])
+    def test_few_bytes_of_a_record_that_stands_are_read(self, tmp_path, clock, monkeypatch, writers):
+        place = Place("local", tmp_path, clock)
+        tables = [place.open().create_table("d.t", "id BIGINT, text STRING")]
+        tables += [place.open().table("d.t") for _ in range(writers - 1)]
+        for table in tables:
+            table.append([{"id": 1, "text": "x" * 100_000}])
+        tables[0].refresh()
+        known, read, ranges = commit_key(table.uuid, table.state.version), [], []
+        whole, parts = LocalStorage.read, LocalStorage.read_ranges
+        monkeypatch.setattr(LocalStorage, "read", lambda s, key: read.append(key) or whole(s, key))
+        monkeypatch.setattr(LocalStorage, "read_ranges", lambda s, *of: ranges.append(of) or parts(s, *of))
+        tables[0].append([{"id": 2, "text": "y"}])
+        assert known not in read
+        assert ranges == [(known, [(0, 512)])]
 
     def test_elsewhere_once_it_was_idle_for_a_minute(self, tmp_path, clock):
         place = Place("memory", tmp_path, clock)

@@ -22,6 +22,8 @@ from streamhouse_spark.storage.base import Storage
 
 RECORD_BYTES_MAX = 256 << 10
 """Bytes of one attempt's record without a manifest. Records of several have none: their bytes are bounded otherwise."""
+_HEAD_BYTES = 512
+"""Bytes that a record's first line and its number, table and attempt fit into."""
 GROUP_VERSION = 2
 """Format version of records with several attempts: a reader that knows none of them would forget transactions."""
 
@@ -180,6 +182,19 @@ def has_record(storage: Storage, table_uuid: str, number: int) -> bool:
     except ObjectNotFoundError:
         return False
     return True
+
+
+def begins_as(storage: Storage, table_uuid: str, number: int, attempt: str) -> bool:
+    """Tell whether a stored record begins as the one of this attempt does; its other bytes are not looked at.
+
+    False also where the record is damaged there, or has another order of its header: `read_attempt` reads it whole.
+    """
+    try:
+        (head,) = storage.read_ranges(commit_key(table_uuid, number), [(0, _HEAD_BYTES)])
+    except ObjectNotFoundError:
+        return False
+    begin = to_text({"number": number, "table": table_uuid, "attempt": attempt})[:-1]
+    return bytes(head).partition(b"\n")[2].startswith(begin.encode())
 
 
 def read_attempt(storage: Storage, table_uuid: str, number: int) -> str | None:
