@@ -11,6 +11,7 @@ from faults.faulty_storage import Crash, sweep
 from faults.plants import PLANTS
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
+from faults.test_groups import Interrupts
 from faults.turns import in_turns
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core.model import Transaction
@@ -122,3 +123,30 @@ def test_every_fault_at_every_call(inline, monkeypatch, share, tmp_path):
                 calls[at]()
             assert log == keyed_groups.changelog(again), attempt
             assert rows == keyed_groups.current_rows(again), attempt
+
+
+class KeyedInterrupts(Interrupts):
+    steps_of = ("/log/commits/", "/kv/keyed_writer.py", "/kv/overlay.py")
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize(("thread", "order"), [(0, (0, 1, 2)), (1, (0, 2, 1))], ids=str)
+def test_an_interrupt_at_every_step(thread, order, share):
+    def run(at):
+        table = keyed_groups.started("interrupted")
+        interrupts, calls = KeyedInterrupts(at), each(table)
+        send = calls[thread]
+        calls[thread] = lambda: interrupts.during(send)
+        return table, in_turns(calls, order=order), interrupts.steps
+
+    steps = run(None)[2]
+    assert steps > 20
+    for at in (number for number in range(steps) if number in share):
+        table, answers, _ = run(at)
+        assert isinstance(answers[thread], KeyboardInterrupt), at
+        assert all(not isinstance(a, BaseException) for n, a in enumerate(answers) if n != thread), (at, answers)
+        for call in each(table):
+            call()
+        order_there = keyed_groups.attempts_since(table, 2)
+        assert sorted(order_there) == [0, 1, 2], at
+        keyed_groups.check_same_as_alone(table, CALLS, order_there)
