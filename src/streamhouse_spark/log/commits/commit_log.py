@@ -243,7 +243,7 @@ class CommitLog:
                 outcome = self._require_durable(call, call.landed)
             elif (entry := known_transaction(group.state, call.transaction)) is not None:
                 outcome = Committed(before, before, entry)
-            elif actions := tuple(call.plan(group.state, time_ms)):
+            elif actions := tuple(group.planned(call, time_ms)):
                 require_live(group.state, actions)
                 self._require_stored(before, actions, call.staged_ms)
                 return group.add(call, actions)
