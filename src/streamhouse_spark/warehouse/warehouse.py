@@ -172,7 +172,7 @@ class Warehouse:
         """
         self._require()
         found = [self._known_database(database).name] if database is not None else self.databases()
-        return [table for name in found for table in self._tables_of(name)]
+        return [table for tables in at_once(self._storage, self._tables_of, found) for table in tables]
 
     def _tables_of(self, database: str) -> list[str]:
         found = list(names.list_names(self._storage, database))

@@ -23,9 +23,9 @@ from streamhouse_spark.storage.read_ahead import ReadAhead
 
 RECORD_BYTES_MAX = 256 << 10
 """Bytes of one attempt's record without a manifest. Records of several have none: their bytes are bounded otherwise."""
-RECORDS_AHEAD = 31
-"""Records that are asked for at once. An opener asks for them together with a checkpoint: most of the time they are all
-that follow it."""
+RECORDS_AHEAD = 42
+"""Records that are asked for at once. An opener asks for them together with a checkpoint: they are all that follow it,
+and one more, which shows that none is missing."""
 GROUP_VERSION = 2
 """Format version of records with several attempts: a reader that knows none of them would forget transactions."""
 

@@ -30,7 +30,7 @@ from streamhouse_spark.log.commits.chains import CHAIN_AHEAD, last_object
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.lifecycle.home import new_warehouse_file, read_warehouse_file
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import ReadAhead
+from streamhouse_spark.storage.read_ahead import ReadAhead, at_once
 from streamhouse_spark.storage.slots import Slot, fill
 
 logger = logging.getLogger(__name__)
@@ -136,8 +136,8 @@ def list_databases(storage: Storage) -> list[str]:
             logger.warning("database %s cannot be read: %s", name, error)
             return True
 
-    names = storage.list_names("")
-    return [n for n in names if n not in RESERVED_DATABASES and n != WAREHOUSE_KEY and is_there(n)]
+    names = [n for n in storage.list_names("") if n not in RESERVED_DATABASES and n != WAREHOUSE_KEY]
+    return [name for name, there in zip(names, at_once(storage, is_there, names), strict=True) if there]
 
 
 def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, NamePointer | None]]:

@@ -35,7 +35,7 @@ _UNCLEAR_ATTEMPTS_MAX = 5
 _BACKOFF_MS_MIN = 50
 _BACKOFF_MS_MAX = 5_000
 _FETCHES_MAX = 16
-_READS_MAX = 32
+_READS_MAX = 48
 """Small objects that are read at once: as many as there are connections."""
 _TEMPORARY = ".tmp-"
 _URL = re.compile(r"s3a?://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})(?:/(?P<prefix>.*))?\Z", re.DOTALL)
