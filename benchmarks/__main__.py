@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from benchmarks.measure import Bench, Figure
 from benchmarks.opening import opening
 from benchmarks.producers import producer
 from benchmarks.reading import hot_projection
+from benchmarks.results import keep, this_machine
 from benchmarks.runtimes import iceberg_first_query, iceberg_queries, sinks
 from benchmarks.segments import segments_compression
 from benchmarks.spark import spark_read, spark_sink
@@ -69,8 +71,11 @@ ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
 @click.option(
     "--output", type=click.Choice(["text", "json", "markdown"]), default="text", help="json: one object a line."
 )
+@click.option(
+    "--keep", "kept_as", metavar="NAME", help="Keep the figures and the machine: benchmarks/results/NAME.json."
+)
 @click.option("--scratch", type=click.Path(path_type=Path), help="Where to write; the disk that is measured.")
-def main(names: tuple[str, ...], *, quick: bool, output: str, scratch: Path | None) -> None:
+def main(names: tuple[str, ...], *, quick: bool, output: str, kept_as: str | None, scratch: Path | None) -> None:
     """Measure streamhouse-spark beside its peers, in turns, on the same data.
 
     NAMES are benchmarks; without any, all run but those that fetch the runtimes of Iceberg and Delta
@@ -82,12 +87,17 @@ def main(names: tuple[str, ...], *, quick: bool, output: str, scratch: Path | No
         click.echo(HEADS[output])
     # Deleted at the end: while ext4 remembers thousands of deleted inodes, creating a file costs half a millisecond.
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=base))
+    figures: list[Figure] = []
+    load_before = os.getloadavg()[0]
     try:
         for name in names or BENCHMARKS:
             (directory / name).mkdir()
             for figure in (BENCHMARKS | RUNTIMES)[name](Bench(directory / name, ARTIFACTS / "data", quick)):
+                figures.append(figure)
                 click.echo(LINES[output](figure))
                 sys.stdout.flush()
+        if kept_as is not None:
+            click.echo(f"kept in {keep(kept_as, figures, this_machine(directory, load_before))}", err=True)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
