@@ -1,6 +1,7 @@
 """A race of put-if-absent, which shows a store that looks whether an object is there and writes it in a second step.
 
-Two puts in sequence cannot see such a store: it refuses the second one. Of racing puts it acknowledges several.
+Two puts in sequence cannot see such a store: it refuses the second one. Of racing puts it acknowledges several, if they
+meet. So a race that shows nothing proves nothing: it only makes it unlikely that such a store is taken.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Storage
 
-ROUNDS = 8
-"""A store that looks first has two winners in a round or two of three, so hardly ever one winner in all of these."""
+ROUNDS = 12
+"""A race is a matter of chance: a store that looks first has one winner in many a round, and seldom in all of these."""
 RACERS = 8
-BODY_BYTES = 1 << 10
-"""Each racer's object: short, so that all have arrived before the first one is answered."""
+BODY_BYTES = 400 << 10
+"""Each racer's object: while it arrives, others look. Short ones are written before the next request is sent."""
 
 
 def race(storage: Storage, prefix: str) -> None:

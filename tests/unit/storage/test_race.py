@@ -9,7 +9,7 @@ import pytest
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, StorageError
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.race import RACERS, race
+from streamhouse_spark.storage.race import BODY_BYTES, RACERS, ROUNDS, race
 
 
 class LooksThenWrites(MemoryStorage):
@@ -61,3 +61,29 @@ def test_a_store_that_does_not_decide_is_refused_and_left_clean(kind):
 def test_a_store_that_is_away_is_told_as_it_is():
     with pytest.raises(StorageError, match="away"):
         race(IsAway(World()), ".tmp-probe")
+
+
+def test_what_a_race_costs():
+    stored = []
+
+    class Counts(MemoryStorage):
+        def put_if_absent(self, key, data):
+            stored.append(len(data))
+            super().put_if_absent(key, data)
+
+    race(Counts(World()), ".tmp-probe")
+    assert stored == [BODY_BYTES] * RACERS * ROUNDS
+    assert round(sum(stored), -7) == 40_000_000
+
+
+def test_a_store_whose_writers_do_not_meet_is_not_seen():
+    one_at_a_time = threading.Lock()
+
+    class LooksThenWritesAtOnce(MemoryStorage):
+        def put_if_absent(self, key, data):
+            with one_at_a_time:
+                if any(info.key == key for info in self.list(key)):
+                    raise ObjectExistsError(key)
+                self.put(key, data)
+
+    race(LooksThenWritesAtOnce(World()), ".tmp-probe")
