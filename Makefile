@@ -85,7 +85,7 @@ bench-plots: $(VENV)/bench.stamp ## pictures and tables of the results that runs
 
 .PHONY: bench-spark
 bench-spark: java $(VENV_SPARK41)/bench.stamp ## SQL and streams beside the runtimes of Iceberg and Delta (fetched by Maven)
-	$(VENV_SPARK41)/bin/python -m benchmarks iceberg-queries iceberg-first-query sinks $(ARGS)
+	$(VENV_SPARK41)/bin/python -m benchmarks iceberg-queries iceberg-first-query sinks remote-lake $(ARGS)
 
 # Pairs of crashes are the longest part. One scenario of them, in pieces that can be gone on with (see --help):
 #   cd tests && ../.venv/bin/python -m soak pairs --scenario 'overwrite and tier' --from 0 --to 20 --every 7

@@ -25,6 +25,7 @@ from benchmarks.measure import Bench, Figure
 from benchmarks.opening import opening
 from benchmarks.producers import producer
 from benchmarks.reading import hot_projection
+from benchmarks.remote_lake import remote_lake
 from benchmarks.results import keep, this_machine
 from benchmarks.runtimes import iceberg_first_query, iceberg_queries, sinks
 from benchmarks.segments import segments_compression
@@ -60,6 +61,7 @@ RUNTIMES: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "iceberg-queries": iceberg_queries,
     "iceberg-first-query": iceberg_first_query,
     "sinks": sinks,
+    "remote-lake": remote_lake,
 }
 """Those that need PySpark 4.1 and fetch other formats' runtimes: `make bench-spark` names them."""
 ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"

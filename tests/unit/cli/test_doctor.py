@@ -154,6 +154,23 @@ def test_worker_python(worker, level, found):
     assert ("PYSPARK_PYTHON" in finding.remedy) is (level == "fail")
 
 
+def test_the_reader_of_lake_files(tmp_path):
+    jars = ["hadoop-client-api-3.4.2.jar", "hadoop-client-runtime-3.4.2.jar"]
+    [lacking] = doctor.check_lake_reader("s3://bucket/wh", jars)
+    assert lacking.level == "warn"
+    assert lacking.remedy == "start Spark so: add --packages org.apache.hadoop:hadoop-aws:3.4.2"
+    [there] = doctor.check_lake_reader("s3a://bucket/wh", [*jars, "hadoop-aws-3.4.2.jar"])
+    assert (there.level, there.found) == ("ok", "Spark's own over s3a, of hadoop-aws-3.4.2.jar")
+    assert list(doctor.check_lake_reader(str(tmp_path), jars)) == list(doctor.check_lake_reader("", jars)) == []
+
+
+def test_finds_the_jars_of_spark(tmp_path):
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "hadoop-aws-3.4.2.jar").touch()
+    assert doctor.spark_jars({"SPARK_HOME": str(tmp_path)}) == ["hadoop-aws-3.4.2.jar"]
+    assert any(name.startswith("hadoop-client-api-") for name in doctor.spark_jars({}))
+
+
 def test_finds_the_python_of_workers(tmp_path):
     version = "{}.{}".format(*sys.version_info[:2])
     assert doctor.find_worker_python({"PYSPARK_PYTHON": sys.executable}) == WorkerPython(sys.executable, version, True)

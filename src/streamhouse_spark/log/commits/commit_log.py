@@ -211,12 +211,14 @@ class CommitLog:
         """Put one record for the leader and those that wait with it. Called under the lock."""
         self._calls.is_led = True
         try:
+            self._calls.wait_for_company(leader)  # before other processes have to wait too
             with self._storage.contention_hint(f"{commits_prefix(self._table_uuid)}.lock"):
                 self._commit_for(leader)
         except BaseException as error:
             leader.error = error  # so that nobody commits for a call that has failed
             raise
         finally:
+            self._calls.note_company()
             self._calls.is_led = False
             self._calls.wake()
 
