@@ -308,6 +308,7 @@ def uploads(store: S3Storage) -> list[object]:
     return store._client().run(lambda c: c.send("list_multipart_uploads", Bucket=store._bucket)).get("Uploads", [])
 
 
+@pytest.mark.usefixtures("all_races")
 class TestCheckWritable:
     def test_a_store_without_conditional_writes_is_refused_and_left_clean(self, store, direct, proxy):
         proxy.plan = always(Fault.IGNORE_CONDITION, "PUT")

@@ -11,6 +11,8 @@ from streamhouse_spark.errors import ObjectExistsError, StorageError
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.race import BODY_BYTES, RACERS, ROUNDS, race
 
+pytestmark = pytest.mark.usefixtures("all_races")
+
 
 class LooksThenWrites(MemoryStorage):
     """All racers look before the first one writes, as they may in a store without a lock."""
