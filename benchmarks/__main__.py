@@ -30,13 +30,14 @@ from benchmarks.results import keep, this_machine
 from benchmarks.runtimes import iceberg_first_query, iceberg_queries, sinks
 from benchmarks.segments import segments_compression
 from benchmarks.spark import spark_read, spark_sink
-from benchmarks.writers import many_writers
+from benchmarks.writers import many_upserters, many_writers
 
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "bulk-append": bulk_append,
     "small-appends": small_appends,
     "flat-appends": flat_appends,
     "many-writers": many_writers,
+    "many-upserters": many_upserters,
     "producer": producer,
     "freshness": freshness,
     "hot-projection": hot_projection,

@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 import stat
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -238,6 +239,7 @@ def test_a_key_cache_without_a_place(own_cache, monkeypatch):
     monkeypatch.delenv("STREAMHOUSE_CACHE_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
     finding = doctor.check_key_cache()
     assert finding.level == "fail"
     assert "STREAMHOUSE_CACHE_DIR" in finding.found

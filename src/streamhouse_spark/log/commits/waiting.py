@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -27,6 +28,20 @@ E = TypeVar("E", bound=StreamhouseError)
 Plan = Callable[[TableState, int], Sequence[Action]]
 """Returns the actions of a record, from the newest state and the record's time. Called again after each lost race;
 raises to give up. An empty result commits nothing."""
+
+
+class FollowingPlan(ABC):
+    """A `Plan` whose actions depend on what the attempts before it in the record write."""
+
+    @abstractmethod
+    def follow(self, before: TableState, earlier: Sequence[Plan]) -> None:
+        """Note the stored state and the plans that the record has so far. Called before each call of the plan; raises
+        if it cannot follow them.
+        """
+
+    @abstractmethod
+    def __call__(self, state: TableState, time_ms: int) -> Sequence[Action]:
+        """See `Plan`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.core.forks import new_lock, renew_in_children
@@ -32,7 +33,7 @@ __all__ = ["CLIENTS", "Client", "failures"]
 
 T = TypeVar("T")
 
-_CONNECTIONS_MAX = 32
+_CONNECTIONS_MAX = 48
 _CLIENTS_MAX = 8
 _CLOSE_SECONDS_MAX = 1.0
 _BODY_BYTES_INLINE_MAX = 1 << 19
@@ -61,6 +62,12 @@ class Client:
         self._api = fsspec.asyn.sync(self._loop, filesystem.set_session)
         self._finalizer = weakref.finalize(self, _close, self._api, self._loop, os.getpid())
         self._finalizer.atexit = False
+
+    @property
+    def is_amazons(self) -> bool:
+        """Tell whether requests go to Amazon S3 itself, wherever the endpoint was set."""
+        host = urlsplit(self._api.meta.endpoint_url).hostname or ""
+        return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
     def run(self, request: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         result: T = fsspec.asyn.sync(self._loop, request, self)

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
+from streamhouse_spark.storage.race import race
 from streamhouse_spark.storage.s3.byte_ranges import RangePlan
 from streamhouse_spark.storage.s3.client import CLIENTS, Client, failures
 from streamhouse_spark.storage.s3.settings import S3Settings
@@ -35,6 +36,8 @@ _UNCLEAR_ATTEMPTS_MAX = 5
 _BACKOFF_MS_MIN = 50
 _BACKOFF_MS_MAX = 5_000
 _FETCHES_MAX = 16
+_READS_MAX = 48
+"""Small objects that are read at once: as many as there are connections."""
 _TEMPORARY = ".tmp-"
 _URL = re.compile(r"s3a?://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})(?:/(?P<prefix>.*))?\Z", re.DOTALL)
 
@@ -65,6 +68,30 @@ class S3Storage:
             return await _get(client, Bucket=self._bucket, Key=self._prefix + key)
 
         return self._call("read", key, get)
+
+    def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Read whole objects at the same time; None stands for an absent one."""
+        found: dict[str, bytes | None] = {}
+
+        async def fetch(client: Client, key: str, turn: asyncio.Semaphore) -> None:
+            async with turn:
+                try:
+                    found[key] = await _get(client, Bucket=self._bucket, Key=self._prefix + key)
+                except failures.S3_FAILURES as error:
+                    if failures.classify(error) is not failures.FailureKind.ABSENT:
+                        raise
+                    found[key] = None
+
+        async def fetch_missing(client: Client) -> None:
+            turn = asyncio.Semaphore(_READS_MAX)
+            missing = [key for key in keys if key not in found]
+            outcomes = await asyncio.gather(*(fetch(client, key, turn) for key in missing), return_exceptions=True)
+            for outcome in outcomes:
+                if outcome is not None:
+                    raise outcome
+
+        self._call("read", f"{keys[0]}, …" if len(keys) > 1 else "".join(keys), fetch_missing)
+        return [found[key] for key in keys]
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         plan = RangePlan.of(ranges)
@@ -138,7 +165,10 @@ class S3Storage:
         return nullcontext()
 
     def check_writable(self) -> None:
-        """Try reading, put-if-absent, read-after-write and deleting on an object of its own, which it removes."""
+        """Try reading, put-if-absent, read-after-write and deleting on objects of its own, which it removes.
+
+        Puts race as well where the store is not Amazon's, which is known to decide between them.
+        """
         key = f"{_TEMPORARY}probe-{self._world.ids.new_uuid()}"
         try:
             self._probe(key)
@@ -149,6 +179,8 @@ class S3Storage:
                 error.add_note(f"the probe object remains: {second}")
             raise
         self.delete(key)
+        if not self._client().is_amazons:
+            race(self, key)
 
     # -- internals ------------------------------------------------------------------------------------------------
 
