@@ -79,9 +79,13 @@ test-java: $(VENV)/dev.stamp ## the Java tests alone; fetches JUnit once (needs 
 bench: java $(VENV)/bench.stamp ## every figure beside its peer's, same data, same run
 	$(BIN)/python -m benchmarks $(ARGS)
 
+.PHONY: bench-plots
+bench-plots: $(VENV)/bench.stamp ## pictures and tables of the results that runs with --keep left
+	$(BIN)/python -m benchmarks.plots
+
 .PHONY: bench-spark
 bench-spark: java $(VENV_SPARK41)/bench.stamp ## SQL and streams beside the runtimes of Iceberg and Delta (fetched by Maven)
-	$(VENV_SPARK41)/bin/python -m benchmarks iceberg-queries iceberg-first-query sinks $(ARGS)
+	$(VENV_SPARK41)/bin/python -m benchmarks iceberg-queries iceberg-first-query sinks remote-lake $(ARGS)
 
 .PHONY: bench-servers
 bench-servers: java $(VENV)/bench.stamp ## the log and tables by key beside Kafka and Fluss, started on loopback (fetched by Maven; needs a JDK)
@@ -135,6 +139,27 @@ interop: java $(VENV_SPARK41)/interop.stamp ## ClickHouse and the Java libraries
 catalogs: java $(VENV)/catalogs.stamp ## lakes in PostgreSQL (of the system) and in Iceberg's own REST server (by Maven)
 	$(BIN)/python -m pytest tests/interop -m catalogs --timeout 900 $(ARGS)
 
+# The newest Helm that this Go can build. Built once, below artifacts.
+HELM := artifacts/tools/helm
+CONTAINER ?= docker
+
+.PHONY: deploy-check manifests
+deploy-check: $(VENV)/deploy.stamp $(HELM) ## the Helm chart against Kubernetes' schemas, and the plain manifest (needs Go)
+	$(BIN)/python tools/check_deploy.py $(HELM)
+
+manifests: $(VENV)/deploy.stamp $(HELM) ## write deploy/kubernetes/tiering.yaml from the chart
+	$(BIN)/python tools/check_deploy.py $(HELM) --write
+
+$(HELM):
+	GOBIN=$(CURDIR)/$(dir $@) go install helm.sh/helm/v3/cmd/helm@v3.16.4
+
+.PHONY: image
+image: $(BIN)/python ## the container image of deploy/image, by CONTAINER=docker (or podman, buildah)
+	rm -rf build/image && mkdir -p build/image/wheels && cp constraints.txt build/image/
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/image/wheels .
+	$(CONTAINER) build --tag streamhouse-spark:$$($(BIN)/python -c 'import re; print(re.search(r"__version__ = \"(.+)\"", open("src/streamhouse_spark/__init__.py").read())[1])') \
+	  --file deploy/image/Dockerfile $(IMAGE_ARGS) build/image
+
 .PHONY: clean
 clean: ## remove environments, caches and build results
 	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) $(VENV_NEWEST) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
@@ -152,6 +177,10 @@ $(VENV)/dev.stamp: $(PROJECT) | $(BIN)/python
 
 $(VENV)/catalogs.stamp: $(PROJECT) | $(BIN)/python
 	@$(call install,$(VENV),catalogs)
+	@touch $@ $(VENV)/dev.stamp
+
+$(VENV)/deploy.stamp: $(PROJECT) | $(BIN)/python
+	@$(call install,$(VENV),deploy)
 	@touch $@ $(VENV)/dev.stamp
 
 $(VENV)/bench.stamp: $(PROJECT) | $(BIN)/python

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import sys
@@ -25,17 +26,20 @@ from benchmarks.measure import Bench, Figure
 from benchmarks.opening import opening
 from benchmarks.producers import producer
 from benchmarks.reading import hot_projection
+from benchmarks.remote_lake import remote_lake
+from benchmarks.results import keep, this_machine
 from benchmarks.runtimes import iceberg_first_query, iceberg_queries, sinks
 from benchmarks.segments import segments_compression
 from benchmarks.servers import server_appends, server_bulk, server_keyed, server_start
 from benchmarks.spark import spark_read, spark_sink
-from benchmarks.writers import many_writers
+from benchmarks.writers import many_upserters, many_writers
 
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "bulk-append": bulk_append,
     "small-appends": small_appends,
     "flat-appends": flat_appends,
     "many-writers": many_writers,
+    "many-upserters": many_upserters,
     "producer": producer,
     "freshness": freshness,
     "hot-projection": hot_projection,
@@ -60,6 +64,7 @@ RUNTIMES: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "iceberg-queries": iceberg_queries,
     "iceberg-first-query": iceberg_first_query,
     "sinks": sinks,
+    "remote-lake": remote_lake,
 }
 """Those that need PySpark 4.1 and fetch other formats' runtimes: `make bench-spark` names them."""
 SERVERS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
@@ -79,8 +84,11 @@ ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
 @click.option(
     "--output", type=click.Choice(["text", "json", "markdown"]), default="text", help="json: one object a line."
 )
+@click.option(
+    "--keep", "kept_as", metavar="NAME", help="Keep the figures and the machine: benchmarks/results/NAME.json."
+)
 @click.option("--scratch", type=click.Path(path_type=Path), help="Where to write; the disk that is measured.")
-def main(names: tuple[str, ...], *, quick: bool, output: str, scratch: Path | None) -> None:
+def main(names: tuple[str, ...], *, quick: bool, output: str, kept_as: str | None, scratch: Path | None) -> None:
     """Measure streamhouse-spark beside its peers, in turns, on the same data.
 
     NAMES are benchmarks; without any, all run but those that fetch the runtimes of Iceberg and Delta
@@ -94,12 +102,17 @@ def main(names: tuple[str, ...], *, quick: bool, output: str, scratch: Path | No
         click.echo(HEADS[output])
     # Deleted at the end: while ext4 remembers thousands of deleted inodes, creating a file costs half a millisecond.
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=base))
+    figures: list[Figure] = []
+    load_before = os.getloadavg()[0]
     try:
         for name in names or BENCHMARKS:
             (directory / name).mkdir()
             for figure in ALL[name](Bench(directory / name, ARTIFACTS / "data", quick)):
+                figures.append(figure)
                 click.echo(LINES[output](figure))
                 sys.stdout.flush()
+        if kept_as is not None:
+            click.echo(f"kept in {keep(kept_as, figures, this_machine(directory, load_before))}", err=True)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -63,9 +63,9 @@ def iceberg_queries(bench: Bench) -> Iterator[Figure]:
         goal = ratio_at_most(1.0 if label == "lake" else 1.15)
         for query, text in QUERIES.items():
             statements = {"ours": text.format(ours), ICEBERG_PEER: text.format("ice.bench.cold")}
-            _require_equal(spark, statements)
+            require_equal(spark, statements)
             runs = in_turns(
-                {who: _run(spark, sql) for who, sql in statements.items()},
+                {who: run_of(spark, sql) for who, sql in statements.items()},
                 bench.rounds(9, 3),
                 warm_up=bench.rounds(3, 1),
             )
@@ -155,11 +155,11 @@ def _table(url: str, name: str, rows: pa.Table, hot_share: float) -> None:
         table.append(rows.slice(tiered))
 
 
-def _run(spark: SparkSession, sql: str) -> Callable[[], float]:
+def run_of(spark: SparkSession, sql: str) -> Callable[[], float]:
     return lambda: timed(lambda: spark.sql(sql).collect())
 
 
-def _require_equal(spark: SparkSession, statements: dict[str, str]) -> None:
+def require_equal(spark: SparkSession, statements: dict[str, str]) -> None:
     answers = {who: sorted(map(str, spark.sql(sql).collect())) for who, sql in statements.items()}
     if len({json.dumps(answer) for answer in answers.values()}) > 1:
         raise AssertionError(f"answers of {statements} differ: { {who: found[:2] for who, found in answers.items()} }")

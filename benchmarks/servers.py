@@ -20,7 +20,20 @@ import pyarrow as pa
 
 from benchmarks import data
 from benchmarks.keyed import KEY, Batches, own_cache
-from benchmarks.measure import Bench, Figure, Goal, Runs, in_turns, rate_figure, ratio_at_least, time_figure, timed
+from benchmarks.measure import (
+    Bench,
+    Figure,
+    Goal,
+    Runs,
+    in_turns,
+    ours_at_least,
+    ours_at_most,
+    rate_figure,
+    ratio_at_least,
+    ratio_at_most,
+    time_figure,
+    timed,
+)
 from benchmarks.server_clients import Fluss, Kafka, Log, Ours
 from benchmarks.server_processes import compiled_driver, running_fluss, running_kafka
 from streamhouse_spark import Warehouse
@@ -102,8 +115,10 @@ def _crew(bench: Bench, logs: Mapping[str, Log], crew: int, writers: int, *, wai
         warm_up=1,
     )
     how = "one after the other" if waits else "many under way"
+    goal = ours_at_least(2500) if writers > 1 and not waits else None
     for peer in list(logs)[1:]:
-        yield _rate(f"batches of 1,000 rows, {writers} writers, {how}", "batches/s", runs, peer, writers * batches)
+        name = f"batches of 1,000 rows, {writers} writer{'s' if writers > 1 else ''}, {how}"
+        yield _rate(name, "batches/s", runs, peer, writers * batches, goal)
 
 
 def server_bulk(bench: Bench) -> Iterator[Figure]:
@@ -128,15 +143,20 @@ def server_bulk(bench: Bench) -> Iterator[Figure]:
         peers = list(logs)[1:]
         for peer in peers:
             yield rate_figure("all of lineitem in", runs, peer, rows.num_rows, note="ours is fsynced")
-        for what, columns in (("all rows read", None), ("2 of 16 columns read", TWO_COLUMNS)):
+        asked: tuple[tuple[str, list[str] | None, Goal | None], ...] = (
+            ("all rows read", None, None),
+            ("2 of 16 columns read", TWO_COLUMNS, ours_at_most(200)),
+        )
+        for what, columns, goal in asked:
             reads = {who: lambda who=who, columns=columns: logs[who].read(last[who], columns) for who in logs}
             runs = in_turns(reads, bench.rounds(5, 2), warm_up=1)
             for peer in peers:
-                yield time_figure(what, runs, peer)
+                yield time_figure(what, runs, peer, goal)
         sizes = {who: log.log_bytes(last[who]) / 1e6 for who, log in logs.items()}
         for peer in peers:
-            ratio = sizes["ours"] / sizes[peer]
-            yield Figure("bytes of the hot log, default codec", "MB", sizes["ours"], peer, sizes[peer], ratio, 1)
+            mine, theirs = sizes["ours"], sizes[peer]
+            goal = ratio_at_most(1.3)
+            yield Figure("bytes of the hot log, default codec", "MB", mine, peer, theirs, mine / theirs, 1, goal)
 
 
 def server_keyed(bench: Bench) -> Iterator[Figure]:

@@ -1,4 +1,5 @@
-"""Many writers of one table: threads and processes that append small durable batches at the same time.
+"""Many writers of one table: threads and processes that append small durable batches at the same time,
+and threads that upsert them.
 
 ``python -m benchmarks.writers URL THREADS BATCHES MEMBERS_MAX`` is one of the processes: it reads batches from a file
 beside the table, says that it is ready, and begins with the next line of its input.
@@ -12,11 +13,12 @@ import statistics
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.feather
 
@@ -28,6 +30,8 @@ from streamhouse_spark.log.commits import group
 BATCH_ROWS = 1000
 NAME = "bench.rows"
 ALONE = "a record each"
+KEYS = 20_000
+"""Rows of a table that upserts write to."""
 CREWS = ((1, 1), (1, 2), (1, 4), (1, 8), (4, 1), (4, 4))
 """Processes, and threads of each."""
 
@@ -44,6 +48,53 @@ def many_writers(bench: Bench) -> Iterator[Figure]:
         runs = in_turns(contestants, bench.rounds(5, 1), warm_up=1)
         who = f"{_of(processes, 'process', 'processes')}, {_of(threads, 'thread', 'threads')}"
         yield _batches_a_second(f"appends of 1,000 rows, {who}", runs, processes * threads * batches)
+
+
+def many_upserters(bench: Bench) -> Iterator[Figure]:
+    """Upserts of one process with common records and with one for each, in turns. Their keys overlap."""
+    for batch_rows in (100, 1000):
+        for threads in (1, 2, 4, 8):
+            batches = bench.rounds(200, 24) // threads
+            rows = [_keyed_rows(batch_rows, number) for number in range(threads * batches)]
+            contestants = {
+                "ours": _upserting(bench.scratch, rows, threads, group.MEMBERS_MAX),
+                ALONE: _upserting(bench.scratch, rows, threads, 1),
+            }
+            runs = in_turns(contestants, bench.rounds(5, 1), warm_up=1)
+            name = f"upserts of {batch_rows:,} rows, {_of(threads, 'thread', 'threads')}"
+            yield _batches_a_second(name, runs, len(rows))
+
+
+def _keyed_rows(num_rows: int, seed: int) -> pa.Table:
+    random = np.random.default_rng(seed)
+    keys = random.choice(KEYS, num_rows, replace=False)
+    return pa.table({"id": keys, "name": [f"name {key}" for key in keys], "n": random.integers(0, KEYS, num_rows)})
+
+
+def _upserting(scratch: Path, rows: Sequence[pa.Table], threads: int, members_max: int) -> Callable[[], float]:
+    def run() -> float:
+        url = str(scratch / "many-upserters")
+        table = Warehouse(url).create_table(NAME, rows[0].schema, primary_key=["id"])
+        table.upsert(_keyed_rows(KEYS, 0))
+        os.sync()
+        begin = threading.Barrier(threads)
+
+        def work(number: int) -> None:
+            begin.wait()
+            for part in rows[number::threads]:
+                table.upsert(part)
+
+        def all_at_once() -> None:
+            with mock.patch.object(group, "MEMBERS_MAX", members_max), ThreadPoolExecutor(threads) as pool:
+                list(pool.map(work, range(threads)))
+
+        seconds = timed(all_at_once)
+        if table.to_arrow(columns=["id"]).num_rows != KEYS:
+            raise AssertionError("the table should hold each key once")
+        shutil.rmtree(url)
+        return seconds
+
+    return run
 
 
 def _of(number: int, one: str, many: str) -> str:

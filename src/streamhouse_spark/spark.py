@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from streamhouse_spark.lake.tiering.job import TieringReport
-    from streamhouse_spark.service.tiering_service import TableStatus
+    from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
 
 
 @checked
@@ -276,3 +276,9 @@ class TieringService:
     def status(self) -> list[TableStatus]:
         """How each table stands, for a live view; from any thread."""
         return self._service.status()
+
+    def health(self) -> ServiceHealth:
+        """Return how the service itself is: its last turn, and whether the tables can be listed. From any thread; asks
+        storage for nothing.
+        """
+        return self._service.health()

@@ -82,13 +82,15 @@ def test_the_same_transaction_twice():
 class Interrupts:
     """Raises `KeyboardInterrupt` where CPython looks for signals: as a function begins, and behind a call of C."""
 
+    steps_of = STEPS_OF
+
     def __init__(self, at: int | None) -> None:
         self.at = at
         self.steps = 0
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         code = frame.f_code
-        if event not in ("call", "c_return") or not any(part in code.co_filename for part in STEPS_OF):
+        if event not in ("call", "c_return") or not any(part in code.co_filename for part in self.steps_of):
             return
         if code.co_name == "<genexpr>":  # while one is closed, CPython drops what is raised
             return

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from corruption import damage
-from faults import group_plants, histories, row_level_plants, slot_model, statement_plants
+from faults import group_plants, histories, keyed_group_plants, row_level_plants, slot_model, statement_plants
 from faults import interleave as il
 from faults import scenarios as sc
 from faults.faulty_storage import Fault, FaultyStorage
@@ -463,6 +463,7 @@ FINDERS: dict[str, Callable[[], object]] = {
     **MOVED_FINDERS,
     **RESTORED_FINDERS,
     **group_plants.FINDERS,
+    **keyed_group_plants.FINDERS,
     **row_level_plants.FINDERS,
     **statement_plants.FINDERS,
     **slot_model.FINDERS,
@@ -505,6 +506,7 @@ def test_the_bug_is_found(name):
         "dropped_tables_take_rows",
         "positions_are_offsets_alone",
         *group_plants.FINDERS,
+        *keyed_group_plants.FINDERS,
         *MOVED_FINDERS,
         *RESTORED_FINDERS,
         *statement_plants.FINDERS,

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.s3]
 
 
 @pytest.mark.long
-def test_append_tier_read_and_stream(spark, s3_server, checkpoint):
+def test_append_tier_read_and_stream(spark, s3_server, checkpoint, capsys):
     settings = settings_for(s3_server.endpoint)
     warehouse = Warehouse(f"s3://{s3_server.new_bucket()}/wh", settings)
     source = warehouse.create_table("s.orders", COLUMNS, buckets=2, properties={"bucket.key": "id"})
@@ -25,6 +25,8 @@ def test_append_tier_read_and_stream(spark, s3_server, checkpoint):
         2499 * 1250,
     )
     assert load(spark, warehouse, f"{source.name}$lake", **settings).count() == 2000
+    load(spark, warehouse, f"{source.name}$lake", **settings).explain()
+    assert "Spark has no file system s3a; add --packages org.apache.hadoop:hadoop-aws:3." in capsys.readouterr().out
     target = warehouse.create_table("s.copy", COLUMNS)
     drain(load_stream(spark, warehouse, source.name, **settings), warehouse, target.name, checkpoint, **settings)
     assert ids(target) == list(range(2500))

@@ -6,6 +6,7 @@ and touch nothing, so that every judgement can be tested on any machine.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -22,6 +23,7 @@ from typing import Final, Literal
 
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.datasource.catalog.scan.file_systems import S3A, remedy, scheme_of
 from streamhouse_spark.errors import StreamhouseError, WarehouseNotFoundError
 from streamhouse_spark.kv.lmdb.environment import Environment
 from streamhouse_spark.kv.lmdb.tablet_files import (
@@ -48,6 +50,8 @@ DISK_FREE_MIN_BYTES: Final = 100 << 20
 _RUN_SECONDS_MAX: Final = 60
 _KEY_CACHE: Final = "cache of rows by key"
 _OTHER_CACHE: Final = f"set {CACHE_DIR_VARIABLE} to a folder on a disk of this host that you may write to"
+_LAKE_READER: Final = "reader of lake files in Spark"
+_HADOOP_JAR: Final = re.compile(r"hadoop-client-api-(.+)\.jar")
 _IN_MESSAGE: Final = "the message says what to do"
 
 _EXTRAS: Final = {"pyspark": "spark", "pandas": "spark", "pyiceberg": "iceberg", "pypaimon": "paimon", "s3fs": "s3"}
@@ -116,6 +120,7 @@ def run_doctor(warehouse: str | None, settings: Mapping[str, str] | None = None)
     ]
     if installed.get("pyspark"):
         findings.append(check_worker_python(find_worker_python(os.environ), sys.version_info[:2]))
+        findings += check_lake_reader(warehouse or "", spark_jars(os.environ))
     findings += [check_key_cache(), *check_warehouse(warehouse, settings, World())]
     return findings
 
@@ -181,6 +186,32 @@ def check_worker_python(worker: WorkerPython, driver: tuple[int, ...]) -> Findin
         found = f"{worker.command} does not have {DISTRIBUTION}"
         return Finding(name, "fail", found, f"{same}, or install {DISTRIBUTION} there")
     return Finding(name, "ok", f"{worker.version} at {worker.command}")
+
+
+def check_lake_reader(location: str, jars: Iterable[str]) -> Iterator[Finding]:
+    """Judge whether Spark reads lake files of a location itself, by the names of its jars. Sessions may add some."""
+    scheme = scheme_of(location)
+    if scheme != S3A:
+        return
+    jars = tuple(jars)
+    found = next((jar for jar in jars if jar.startswith("hadoop-aws-")), None)
+    if found is not None:
+        yield Finding(_LAKE_READER, "ok", f"Spark's own over {scheme}, of {found}")
+        return
+    version = next((match[1] for jar in jars if (match := _HADOOP_JAR.fullmatch(jar))), None)
+    slower = f"Python, for Spark's jars have no file system {scheme}: scans are slower"
+    yield Finding(_LAKE_READER, "warn", slower, f"start Spark so: {remedy(scheme, version)}")
+
+
+def spark_jars(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of Hadoop's jars in SPARK_HOME, or else in PySpark."""
+    homes = [environ["SPARK_HOME"]] if environ.get("SPARK_HOME") else list(_pyspark_folders())
+    return sorted(path.name for home in homes for path in Path(home, "jars").glob("hadoop-*.jar"))
+
+
+def _pyspark_folders() -> Iterable[str]:
+    spec = importlib.util.find_spec("pyspark")
+    return (spec.submodule_search_locations if spec is not None else None) or ()
 
 
 def check_key_cache() -> Finding:

@@ -22,6 +22,7 @@ from streamhouse_spark.warehouse.opened_tables import OpenedTables
 
 if TYPE_CHECKING:
     from streamhouse_spark.lake.tiering.job import TieringReport
+    from streamhouse_spark.service.endpoint import Address, Observed
 
 _TIERED: Final = pa.schema([
     ("table", pa.string()),
@@ -45,6 +46,9 @@ streamhouse -w ./warehouse tier --once sales.orders --output json
 # a service that keeps each table as fresh as its table.datalake.freshness says, until Ctrl-C
 streamhouse -w ./warehouse tier
 
+# the same in a container: probes and Prometheus' metrics at port 9464
+streamhouse -w s3://bucket/warehouse tier --listen 0.0.0.0:9464
+
 # the same on Spark, which writes the files on its executors
 streamhouse -w s3://bucket/warehouse tier --master 'local[4]'
 """,
@@ -53,22 +57,32 @@ streamhouse -w s3://bucket/warehouse tier --master 'local[4]'
 @click.option("--once", is_flag=True, help="One round: end when all rows written before the call are in the lake.")
 @click.option("--spark", "on_spark", is_flag=True, help="Run on Spark, with the master of its own configuration.")
 @click.option("--master", metavar="URL", help="Run on Spark with this master, such as local[*].")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Answer /livez, /readyz and /metrics (Prometheus) here while the service runs. Shows names of tables.",
+)
 @click.pass_obj
-def tier(session: Session, tables: Sequence[str], *, once: bool, on_spark: bool, master: str | None) -> None:
+def tier(
+    session: Session, tables: Sequence[str], *, once: bool, on_spark: bool, master: str | None, listen: str | None
+) -> None:
     """Move rows from the hot logs into the lakes.
 
     Works on all TABLES of the warehouse that have a lake, or on those named. Any number of these may run at once:
     each round's commit is fenced. The service also maintains the tables, as `streamhouse maintain` does. Runs in this
     process; for large tables give --spark or --master.
     """
+    address = _address(listen) if listen is not None else None
+    if address is not None and once:
+        raise InvalidOptionError("--listen is for the service: leave --once away, and it runs until it is stopped")
     chosen = _with_lakes(session, tables)
     if on_spark or master:
-        _tier_on_spark(session, chosen, tables, master, once=once)
+        _tier_on_spark(session, chosen, tables, master, address, once=once)
     elif once:
         session.output.rows(_as_rows(chosen.each(tier_here)))
         fail_for(chosen)
     else:
-        _serve_here(session, tables)
+        _serve_here(session, tables, address)
 
 
 def tier_here(table: Table) -> TieringReport:
@@ -79,7 +93,7 @@ def tier_here(table: Table) -> TieringReport:
     return job.run(run_tasks_in_threads(table.storage, table.settings, table.world))
 
 
-def _serve_here(session: Session, names: Sequence[str]) -> None:
+def _serve_here(session: Session, names: Sequence[str], address: Address | None) -> None:
     from streamhouse_spark.lake.tiering.job import run_tasks_locally
     from streamhouse_spark.service.tiering_service import Service
     from streamhouse_spark.warehouse.connection import Connection
@@ -89,12 +103,36 @@ def _serve_here(session: Session, names: Sequence[str]) -> None:
     connection = Connection.of(session.warehouse_location, session.settings)
     service = Service(tasks, connection, list(names) or None, on_report=_reporter(output))
     output.remark(f"tiering {warehouse.url} until Ctrl-C")
-    with _until_stopped() as stop:
+    with _until_stopped() as stop, _listening(service, address):
         service.run(stop)
 
 
+def _address(listen: str) -> Address:
+    from streamhouse_spark.service.endpoint import parsed_address
+
+    return parsed_address(listen)
+
+
+@contextmanager
+def _listening(service: Observed, address: Address | None) -> Iterator[None]:
+    if address is None:
+        yield
+        return
+    from streamhouse_spark.service.endpoint import serving
+
+    with serving(service, address) as (host, port):
+        click.echo(f"listening at http://{host}:{port}/metrics", err=True)
+        yield
+
+
 def _tier_on_spark(
-    session: Session, chosen: OpenedTables, names: Sequence[str], master: str | None, *, once: bool
+    session: Session,
+    chosen: OpenedTables,
+    names: Sequence[str],
+    master: str | None,
+    address: Address | None,
+    *,
+    once: bool,
 ) -> None:
     from streamhouse_spark.cli.spark_session import open_spark
     from streamhouse_spark.spark import TieringService
@@ -111,7 +149,7 @@ def _tier_on_spark(
         else:
             report = _reporter(session.output)
             service = TieringService(spark, location, list(names) or None, settings=settings, on_report=report)
-            with _until_stopped() as stop:
+            with _until_stopped() as stop, _listening(service, address):
                 service.run(stop)
     finally:
         spark.stop()

@@ -4,7 +4,9 @@
 that its rows were read at, so the record adds them only where the bucket still ends there; where another writer was
 faster, the changes of that bucket are worked out again. Only those that nobody looked at the rows for
 (``table.changelog.image`` WAL) are right behind any record. Long work is done and stored before the commit's attempt,
-because other threads wait for the attempt; it only compares. Changes that other processes prepared (tasks of Spark,
+because other threads wait for the attempt; it only compares. Small writes of several threads
+share a record: each finds the rows of those before it in an `Overlay`, so its changes are those that a record of its
+own would have. Changes that other processes prepared (tasks of Spark,
 say) are added on the same condition, and worked out again here where it does not hold. Those of an operation that read
 the table (`ReadBase`) are judged by each attempt, see `streamhouse_spark.kv.rebase`: if no row changed that they depend
 on, they are right, unchanged, behind the records committed since; else it is a conflict. Tablets follow the log:
@@ -17,12 +19,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import dropwhile
 from typing import Final, TypeGuard
 
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.model import BucketOffsets, Transaction
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.kv.overlay import Overlay, RowsUnknownError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.rebase import Rebase
 from streamhouse_spark.kv.staged_changes import (
@@ -33,12 +37,12 @@ from streamhouse_spark.kv.staged_changes import (
     TabletAheadError,
 )
 from streamhouse_spark.kv.tablet_history import belongs, history_of
-from streamhouse_spark.log.append import ends_after, truncating
+from streamhouse_spark.log.append import ends_after, truncating, written_offsets
 from streamhouse_spark.log.commits.actions import Action, Append
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import known_transaction
-from streamhouse_spark.log.commits.waiting import Committed
+from streamhouse_spark.log.commits.waiting import Committed, FollowingPlan, Plan
 
 TRIES_MAX: Final = 100
 AHEAD_MAX: Final = 3
@@ -67,7 +71,7 @@ class KeyedWriter:
         transaction: Transaction | None = None,
         overwrite: bool = False,
         read: ReadBase | None = None,
-    ) -> tuple[BucketOffsets, TableState]:
+    ) -> tuple[BucketOffsets, Committed]:
         """Commit the changes that the batches of some buckets make. Returns the offsets of the changes, of changed
         buckets only.
 
@@ -88,36 +92,45 @@ class KeyedWriter:
         rebase = None if read is None else Rebase(read, self.stager.storage, self.stager.layout)
         work = _Write(self, batches, prepared or {}, transaction, overwrite=overwrite, rebase=rebase)
         committed = work.committed()
-        if committed.replay_of is not None:
-            return BucketOffsets(committed.replay_of.offsets), committed.state
-        self._apply(work.staged, committed.state)
-        found = {bucket: s.offsets for bucket, s in work.staged.items()}
-        return BucketOffsets({bucket: offsets for bucket, offsets in sorted(found.items()) if offsets}), committed.state
+        offsets = written_offsets(committed)
+        if committed.replay_of is None and not work.is_in_doubt:
+            for bucket in work.staged:
+                with after_commit(logger, f"applying bucket {bucket} on this host", committed.state.name):
+                    self._apply(bucket, work.chain(bucket), committed.state)
+        return offsets, committed
 
-    def _apply(self, staged: Mapping[int, StagedChanges], state: TableState) -> None:
-        """Apply the committed changes to this host's tablets. The rows are stored: a failing local disk must not look
-        like a failed write.
+    def _apply(self, bucket: int, chain: Sequence[StagedChanges], state: TableState) -> None:
+        """Apply the committed changes of a bucket to its tablet on this host: the last of ``chain``, and those before
+        it in the record that are not applied yet. The rows are stored: a failing local disk must not look like a
+        failed write.
         """
-        for bucket, s in staged.items():
-            if s.values is None:
-                continue  # the host that needs them next replays them: this one may never look at the bucket
-            with after_commit(logger, f"applying bucket {bucket} on this host", state.name):
-                tablet, history = self.stager.tablet_of(bucket), history_of(state)
-                if not belongs(tablet, found := tablet.extent, self.stager.storage, state):
-                    continue  # the next use begins it anew
-                if s.at[0] == s.at[1] != found.begins:
-                    tablet.truncate(s.at[0], after=found.history, history=history)
-                    found = found._replace(history=history)
-                tablet.apply(s.values, s.offsets.start, s.offsets.end, after=found.history, history=history)
+        if any(s.values is None for s in chain):
+            return  # the host that needs them next replays them: this one may never look at the bucket
+        tablet, history = self.stager.tablet_of(bucket), history_of(state)
+        if not belongs(tablet, found := tablet.extent, self.stager.storage, state):
+            return  # the next use begins it anew
+        first = chain[0].at
+        if first[0] == first[1] != found.begins:
+            tablet.truncate(first[0], after=found.history, history=history)
+            found = found._replace(begins=first[0], applied=first[0], history=history)
+        new = list(dropwhile(lambda s: s.offsets.start < found.applied, chain))
+        if new:
+            values: dict[bytes, bytes | None] = {}
+            for s in new:
+                values.update(s.values or {})
+            start, end = new[0].offsets.start, new[-1].offsets.end
+            tablet.apply(values, start, end, after=found.history, history=history)
 
 
 class _StageAheadError(Exception):
     """A large write has to be staged before the commit's attempt, because other threads wait for the attempt."""
 
 
-class _Write:
+class _Write(FollowingPlan):
     """One write and its staged changes. A large write is staged before the commit's attempt, which then only
     compares.
+
+    As a plan it may be asked by the thread of a neighbour, never by two at a time.
     """
 
     def __init__(
@@ -137,14 +150,33 @@ class _Write:
         self._overwrite = overwrite
         self._rebase = rebase
         self._times_ahead = 0
+        self.overlay: Overlay | None = None
+        self.earlier: tuple[Mapping[int, StagedChanges], ...] = ()
+        self._times_planned = 0
+        self._has_followed = False
         self.staged: dict[int, StagedChanges] = {}
+        """Replaced by each attempt: those that followed another attempt keep what it had."""
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the staged changes may be others than the committed ones: a request that was given up may have
+        stored the write behind other neighbours than the last ones.
+        """
+        return self._has_followed and self._times_planned > 1
+
+    def chain(self, bucket: int) -> list[StagedChanges]:
+        """Return the staged changes of a bucket, behind those that the record has before them."""
+        return [staged[bucket] for staged in (*self.earlier, self.staged) if bucket in staged]
 
     def committed(self) -> Committed:
         for _ in range(TRIES_MAX):
             try:
                 if self._rebase is not None or self._is_large(self._batches.keys() - self._ready.keys()):
                     self._stage_ahead()
-                return self._log.commit(self._plan, transaction=self._transaction, staged_ms=self._staged_ms)
+                is_shared = self._rebase is None and not self._overwrite
+                return self._log.commit(
+                    self, transaction=self._transaction, staged_ms=self._staged_ms, is_shared=is_shared
+                )
             except _StageAheadError:
                 continue
             except TabletAheadError:
@@ -172,11 +204,26 @@ class _Write:
         if self._is_large(moved):
             self.staged.update(self._stager.staged(self._batches, moved, state))
 
-    def _plan(self, state: TableState, time_ms: int) -> Sequence[Action]:
+    def follow(self, before: TableState, earlier: Sequence[Plan]) -> None:
+        loose = self.overlay if self.earlier and self.overlay is not None else ()
+        self.staged = {b: s for b, s in self.staged.items() if s.is_unseen or b not in loose}
+        if not earlier:
+            self.overlay, self.earlier = Overlay(before), ()
+            return
+        last = earlier[-1]
+        if not isinstance(last, _Write) or last.overlay is None:
+            raise RowsUnknownError
+        for bucket, s in last.staged.items():
+            last.overlay.note(bucket, s.offsets, s.values)
+        self.overlay, self.earlier = last.overlay, (*last.earlier, last.staged)
+
+    def __call__(self, state: TableState, time_ms: int) -> Sequence[Action]:
         moved = self._moved(state, time_ms)
         if self._times_ahead < AHEAD_MAX and self._is_large(moved):
             raise _StageAheadError
-        self.staged.update(self._stager.staged(self._batches, moved, state))
+        self.staged.update(self._stager.staged(self._batches, moved, state, self.overlay))
+        self._times_planned += 1
+        self._has_followed = self._has_followed or bool(self.earlier)
         return (*self._emptying(state), *self._appended(state, time_ms))
 
     def _emptying(self, state: TableState) -> Sequence[Action]:

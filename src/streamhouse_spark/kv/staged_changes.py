@@ -23,6 +23,7 @@ from streamhouse_spark.keys.keyed_batch import KeyedBatch, RowsTooLargeError
 from streamhouse_spark.kv.changes import Changes, changes_of, unseen_changes
 from streamhouse_spark.kv.keyed_properties import KeyedProperties
 from streamhouse_spark.kv.merge_engines import MergeEngine
+from streamhouse_spark.kv.overlay import Overlay
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablet_history import belongs
@@ -119,16 +120,20 @@ class ChangeStager:
     before_images: bool = True
 
     def staged(
-        self, batches: Mapping[int, KeyedBatch], places: Mapping[int, BucketPosition], state: TableState
+        self,
+        batches: Mapping[int, KeyedBatch],
+        places: Mapping[int, BucketPosition],
+        state: TableState,
+        overlay: Overlay | None = None,
     ) -> dict[int, StagedChanges]:
         """Stage the changes that ``batches`` make to their buckets in ``state``, or to empty buckets where ``places``
-        say so.
+        say so. A ``state`` with attempts that are not stored yet needs their ``overlay``.
 
         Durable when this returns, or small enough for the record. Raises `TabletAheadError`, and `OffsetsTrimmedError`
-        or `StorageError` where rows cannot be read or changes cannot be stored.
+        or `StorageError` where rows cannot be read or changes cannot be stored, `RowsUnknownError` as the overlay.
         """
         staged_ms = self.storage.now_ms()
-        changes = {bucket: self._changes(bucket, batches[bucket], state, at) for bucket, at in places.items()}
+        changes = {bucket: self._changes(bucket, batches[bucket], state, at, overlay) for bucket, at in places.items()}
         segments = self._segments({bucket: found for bucket, found in changes.items() if len(found)}, state)
         return {
             bucket: StagedChanges(
@@ -137,10 +142,18 @@ class ChangeStager:
             for bucket, found in changes.items()
         }
 
-    def _changes(self, bucket: int, batch: KeyedBatch, state: TableState, at: BucketPosition) -> Changes:
+    def _changes(
+        self, bucket: int, batch: KeyedBatch, state: TableState, at: BucketPosition, overlay: Overlay | None
+    ) -> Changes:
         if self._may_go_unseen(batch):
             return unseen_changes(batch)
-        values = [None] * len(batch) if at[0] == at[1] else self._values(bucket, batch, state)
+        values: list[bytes | None] = [None] * len(batch)
+        if at[0] != at[1]:
+            keys, stored = stored_keys(batch.keys), state if overlay is None else overlay.stored
+            if state is stored or is_filled(bucket_position(stored, bucket)):
+                values = self._values(bucket, keys, stored)
+            if overlay is not None:
+                values = overlay.over(bucket, at[1], keys, values)
         self._require_new(batch, values, state)
         try:
             return changes_of(batch, self.engine, self.layout.values, values, before_images=self.before_images)
@@ -176,10 +189,10 @@ class ChangeStager:
             f"{INSERT_EXISTING} to upsert, so that the new row takes the place of the other"
         )
 
-    def _values(self, bucket: int, batch: KeyedBatch, state: TableState) -> list[bytes | None]:
+    def _values(self, bucket: int, keys: list[bytes], state: TableState) -> list[bytes | None]:
         tablet = self.tablet_of(bucket)
         catch_up(tablet, self.layout, self.storage, state, bucket)
-        found = tablet.find(stored_keys(batch.keys))
+        found = tablet.find(keys)
         if found.extent[:2] != bucket_position(state, bucket) or not belongs(tablet, found.extent, self.storage, state):
             raise TabletAheadError
         return found.values
@@ -206,6 +219,11 @@ class ChangeStager:
         for staged in in_parallel(store, groups):
             found |= {one.segment.bucket: one for one in staged}
         return found
+
+
+def is_filled(at: BucketPosition) -> bool:
+    """Tell whether a bucket may have rows at this position."""
+    return at[0] < at[1]
 
 
 def bucket_position(state: TableState, bucket: int) -> BucketPosition:

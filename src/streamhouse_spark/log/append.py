@@ -230,16 +230,21 @@ def commit_staged(
         return (*emptying, _append_action(ends_after(state, emptying), state, staged, time_ms))
 
     committed = log.commit(plan, transaction=transaction, staged_ms=staged.staged_ms, is_shared=not overwrite)
+    if committed.replay_of is not None and require is not None:
+        require(committed.state)
+    return written_offsets(committed), committed
+
+
+def written_offsets(committed: Committed) -> BucketOffsets:
+    """Return the offsets that an attempt wrote, or that its transaction wrote before."""
     if committed.replay_of is not None:
-        if require is not None:
-            require(committed.state)
-        return BucketOffsets(committed.replay_of.offsets), committed
+        return BucketOffsets(committed.replay_of.offsets)
     before, after = committed.before, committed.state
     if committed.ends is not None:
         starts, ends = committed.ends
-        return BucketOffsets({b: OffsetRange(starts[b], ends[b]) for b in ends if ends[b] > starts[b]}), committed
+        return BucketOffsets({b: OffsetRange(starts[b], ends[b]) for b in ends if ends[b] > starts[b]})
     written = {b: OffsetRange(max(before.buckets[b].end, log_.start), log_.end) for b, log_ in after.buckets.items()}
-    return BucketOffsets({b: r for b, r in written.items() if r}), committed
+    return BucketOffsets({b: r for b, r in written.items() if r})
 
 
 def truncating(state: TableState) -> tuple[Truncate, ...]:

@@ -19,12 +19,16 @@ from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, METADAT
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read.lookout import lookout_of
 from streamhouse_spark.read.pin import offset_at
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 
 LOCAL_POLL_MS = 1.0
 REMOTE_POLL_MS = 100.0
+"""Time between two looks of a tail that is to end when nothing came for a while."""
+NAP_MS_MAX = 100.0
+"""Time after which a tail that waits looks whether it is to stop."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -48,7 +52,7 @@ def follow(
             raise InvalidOptionError(f"{name} is {value!r}, expected milliseconds, at least 0")
     if stop is not None and not callable(getattr(stop, "is_set", None)):
         raise InvalidOptionError(f"stop is {shown(stop)}, expected a threading.Event")
-    if poll_ms is None:
+    if poll_ms is None and until_ms is not None:
         poll_ms = LOCAL_POLL_MS if table.storage.local_path("") is not None else REMOTE_POLL_MS
     batches = _follow(
         table,
@@ -94,11 +98,13 @@ def _follow(
     columns: Sequence[str],
     *,
     include_metadata: bool,
-    poll_ms: float,
+    poll_ms: float | None,
     stop: threading.Event | None,
     until_ms: int | None,
 ) -> Generator[tuple[pa.RecordBatch, LogPosition]]:
+    """Without ``poll_ms`` the table's lookout says when storage is asked."""
     clock = table.world.clock
+    lookout = lookout_of(table) if poll_ms is None else None
     fields = added_fields(begun, include_metadata=include_metadata)
     state = table.refresh()  # the first row may be asked for long after the call
     idle_since_ms = clock.boot_ms()
@@ -119,9 +125,13 @@ def _follow(
             idle_since_ms = clock.boot_ms()
         elif until_ms is not None and clock.boot_ms() - idle_since_ms >= until_ms:
             return
-        else:
-            clock.sleep_ms(poll_ms)
-        state = table.refresh()
+        elif lookout is None:
+            clock.sleep_ms(poll_ms or 0)
+        if lookout is None:
+            state = table.refresh()
+            continue
+        clock.sleep_ms(min(lookout.wait_ms(), NAP_MS_MAX))
+        state = lookout.look(state, table.refresh)
 
 
 def _require_same_rows(begun: TableState, state: TableState) -> None:

@@ -45,6 +45,8 @@ class TableStatus:
     """Rows that the recorded lake snapshot does not hold yet, when it was last looked at."""
     lag_ms: int = 0
     """Age of the oldest of these rows."""
+    freshness_ms: int = 0
+    """The age that none of them should reach: ``table.datalake.freshness``."""
     rounds: int = 0
     rows: int = 0
     """Rows that this service has tiered."""
@@ -57,6 +59,19 @@ class TableStatus:
     failures: int = 0
     """Errors since the last success."""
     upkeep: UpkeepStatus = field(default_factory=UpkeepStatus)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceHealth:
+    """The service itself, of any moment."""
+
+    turned_ms_ago: int | None
+    """Milliseconds since the loop last turned; None before its first turn."""
+    tables: int | None
+    """Tables that it serves, those included that cannot be opened; None before they were first listed."""
+    listing_error: str | None
+    """First line of the error of the last listing; None where that succeeded."""
+    stopping: bool
 
 
 @dataclass
@@ -103,6 +118,8 @@ class Service:
         self._terminated = False
         self._running = new_lock()
         self._listed_ms: int | None = None
+        self._listing_error: str | None = None
+        self._turned_ms: int | None = None
         self._dropped_cleaned_ms = self._clock.boot_ms()
         renew_in_children(self)
 
@@ -121,6 +138,14 @@ class Service:
             found = [*(entry.status for entry in self._entries.values()), *self._unopened.values()]
             return sorted(found, key=lambda status: status.table)
 
+    def health(self) -> ServiceHealth:
+        """Return how the service itself is. From any thread; asks storage for nothing."""
+        with self._lock:
+            tables = len(self._entries) + len(self._unopened)
+            listed = tables if self._listed_ms is not None and (tables or self._listing_error is None) else None
+            turned_ms_ago = None if self._turned_ms is None else self._clock.boot_ms() - self._turned_ms
+            return ServiceHealth(turned_ms_ago, listed, self._listing_error, self._stop.is_set() or self._terminated)
+
     def run(self, stop: threading.Event | None = None) -> None:
         """Tier until stopped. Raises `TableNotFoundError` at once for a named table that does not exist."""
         with self._running, self._ended_by_sigterm(), ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
@@ -128,6 +153,7 @@ class Service:
                 self._require_there(name)
             try:
                 while not self._is_stopping(stop):
+                    self._turned_ms = self._clock.boot_ms()
                     self._list()
                     for entry in self._due():
                         if self._busy() >= TABLES_AT_ONCE or self._is_stopping(stop):
@@ -186,8 +212,11 @@ class Service:
                     unopened[name] = self._not_opened(name, error)
         except StreamhouseError as error:
             logger.warning("tables of %s could not be listed, trying again: %s", self._connection.location, error)
+            with self._lock:
+                self._listing_error = _first_line(error)
             return
         with self._lock:
+            self._listing_error = None
             busy = [u for u, e in self._entries.items() if e.work is not None and not e.work.done()]
             kept = {u: e for u, e in self._entries.items() if u in found or u in busy or e.status.table in unopened}
             new = {u: self._entry(t) for u, t in found.items() if u not in kept}
@@ -236,10 +265,10 @@ class Service:
         oldest_ms = oldest_waiting_ms(state)
         lag_ms = max(0, table.storage.now_ms() - oldest_ms) if oldest_ms is not None else 0
         lag_rows = sum(log.end - min(log.end, state.lake_offset(bucket)) for bucket, log in state.buckets.items())
-        self._note(entry, table=table.name, lag_rows=lag_rows, lag_ms=lag_ms)
+        freshness_ms = table.properties.datalake_freshness_ms
+        self._note(entry, table=table.name, lag_rows=lag_rows, lag_ms=lag_ms, freshness_ms=freshness_ms)
         if oldest_ms is None or state.dropped:
             return -1
-        freshness_ms = table.properties.datalake_freshness_ms
         head_start_ms = min(entry.last_duration_ms + 2 * POLL_MS, freshness_ms)
         return lag_ms - (freshness_ms - head_start_ms)
 

@@ -431,7 +431,8 @@ class Table(TableHandle):
         a mapping bucket → offset, the ``position`` of another tail, which is behind its last batch and may be kept as
         JSON (`LogPosition`), or a ``datetime`` with zone. ``include_metadata`` puts ``_bucket``,
         ``_log_offset`` and ``_commit_timestamp`` before the table's columns. ``poll_ms`` is how often storage is
-        asked (1 ms on a local disk, else 100 ms); with ``until_ms`` the generator ends when no row came for so long.
+        asked; by default each few milliseconds while rows come, and more seldom the longer none did, up to 2 s
+        on an object store. With ``until_ms`` the generator ends when no row came for so long.
         Of a table with a primary key these are the changes, with ``_change_type`` before all columns.
         The columns are those of the call: ones that are added later are not in the batches.
 

@@ -35,6 +35,7 @@ from streamhouse_spark.log.lifecycle.home import Home
 from streamhouse_spark.log.lifecycle.renaming import free, is_named, rename, undrop
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.open import storage_for
+from streamhouse_spark.storage.read_ahead import at_once
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.views import TableView, open_view
 from streamhouse_spark.warehouse.creation import create_action, put_first_record
@@ -171,16 +172,17 @@ class Warehouse:
         """
         self._require()
         found = [self._known_database(database).name] if database is not None else self.databases()
-        return [table for name in found for table in self._tables_of(name)]
+        return [table for tables in at_once(self._storage, self._tables_of, found) for table in tables]
 
     def _tables_of(self, database: str) -> list[str]:
-        found = names.list_names(self._storage, database)
-        return [str(path) for path, pointer in found if pointer is None or self._is_there(path, pointer)]
+        found = list(names.list_names(self._storage, database))
+        there = at_once(self._storage, lambda named: self._is_there(*named), found)
+        return [str(path) for (path, _), is_there in zip(found, there, strict=True) if is_there]
 
-    def _is_there(self, path: TablePath, pointer: names.NamePointer) -> bool:
+    def _is_there(self, path: TablePath, pointer: names.NamePointer | None) -> bool:
         """Tell whether the pointer means a table. One that cannot be opened is there: it must not hide the others."""
         try:
-            return pointer.uuid is not None and self._open(path, pointer.uuid) is not None
+            return pointer is None or (pointer.uuid is not None and self._open(path, pointer.uuid) is not None)
         except StreamhouseError as error:
             logger.warning("table %s cannot be opened: %s", path, error)
             return True
@@ -276,9 +278,7 @@ class Warehouse:
         """Open a table. Raises `TableNotFoundError` naming the nearest one; `InvalidNameError` for a suffix."""
         parsed = parse_table_name(name)
         path = parsed.require_table("open as a table")
-        self._require()
-        table = self._find(path)
-        if table is None:
+        if (table := self._find(path)) is None:
             raise self._not_found(path)
         return table
 
@@ -397,7 +397,8 @@ class Warehouse:
             self._known = True
 
     def _find(self, path: TablePath) -> Table | None:
-        pointer = names.resolve(self._storage, path)
+        pointer = names.resolve(self._storage, path) if self._known else names.first_look(self._storage, path)
+        self._known = True
         return self._open(path, pointer.uuid) if pointer.uuid else None
 
     def _keep_database(self, path: TablePath) -> None:

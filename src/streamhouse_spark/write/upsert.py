@@ -292,10 +292,11 @@ class KeyedTable:
     ) -> BucketOffsets:
         """Commit as `KeyedWriter.write` does, and merge inline rows if that is due."""
         writer = KeyedWriter(self.table.log, self.stager(shape, engine))
-        offsets, state = writer.write(
+        offsets, committed = writer.write(
             batches, prepared=prepared, transaction=transaction, overwrite=overwrite, read=read
         )
-        merge_if_due(self.table, state)
+        if committed.is_first:
+            merge_if_due(self.table, committed.state)
         return offsets
 
 

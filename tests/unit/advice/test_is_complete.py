@@ -36,6 +36,7 @@ ASKS_FOR_MORE = re.compile(
 )
 
 ELSEWHERE = {
+    "CANNOT_LISTEN": "unit/service/test_endpoint.py::test_an_address_that_is_taken_is_told",
     "give position.moved_to(": (
         "unit/read/test_positions.py::TestTail::test_another_history_is_an_error_that_names_the_way_on"
     ),

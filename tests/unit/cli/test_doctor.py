@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 import stat
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,6 +155,23 @@ def test_worker_python(worker, level, found):
     assert ("PYSPARK_PYTHON" in finding.remedy) is (level == "fail")
 
 
+def test_the_reader_of_lake_files(tmp_path):
+    jars = ["hadoop-client-api-3.4.2.jar", "hadoop-client-runtime-3.4.2.jar"]
+    [lacking] = doctor.check_lake_reader("s3://bucket/wh", jars)
+    assert lacking.level == "warn"
+    assert lacking.remedy == "start Spark so: add --packages org.apache.hadoop:hadoop-aws:3.4.2"
+    [there] = doctor.check_lake_reader("s3a://bucket/wh", [*jars, "hadoop-aws-3.4.2.jar"])
+    assert (there.level, there.found) == ("ok", "Spark's own over s3a, of hadoop-aws-3.4.2.jar")
+    assert list(doctor.check_lake_reader(str(tmp_path), jars)) == list(doctor.check_lake_reader("", jars)) == []
+
+
+def test_finds_the_jars_of_spark(tmp_path):
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "hadoop-aws-3.4.2.jar").touch()
+    assert doctor.spark_jars({"SPARK_HOME": str(tmp_path)}) == ["hadoop-aws-3.4.2.jar"]
+    assert any(name.startswith("hadoop-client-api-") for name in doctor.spark_jars({}))
+
+
 def test_finds_the_python_of_workers(tmp_path):
     version = "{}.{}".format(*sys.version_info[:2])
     assert doctor.find_worker_python({"PYSPARK_PYTHON": sys.executable}) == WorkerPython(sys.executable, version, True)
@@ -221,6 +239,7 @@ def test_a_key_cache_without_a_place(own_cache, monkeypatch):
     monkeypatch.delenv("STREAMHOUSE_CACHE_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
     finding = doctor.check_key_cache()
     assert finding.level == "fail"
     assert "STREAMHOUSE_CACHE_DIR" in finding.found

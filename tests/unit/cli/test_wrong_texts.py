@@ -91,6 +91,7 @@ BESIDE = {
     "create": {"like": "log"},
     "alter": {"dropped": "name"},
     "append": {"txn_app_id": "app", "txn_version": "1"},
+    "tier": {"listen": "127.0.0.1:0"},
 }
 """Options that do not go with the others: each is given wrong values too, and need not be right."""
 WRONG = {

@@ -32,6 +32,7 @@ from streamhouse_spark.datasource.read.start_rows import (
 from streamhouse_spark.datasource.read.stream_history import StreamHistory
 from streamhouse_spark.datasource.read.stream_offset import StreamOffset
 from streamhouse_spark.datasource.read.target import ReadTarget
+from streamhouse_spark.datasource.read.watch import Watch
 from streamhouse_spark.datasource.spark_schema import SparkColumns, binlog_as_asked, requested_columns
 from streamhouse_spark.datasource.worker_errors import OneLineErrors
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
@@ -97,6 +98,11 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         self._ceiling: Mapping[int, int] | None = None
         self._consumer_moved_ms: int | None = None
         self._history = StreamHistory(continues=options.continues_in_other_history)
+        self._watch: Watch | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the watch: tasks, which get a copy, wait for nothing."""
+        return {**self.__dict__, "_watch": None}
 
     # -- positions ------------------------------------------------------------------------------------------------
 
@@ -112,8 +118,10 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         """Return the end of the next batch. ``start`` and ``limit`` come with PySpark 4.2; before, everything is read.
 
         With a limit, the rows that a stream begins with come in batches of their own, file by file, before the changes.
+        Where Spark asks again and again, the answer is from a look that is due (see `read.lookout`), and never from one
+        before the call.
         """
-        table, state = self._table()
+        table, state = self._news()
         truncation = truncation_of(state)
         newest = self._newest(state)
         ends = newest if self._added is None else self._added.within(newest)
@@ -211,6 +219,17 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         """Do nothing: nothing is held open."""
 
     # -- internals ------------------------------------------------------------------------------------------------
+
+    def _news(self) -> tuple[TableHandle, TableState]:
+        """Return the table as `_table` does: where the query waits for rows on an object store, once a look is due."""
+        watch = self._watch
+        if watch is not None and watch.is_spinning():
+            watch.wait()
+            if watch.sees_nothing():
+                return watch.table, watch.state
+        table, state = self._table()
+        self._watch = None if table.storage.local_path("") is not None else Watch(table, state, watch)
+        return table, state
 
     def _table(self) -> tuple[TableHandle, TableState]:
         """The table, read to its tail, and the one state that the call is about: others may read the table on.

@@ -9,8 +9,9 @@
 ``<table>`` is the table's uuid and a hash of the warehouse's URL: a copy of a warehouse has the same uuids, and both
 may be used at once.
 
-The cache is ``STREAMHOUSE_CACHE_DIR``, else ``streamhouse`` in the user's own cache directory; it is never inside a
-warehouse, and all of it can be deleted while no process uses it. Nothing here is ever the only copy of a row.
+The cache is ``STREAMHOUSE_CACHE_DIR``, else ``streamhouse`` in the user's own cache directory, else, where that cannot
+be written, ``streamhouse-<user>`` in the directory for temporary files. It is never inside a warehouse, and all of it
+can be deleted while no process uses it. Nothing here is ever the only copy of a row.
 
 LMDB neither syncs here nor has checksums, so files count only within the boot of the machine that wrote them, and only
 while size, time and inode are those of the stamp. A file that was torn by a power loss, cut, replaced or written to by
@@ -24,8 +25,10 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -47,12 +50,10 @@ tablets."""
 
 
 def cache_folder() -> Path:
-    """Return the folder of this boot, for all tables of all warehouses. Raises `InvalidOptionError` if it cannot be
-    found.
-    """
+    """Return the folder of this boot, for all tables of all warehouses. Raises `InvalidOptionError` without one."""
     chosen = os.environ.get(CACHE_DIR_VARIABLE)
     try:
-        base = (Path(chosen) if chosen else _user_cache_folder() / "streamhouse").expanduser()
+        base = Path(chosen).expanduser() if chosen else _user_cache_folder() or _temporary_folder()
     except RuntimeError as error:
         raise InvalidOptionError(f"there is no folder for rows by key: {error}; set {CACHE_DIR_VARIABLE}") from error
     return base / f"tablets-{FORMAT_VERSION}" / boot_id()
@@ -68,10 +69,40 @@ def cache_bytes_max() -> int:
     return int(text)
 
 
-def _user_cache_folder() -> Path:
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+def _user_cache_folder() -> Path | None:
+    """Return the folder in the user's own cache directory; None if it cannot be made, as in containers whose user has
+    no home or may not write there.
+    """
+    try:
+        if sys.platform == "darwin":
+            folder = Path.home() / "Library" / "Caches" / "streamhouse"
+        else:
+            folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "streamhouse"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (RuntimeError, OSError):
+        return None
+    return folder if os.access(folder, os.W_OK | os.X_OK) else None
+
+
+def _temporary_folder() -> Path:
+    """Return this user's folder in the directory for temporary files, where others may write too: so it has to be ours.
+
+    Raises `InvalidOptionError` if it cannot be made, or is somebody else's.
+    """
+    user = os.getuid()
+    folder = Path(tempfile.gettempdir()) / f"streamhouse-{user}"
+    try:
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+    except OSError as error:
+        raise InvalidOptionError(f"there is no folder for rows by key: {error}; set {CACHE_DIR_VARIABLE}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o022:
+        raise InvalidOptionError(
+            f"{folder} is not a folder that this user alone may write to, so rows by key are not kept there; set "
+            f"{CACHE_DIR_VARIABLE} to a folder of your own"
+        )
+    return folder
 
 
 @lru_cache(maxsize=1)

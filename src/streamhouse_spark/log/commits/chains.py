@@ -11,8 +11,11 @@ from typing import TypeVar
 
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import ReadAhead
 
 Found = TypeVar("Found")
+CHAIN_AHEAD = 3
+"""Objects of a chain that are asked for at once: a name, and its end, if its table was dropped once at most."""
 
 
 def last_number(is_there: Callable[[int], bool], first: int) -> int:
@@ -51,16 +54,19 @@ def last_reached(read: Callable[[int], Found | None], first: int, newest: Found)
     return newest
 
 
-def last_object(storage: Storage, key_of: Callable[[int], str]) -> tuple[int, bytes]:
+def last_object(storage: Storage, key_of: Callable[[int], str], ahead: ReadAhead | None = None) -> tuple[int, bytes]:
     """Return number and bytes of the last object of a chain that begins at 1; ``(0, b"")`` if there is none.
 
-    Objects before it may be damaged: none of them is looked into.
+    Objects before it may be damaged: none of them is looked into. The first few are asked for at once, unless
+    ``ahead`` has them.
     """
     found: dict[int, bytes] = {}
+    ahead = ahead or ReadAhead(storage)
+    ahead.expect(key_of(number) for number in range(1, CHAIN_AHEAD + 1))
 
     def is_there(number: int) -> bool:
         try:
-            found[number] = storage.read(key_of(number))
+            found[number] = ahead.read(key_of(number))
         except ObjectNotFoundError:
             return False
         return True

@@ -19,15 +19,18 @@ from streamhouse_spark.core.paths import (
     checkpoint_hint_key,
     checkpoint_key,
     checkpoints_prefix,
+    commit_key,
     floor_key,
     parse_numbers,
 )
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.log.commits.actions import Payload
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
+from streamhouse_spark.log.commits.record import RECORDS_AHEAD
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import ReadAhead
 from streamhouse_spark.storage.slots import fill, slot_of_bytes
 
 logger = logging.getLogger(__name__)
@@ -96,8 +99,9 @@ def read_checkpoint(storage: Storage, table_uuid: str, number: int) -> TableStat
     return _read(storage, table_uuid, number).state
 
 
-def _read(storage: Storage, table_uuid: str, number: int) -> Checkpoint:
-    return _decoded(storage.read(checkpoint_key(table_uuid, number)), table_uuid, number, storage.url)
+def _read(storage: Storage, table_uuid: str, number: int, ahead: ReadAhead | None = None) -> Checkpoint:
+    key = checkpoint_key(table_uuid, number)
+    return _decoded(storage.read(key) if ahead is None else ahead.read(key), table_uuid, number, storage.url)
 
 
 def _decoded(data: bytes, table_uuid: str, number: int, url: str) -> Checkpoint:
@@ -116,19 +120,20 @@ def newest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int = 0) -
 
 
 def find_checkpoint(
-    storage: Storage, table_uuid: str, *, at_least: int = 0
+    storage: Storage, table_uuid: str, *, at_least: int = 0, ahead: ReadAhead | None = None
 ) -> tuple[Checkpoint | None, list[CorruptDataError | FormatVersionError]]:
     """Find a recent checkpoint, at record ``at_least`` or later; None if the log has to be read from record 1.
 
     The hint is tried first. A checkpoint that is damaged, or of a newer format, is skipped and logged: the records
     behind an older one lead to the same state, and records of newer formats raise. The second result is the error of
-    the skipped ones.
+    the skipped ones. With ``ahead``, the records behind the hinted one are asked for with it; and without a hint the
+    first records are, and nothing is listed where these are all.
     """
     passed: dict[int, CorruptDataError | FormatVersionError] = {}
 
     def usable(number: int) -> Checkpoint | None:
         try:
-            return _read(storage, table_uuid, number) if number not in passed else None
+            return _read(storage, table_uuid, number, ahead) if number not in passed else None
         except (CorruptDataError, FormatVersionError) as error:
             logger.warning("a checkpoint is passed over: %s", error)
             passed[number] = error
@@ -137,6 +142,12 @@ def find_checkpoint(
         return None
 
     hinted = _hinted_number(storage, table_uuid)
+    if ahead is not None and ahead.is_useful:
+        first = (hinted or 0) + 1
+        records = [commit_key(table_uuid, first + step) for step in range(RECORDS_AHEAD)]
+        ahead.expect([*([checkpoint_key(table_uuid, hinted)] if hinted else []), *records])
+        if hinted is None and at_least <= 1 and ahead.found_absent(records[-1]) and not ahead.found_absent(records[0]):
+            return None, []
     if hinted is not None and hinted >= at_least and (found := usable(hinted)) is not None:
         return found, []
     for number in reversed(list_checkpoints(storage, table_uuid)):

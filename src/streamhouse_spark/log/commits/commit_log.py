@@ -30,7 +30,6 @@ from streamhouse_spark.errors import (
     CommitStateUnknownError,
     CorruptDataError,
     DifferentHistoryError,
-    ObjectNotFoundError,
     StorageError,
     StorageRefusedError,
     StreamhouseError,
@@ -42,12 +41,13 @@ from streamhouse_spark.log.commits.anchors import HistoryMark, Relation, out_of_
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, find_checkpoint, no_checkpoint, write_checkpoint
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.group import Group, outcomes
-from streamhouse_spark.log.commits.record import Body, Record, encode_record, has_record, read_record
+from streamhouse_spark.log.commits.record import Body, Record, encode_record, has_record, read_record, records_from
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for, require_stored, staged_uuids
 from streamhouse_spark.log.commits.transaction_outcome import known_transaction, require_live
 from streamhouse_spark.log.commits.waiting import Calls, Committed, Plan, Waiting, told
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import ReadAhead
 from streamhouse_spark.storage.slots import Holder, Slot, Taken, fill
 
 logger = logging.getLogger(__name__)
@@ -120,13 +120,14 @@ class CommitLog:
                 raise DifferentHistoryError(self._severed)
             for _ in range(FAILURES_MAX):
                 opening = self._state is None
-                start = self._state or self._opened()
+                ahead = ReadAhead(self._storage)
+                start = self._state or self._opened(ahead)
                 read_from = start.version + 1 if start is not None else 1
                 own: dict[str, Committed] = {}
                 damage: CorruptDataError | None = None
                 state = start
                 try:
-                    state = self._read_forward(start, own)
+                    state = self._read_forward(start, own, ahead)
                 except CorruptDataError as error:
                     damage = error
                 if not opening and start is not None and state is start:  # may read the floor, so before it is compared
@@ -139,7 +140,7 @@ class CommitLog:
                             f"table {self._table_uuid} has no commit log under {self._storage.url}; was it deleted?",
                         )
                     if opening:
-                        state = self._without_hole(state, own)
+                        state = self._without_hole(state, own, ahead)
                     if state is not start:
                         self._stood_ms = self._world.clock.boot_ms()
                     self._calls.landed(own)
@@ -211,12 +212,14 @@ class CommitLog:
         """Put one record for the leader and those that wait with it. Called under the lock."""
         self._calls.is_led = True
         try:
+            self._calls.wait_for_company(leader)  # before other processes have to wait too
             with self._storage.contention_hint(f"{commits_prefix(self._table_uuid)}.lock"):
                 self._commit_for(leader)
         except BaseException as error:
             leader.error = error  # so that nobody commits for a call that has failed
             raise
         finally:
+            self._calls.note_company()
             self._calls.is_led = False
             self._calls.wake()
 
@@ -240,7 +243,7 @@ class CommitLog:
                 outcome = self._require_durable(call, call.landed)
             elif (entry := known_transaction(group.state, call.transaction)) is not None:
                 outcome = Committed(before, before, entry)
-            elif actions := tuple(call.plan(group.state, time_ms)):
+            elif actions := tuple(group.planned(call, time_ms)):
                 require_live(group.state, actions)
                 self._require_stored(before, actions, call.staged_ms)
                 return group.add(call, actions)
@@ -297,8 +300,8 @@ class CommitLog:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def _opened(self) -> TableState | None:
-        found, self._damaged = find_checkpoint(self._storage, self._table_uuid, at_least=self._floor - 1)
+    def _opened(self, ahead: ReadAhead) -> TableState | None:
+        found, self._damaged = find_checkpoint(self._storage, self._table_uuid, at_least=self._floor - 1, ahead=ahead)
         if found is None:
             return None
         self._checkpointed = max(self._checkpointed, found.state.version)
@@ -306,22 +309,18 @@ class CommitLog:
             self._floor_index, self._floor = found.floor_index, max(self._floor, found.floor)
         return found.state
 
-    def _read_forward(self, state: TableState | None, own: dict[str, Committed]) -> TableState | None:
+    def _read_forward(self, state: TableState | None, own: dict[str, Committed], ahead: ReadAhead) -> TableState | None:
         """Return the state at the tail. ``own`` gets the records of attempts that are under way in this process."""
-        while True:
-            number = state.version + 1 if state is not None else 1
-            try:
-                record, _ = read_record(self._storage, self._table_uuid, number)
-            except ObjectNotFoundError:
-                return state
+        for record in records_from(ahead, self._table_uuid, state.version + 1 if state is not None else 1):
             before, state = state, fold(state, record)
             if before is not None and any(part.attempt in self._calls for part in record.attempts):
                 own.update(outcomes(before, state, record))
+        return state
 
-    def _without_hole(self, state: TableState, own: dict[str, Committed]) -> TableState:
+    def _without_hole(self, state: TableState, own: dict[str, Committed], ahead: ReadAhead) -> TableState:
         """Return the state at the tail, after checking that the tail is not a missing record with others behind it."""
-        while has_record(self._storage, self._table_uuid, state.version + 2):
-            tail, state = state.version, self._read_forward(state, own) or state
+        while has_record(ahead, self._table_uuid, state.version + 2):
+            tail, state = state.version, self._read_forward(state, own, ReadAhead(self._storage)) or state
             if state.version == tail:
                 raise CorruptDataError(
                     f"{self._storage.url}/{commit_key(self._table_uuid, tail + 1)} is missing although records follow "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.record import Attempt, Body, Member, Record
 from streamhouse_spark.log.commits.state import TableState, with_attempt
-from streamhouse_spark.log.commits.waiting import Committed, Waiting
+from streamhouse_spark.log.commits.waiting import Committed, FollowingPlan, Waiting
 
 MEMBERS_MAX = 256
 """Attempts in one record."""
@@ -20,7 +20,7 @@ class Group:
     """The attempts that go into one record, and the record of them."""
 
     def __init__(self, before: TableState, blank: Record) -> None:
-        self._blank = blank
+        self._blank, self._before = blank, before
         self._state, self._num_folded = before, 0
         self.members: list[Waiting] = []
         self.body = Body()
@@ -37,6 +37,12 @@ class Group:
     @property
     def is_full(self) -> bool:
         return len(self.members) >= MEMBERS_MAX
+
+    def planned(self, call: Waiting, time_ms: int) -> Sequence[Action]:
+        """Return the actions of ``call`` behind the attempts so far."""
+        if isinstance(call.plan, FollowingPlan):
+            call.plan.follow(self._before, [member.plan for member in self.members])
+        return call.plan(self.state, time_ms)
 
     def add(self, call: Waiting, actions: tuple[Action, ...]) -> bool:
         """Add an attempt of ``call``, unless the record would hold too much."""

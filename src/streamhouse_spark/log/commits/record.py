@@ -7,7 +7,7 @@ first, and the record names it with length and checksum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,9 +19,13 @@ from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.log.commits.actions import Action, Payload, action_from_json, action_to_json, without_rows
 from streamhouse_spark.log.commits.frame import Frame, decode_frame, encode_frame, to_text
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import ReadAhead
 
 RECORD_BYTES_MAX = 256 << 10
 """Bytes of one attempt's record without a manifest. Records of several have none: their bytes are bounded otherwise."""
+RECORDS_AHEAD = 42
+"""Records that are asked for at once. An opener asks for them together with a checkpoint: they are all that follow it,
+and one more, which shows that none is missing."""
 GROUP_VERSION = 2
 """Format version of records with several attempts: a reader that knows none of them would forget transactions."""
 
@@ -142,14 +146,17 @@ def _with_actions(header: dict[str, Any], body: Body) -> str:
     return f'{to_text(header)[:-1]},"actions":{body.text}}}'
 
 
-def read_record(storage: Storage, table_uuid: str, number: int) -> tuple[Record, memoryview]:
-    """Read a record and the payload that its inline segments point into.
+def read_record(
+    storage: Storage, table_uuid: str, number: int, ahead: ReadAhead | None = None
+) -> tuple[Record, memoryview]:
+    """Read a record and the payload that its inline segments point into, from ``ahead`` where it was asked for.
 
     Raises `ObjectNotFoundError` if there is none, `CorruptDataError` if it is damaged or not this table's.
     """
     key = commit_key(table_uuid, number)
     where = f"{storage.url}/{key}"
-    frame = decode_frame("commit", storage.read(key), where, newest=GROUP_VERSION)
+    data = storage.read(key) if ahead is None else ahead.read(key)
+    frame = decode_frame("commit", data, where, newest=GROUP_VERSION)
     header = frame.header
     if header["number"] != number or header["table"] != table_uuid:
         raise CorruptDataError(
@@ -174,9 +181,33 @@ def read_record(storage: Storage, table_uuid: str, number: int) -> tuple[Record,
     return record, body.payload
 
 
-def has_record(storage: Storage, table_uuid: str, number: int) -> bool:
+def records_from(ahead: ReadAhead, table_uuid: str, number: int) -> Iterator[Record]:
+    """Read the records from a number on, up to the first absent one.
+
+    One is asked for alone, because most of the time there is none; behind those that are there, twice as many at once.
+    """
+    window = 1
+    while True:
+        if not ahead.has(commit_key(table_uuid, number)):
+            ahead.expect(commit_key(table_uuid, number + step) for step in range(window))
+            window = min(2 * window + 2, RECORDS_AHEAD)
+        try:
+            record, _ = read_record(ahead.storage, table_uuid, number, ahead)
+        except ObjectNotFoundError:
+            return
+        yield record
+        number += 1
+
+
+def has_record(storage: Storage | ReadAhead, table_uuid: str, number: int) -> bool:
+    """Tell whether there is the record. Of objects that were asked for ahead, whether it was there then."""
+    key = commit_key(table_uuid, number)
+    if isinstance(storage, ReadAhead):
+        if storage.has(key):
+            return not storage.found_absent(key)
+        storage = storage.storage
     try:
-        storage.size_bytes(commit_key(table_uuid, number))
+        storage.size_bytes(key)
     except ObjectNotFoundError:
         return False
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -18,6 +19,8 @@ WAIT_S_MAX = 1.0
 """Time after which a call asks for the log although another seems to be at work: its thread may have been interrupted
 before it could say that it is done.
 """
+COMPANY_S_MAX = 0.001
+"""Time for which a leader waits for calls that may come at once: less than the fsyncs of a record take."""
 _BACKOFF_MS = 5.0
 _BACKOFF_MS_MAX = 2_000.0
 E = TypeVar("E", bound=StreamhouseError)
@@ -25,6 +28,20 @@ E = TypeVar("E", bound=StreamhouseError)
 Plan = Callable[[TableState, int], Sequence[Action]]
 """Returns the actions of a record, from the newest state and the record's time. Called again after each lost race;
 raises to give up. An empty result commits nothing."""
+
+
+class FollowingPlan(ABC):
+    """A `Plan` whose actions depend on what the attempts before it in the record write."""
+
+    @abstractmethod
+    def follow(self, before: TableState, earlier: Sequence[Plan]) -> None:
+        """Note the stored state and the plans that the record has so far. Called before each call of the plan; raises
+        if it cannot follow them.
+        """
+
+    @abstractmethod
+    def __call__(self, state: TableState, time_ms: int) -> Sequence[Action]:
+        """See `Plan`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +125,9 @@ class Calls:
     _by_attempt: dict[str, Waiting] = field(default_factory=dict)
     is_led: bool = False
     """Whether one of them commits for all just now."""
+    _company: int = 1
+    """Calls that were under way when the newest leader was done: their threads may be back at once."""
+    _has_company: threading.Event = field(default_factory=new_event)
 
     def __contains__(self, attempt: str) -> bool:
         return attempt in self._by_attempt
@@ -117,6 +137,8 @@ class Calls:
 
     def add(self, call: Waiting) -> None:
         self._by_attempt[call.attempt] = call
+        if 1 < self._company <= len(self._by_attempt):
+            self._has_company.set()
 
     def remove(self, call: Waiting) -> None:
         self._by_attempt.pop(call.attempt, None)
@@ -134,6 +156,23 @@ class Calls:
                 call.ready.wait(WAIT_S_MAX)
                 call.ready.clear()
         return call.is_done
+
+    def wait_for_company(self, leader: Waiting) -> None:
+        """Wait a moment until as many calls are under way as when the leader before was done.
+
+        The threads that it answered stage their next rows meanwhile. Without this the first one back leads alone, the
+        others wait for its fsyncs, and two threads write as many records as they have batches. A call that was alone
+        waits for nobody; where nobody comes, only the first call behind it waits.
+        """
+        if self._company > 1 and leader.is_shared:
+            self._drop_answered()
+            self._has_company.clear()
+            if len(self._by_attempt) < self._company:
+                self._has_company.wait(COMPANY_S_MAX)
+
+    def note_company(self) -> None:
+        """Note how many calls are under way, those that the leader has just answered included."""
+        self._company = len(self._by_attempt)
 
     def wake(self) -> None:
         """Wake all calls that have an answer, and the first of the others, which may lead."""
@@ -158,13 +197,14 @@ class Calls:
 
     def led_by(self, leader: Waiting) -> list[Waiting]:
         """Return the calls that the leader may commit, itself first."""
-        others = []
+        self._drop_answered()
+        others = list(self._by_attempt.values()) if leader.is_shared else []
+        return [leader, *(call for call in others if call is not leader and call.is_shared and not call.is_done)]
+
+    def _drop_answered(self) -> None:
         for attempt, call in list(self._by_attempt.items()):
             if call.is_done or call.attempt != attempt:
                 self._by_attempt.pop(attempt, None)
-            elif call is not leader and call.is_shared and leader.is_shared:
-                others.append(call)
-        return [leader, *others]
 
 
 def told(error: E, named: str, attempt: str) -> E:

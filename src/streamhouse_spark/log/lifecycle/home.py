@@ -15,6 +15,7 @@ from streamhouse_spark.core.paths import WAREHOUSE_KEY
 from streamhouse_spark.errors import ObjectNotFoundError, WarehouseMovedError
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import ReadAhead
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,10 @@ def new_warehouse_file(storage: Storage, warehouse_id: str) -> WarehouseFile:
     return WarehouseFile(warehouse_id, plain_root(storage.url))
 
 
-def read_warehouse_file(storage: Storage) -> WarehouseFile | None:
+def read_warehouse_file(storage: Storage, ahead: ReadAhead | None = None) -> WarehouseFile | None:
     """Read the file; None if there is no warehouse. Raises `CorruptDataError`, `FormatVersionError`."""
     try:
-        data = storage.read(WAREHOUSE_KEY)
+        data = storage.read(WAREHOUSE_KEY) if ahead is None else ahead.read(WAREHOUSE_KEY)
     except ObjectNotFoundError:
         return None
     header = decode_frame("warehouse", data, f"{storage.url}/{WAREHOUSE_KEY}").header

@@ -26,10 +26,11 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     WarehouseNotFoundError,
 )
-from streamhouse_spark.log.commits.chains import last_object
+from streamhouse_spark.log.commits.chains import CHAIN_AHEAD, last_object
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.lifecycle.home import new_warehouse_file, read_warehouse_file
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import ReadAhead, at_once
 from streamhouse_spark.storage.slots import Slot, fill
 
 logger = logging.getLogger(__name__)
@@ -57,9 +58,9 @@ class DatabasePointer:
     comment: str | None = None
 
 
-def require_warehouse(storage: Storage) -> None:
+def require_warehouse(storage: Storage, ahead: ReadAhead | None = None) -> None:
     """Raise `WarehouseNotFoundError` if there is no warehouse, `FormatVersionError` for a newer one."""
-    if not warehouse_exists(storage):
+    if read_warehouse_file(storage, ahead) is None:
         raise WarehouseNotFoundError(
             f"{storage.url} holds no streamhouse.json: there is no warehouse; check the path, or make one with "
             "`streamhouse create <database>.<table> …` or Warehouse(path).create_table(…)",
@@ -135,36 +136,45 @@ def list_databases(storage: Storage) -> list[str]:
             logger.warning("database %s cannot be read: %s", name, error)
             return True
 
-    names = storage.list_names("")
-    return [n for n in names if n not in RESERVED_DATABASES and n != WAREHOUSE_KEY and is_there(n)]
+    names = [n for n in storage.list_names("") if n not in RESERVED_DATABASES and n != WAREHOUSE_KEY]
+    return [name for name, there in zip(names, at_once(storage, is_there, names), strict=True) if there]
 
 
 def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, NamePointer | None]]:
     """Return the names of a database that mean a table; those whose pointer cannot be read have None, and are
     logged.
     """
-    for name in storage.list_names(f"{database}/"):
-        if is_table_name(name):
-            path = TablePath(database, name)
-            try:
-                pointer = resolve(storage, path)
-            except StreamhouseError as error:
-                logger.warning("the name %s cannot be read: %s", path, error)
-                yield path, None
-            else:
-                if pointer.uuid is not None:
-                    yield path, pointer
+    paths = [TablePath(database, name) for name in storage.list_names(f"{database}/") if is_table_name(name)]
+    ahead = ReadAhead(storage)
+    ahead.expect(name_key(path, number) for path in paths for number in range(1, CHAIN_AHEAD + 1))
+    for path in paths:
+        try:
+            pointer = resolve(storage, path, ahead)
+        except StreamhouseError as error:
+            logger.warning("the name %s cannot be read: %s", path, error)
+            yield path, None
+        else:
+            if pointer.uuid is not None:
+                yield path, pointer
 
 
-def resolve(storage: Storage, path: TablePath) -> NamePointer:
+def resolve(storage: Storage, path: TablePath, ahead: ReadAhead | None = None) -> NamePointer:
     """Return the present meaning of the name: the last pointer of its chain. Raises `CorruptDataError` if that is
     damaged.
     """
-    number, data = last_object(storage, lambda n: name_key(path, n))
+    number, data = last_object(storage, lambda n: name_key(path, n), ahead)
     if not number:
         return NamePointer(0, None)
     header = _decoded_pointer(storage, path, number, data)
     return NamePointer(number, header["uuid"], header.get("moved_to"))
+
+
+def first_look(storage: Storage, path: TablePath) -> NamePointer:
+    """Check that there is a warehouse and resolve a name, in the time of one request. Raises as these two do."""
+    ahead = ReadAhead(storage)
+    ahead.expect([WAREHOUSE_KEY, *(name_key(path, number) for number in range(1, CHAIN_AHEAD + 1))])
+    require_warehouse(storage, ahead)
+    return resolve(storage, path, ahead)
 
 
 def damaged_pointer(storage: Storage, path: TablePath) -> NamePointer:

@@ -32,7 +32,7 @@ __all__ = ["CLIENTS", "Client", "failures"]
 
 T = TypeVar("T")
 
-_CONNECTIONS_MAX = 32
+_CONNECTIONS_MAX = 48
 _CLIENTS_MAX = 8
 _CLOSE_SECONDS_MAX = 1.0
 _BODY_BYTES_INLINE_MAX = 1 << 19

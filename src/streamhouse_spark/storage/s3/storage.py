@@ -35,6 +35,8 @@ _UNCLEAR_ATTEMPTS_MAX = 5
 _BACKOFF_MS_MIN = 50
 _BACKOFF_MS_MAX = 5_000
 _FETCHES_MAX = 16
+_READS_MAX = 48
+"""Small objects that are read at once: as many as there are connections."""
 _TEMPORARY = ".tmp-"
 _URL = re.compile(r"s3a?://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})(?:/(?P<prefix>.*))?\Z", re.DOTALL)
 
@@ -65,6 +67,30 @@ class S3Storage:
             return await _get(client, Bucket=self._bucket, Key=self._prefix + key)
 
         return self._call("read", key, get)
+
+    def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Read whole objects at the same time; None stands for an absent one."""
+        found: dict[str, bytes | None] = {}
+
+        async def fetch(client: Client, key: str, turn: asyncio.Semaphore) -> None:
+            async with turn:
+                try:
+                    found[key] = await _get(client, Bucket=self._bucket, Key=self._prefix + key)
+                except failures.S3_FAILURES as error:
+                    if failures.classify(error) is not failures.FailureKind.ABSENT:
+                        raise
+                    found[key] = None
+
+        async def fetch_missing(client: Client) -> None:
+            turn = asyncio.Semaphore(_READS_MAX)
+            missing = [key for key in keys if key not in found]
+            outcomes = await asyncio.gather(*(fetch(client, key, turn) for key in missing), return_exceptions=True)
+            for outcome in outcomes:
+                if outcome is not None:
+                    raise outcome
+
+        self._call("read", f"{keys[0]}, …" if len(keys) > 1 else "".join(keys), fetch_missing)
+        return [found[key] for key in keys]
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         plan = RangePlan.of(ranges)

@@ -15,6 +15,7 @@ from streamhouse_spark.datasource.catalog import internal_options
 from streamhouse_spark.datasource.catalog.calls import OPERATIONS, answer, operation_of
 from streamhouse_spark.datasource.catalog.ddl import alter
 from streamhouse_spark.datasource.catalog.scan import options as scan_options
+from streamhouse_spark.datasource.catalog.scan.file_systems import s3a_settings
 from streamhouse_spark.datasource.catalog.scan.groups import groups_to_json, pack_by_bucket
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
 from streamhouse_spark.datasource.catalog.scan.units import NativeUnit
@@ -101,7 +102,7 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     ask("check_options", name="sales.orders", mode="readStream", options={"failOnDataLoss": "false"})
     pin = {"pin": loaded["pin"], "options": {}}
     read = {"columns": ["id"], "filters": [], "limit": None, "parallelism": 2, "native_schemes": ["file"]}
-    planned = ask("plan", **pin, **read, reads_once=True)
+    planned = ask("plan", **pin, **read, hadoop_version="3.5.0", reads_once=True)
     check_keys(planned["hot"], "hot_group")
     counted = ask("aggregate", **pin, aggregates=[{"function": "count_star", "column": None}])
     assert counted["row"] == [1]
@@ -135,6 +136,7 @@ def test_native_groups_and_their_files_have_the_names_that_are_listed():
     groups = groups_to_json(pack_by_bucket([unit], [], 1 << 20, 2))
     check_keys(groups["native"], "native_group")
     check_keys([file for group in groups["native"] for file in group["files"]], "file")
+    check_keys([one.to_json() for one in s3a_settings("b", {"s3.region": "eu-west-1"})], "file_system")
 
 
 @pytest.mark.usefixtures("catalog")

@@ -253,8 +253,8 @@ def test_one_of_them_does_the_work_that_is_due_behind_the_record(table, monkeypa
 # -- waiting for an answer, not for the lock --------------------------------------------------------------------------
 
 
-def call(attempt):
-    return Waiting(lambda *_: (), None, 0, attempt, is_shared=True)
+def call(attempt, *, is_shared=True):
+    return Waiting(lambda *_: (), None, 0, attempt, is_shared)
 
 
 def waiting(calls, *names):
@@ -307,3 +307,99 @@ def test_a_leader_that_is_interrupted_before_it_says_so_is_not_waited_for_long(t
     table.log._calls.is_led = True
     assert rows_at(table, table.append(rows_of([1]))) == [1]
     assert table.log._calls.is_led is False
+
+
+# -- waiting for company ----------------------------------------------------------------------------------------------
+
+
+class Moment:
+    """An event whose wait lets calls come in. It counts how often it was waited for."""
+
+    def __init__(self, come=lambda: None):
+        self.come = come
+        self.num_waits = self.num_sets = 0
+
+    def clear(self):
+        self.num_sets = 0
+
+    def set(self):
+        self.num_sets += 1
+
+    def wait(self, _seconds):
+        self.num_waits += 1
+        self.come()
+
+
+def answered(calls, *names):
+    """Let calls come, be answered together, and go."""
+    found = [call(name) for name in names]
+    for one in found:
+        calls.add(one)
+    calls.note_company()
+    for one in found:
+        one.error = StorageError("told")
+        calls.remove(one)
+
+
+def test_a_leader_waits_for_as_many_as_there_were_before():
+    calls, first, second = Calls(), call("c"), call("d")
+    answered(calls, "a", "b")
+    calls._has_company = moment = Moment(lambda: calls.add(second))
+    calls.add(first)
+    assert moment.num_sets == 0
+    calls.wait_for_company(first)
+    assert (moment.num_waits, moment.num_sets) == (1, 1)
+    assert calls.led_by(first) == [first, second]
+
+
+def test_a_leader_whose_company_is_there_waits_no_more():
+    calls, first, second = Calls(), call("c"), call("d")
+    answered(calls, "a", "b")
+    calls._has_company = moment = Moment()
+    calls.add(first)
+    calls.add(second)
+    calls.wait_for_company(first)
+    assert moment.num_waits == 0
+
+
+def test_calls_that_have_their_answer_are_no_company():
+    calls, gone, first = Calls(), call("a"), call("c")
+    calls.add(gone)
+    calls.add(call("b"))
+    calls.note_company()
+    for one in calls.led_by(gone):
+        one.error = StorageError("told")
+    calls._has_company = moment = Moment()
+    calls.add(first)
+    calls.wait_for_company(first)
+    assert moment.num_waits == 1
+    assert calls.led_by(first) == [first]
+
+
+@pytest.mark.parametrize("names", [(), ("a",)])
+def test_one_alone_waits_for_nobody(names):
+    calls, alone = Calls(), call("c")
+    answered(calls, *names)
+    calls._has_company = moment = Moment()
+    calls.add(alone)
+    calls.wait_for_company(alone)
+    assert (moment.num_waits, moment.num_sets) == (0, 0)
+
+
+def test_one_that_shares_nothing_waits_for_nobody():
+    calls, alone = Calls(), call("c", is_shared=False)
+    answered(calls, "a", "b")
+    calls._has_company = moment = Moment()
+    calls.add(alone)
+    calls.wait_for_company(alone)
+    assert moment.num_waits == 0
+
+
+def test_where_nobody_comes_back_only_the_first_waits(table):
+    table.log._calls._has_company = moment = Moment()
+    together(table, ([1], None), ([2], None))
+    waits = moment.num_waits
+    for n in (3, 4, 5):
+        table.append(rows_of([n]))
+    assert moment.num_waits == waits + 1
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2, 3, 4, 5]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.datasource.catalog.cells import json_values
-from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of, lake_marks, reads_lake
+from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of_plan, lake_marks, reads_lake
 from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
 from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin, pinned
 from streamhouse_spark.datasource.catalog.scan.sources import Question, sources_of
@@ -55,7 +55,7 @@ def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     table, state = pinned(connection, pin)
     lake = lake_marks(table, is_read=reads_lake(pin, options, state))
     row = _row(Question(table, state, pin, options, (), ALWAYS_TRUE), args["aggregates"])
-    return {"row": row, "grounds": grounds_of(table, pin, lake)}
+    return {"row": row, "grounds": grounds_of_plan(table, pin, options, lake)}
 
 
 def _row(asked: Question, functions: Sequence[Mapping[str, Any]]) -> list[Any] | None:

@@ -1,8 +1,8 @@
 """The files on which an answer to Spark's catalog rests.
 
 While they are as they were, and those that were absent still are, another call would have the same answer. So the JVM
-side looks at the files instead, and gives the answer that it has. It can look at those of a local disk only; of another
-store it always asks.
+side looks at the files instead, and gives the answer that it has. It can look at those of a local disk only. Of another
+store it always asks for the state, but not again for a plan of the same snapshot of a lake.
 
 No answer is older than its grounds: the marks of the lake are taken before the lake is read, and the commit is the one
 that the answer is of. What came in between is a file that should be absent.
@@ -58,6 +58,19 @@ def grounds_of(table: TableHandle, pin: QueryPin, lake: LakeMarks | None) -> Gro
     there = [commit_key(pin.uuid, pin.commit), *lake.there]
     absent = [commit_key(pin.uuid, pin.commit + 1), *lake.absent]
     return _stamped(table.storage, there, absent)
+
+
+def grounds_of_plan(table: TableHandle, pin: QueryPin, options: ReadOptions, lake: LakeMarks | None) -> Grounds:
+    """Return the grounds of an answer that follows from the pin, such as a plan.
+
+    Of a lake's snapshot in another store these are no files at all: the snapshot stays as it is, and whoever has pinned
+    it has just found it to be the newest.
+    """
+    is_fixed = pin.suffix == LAKE and not (pin.is_chosen or pin.is_rewritten)
+    has_moment = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
+    if is_fixed and not has_moment and not _is_local(table.storage):
+        return []
+    return grounds_of(table, pin, lake)
 
 
 def _is_local(storage: Storage) -> bool:

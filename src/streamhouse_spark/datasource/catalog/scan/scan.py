@@ -15,7 +15,8 @@ import pyarrow as pa
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.catalog.description import properties_of
-from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of, lake_marks, reads_lake
+from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
+from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of, grounds_of_plan, lake_marks, reads_lake
 from streamhouse_spark.datasource.catalog.scan.groups import (
     Groups,
     can_be_keyed,
@@ -149,12 +150,8 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     found = sources_of(Question(table, state, pin, options, read, node))
     metadata = tuple(name for name in METADATA_TYPES if name in columns and pin.suffix in (None, CHANGELOG))
     cores = max(1, args.get("parallelism") or 1)
-    units = units_of(
-        found,
-        read,
-        native_schemes=() if metadata else tuple(args.get("native_schemes") or ()),
-        parallelism=cores,
-    )
+    reached = _reached(table, args)
+    units = units_of(found, read, reached=None if metadata else reached, parallelism=cores)
     is_keyed = pin.suffix in (None, LAKE) and set(_known_bucket_key(state)) <= set(columns)
     groups = _groups(state, units, is_keyed=is_keyed, limit=None if filters else args.get("limit"), parallelism=cores)
     schema = offered_schema(pa.schema([available.field(name) for name in columns]), state.schema)
@@ -167,7 +164,18 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         found.common(table),
         tuple(tuple(unit.piece for unit in group) for group in groups.hot),
     )
-    return {**groups_to_json(groups), "read": hot.to_text(), "grounds": grounds_of(table, pin, lake)}
+    locations = [file.location for file in found.lake.files] if found.lake is not None else []
+    return {
+        **groups_to_json(groups),
+        "file_systems": [one.to_json() for one in reached.settings_for(locations)] if units.native else [],
+        "lake_way": reached.describe(locations),
+        "read": hot.to_text(),
+        "grounds": grounds_of_plan(table, pin, options, lake),
+    }
+
+
+def _reached(table: TableHandle, args: Mapping[str, Any]) -> FileSystems:
+    return FileSystems.of(table.storage, table.settings, args.get("native_schemes") or (), args.get("hadoop_version"))
 
 
 def _read_columns(schema: TableSchema, columns: Sequence[str]) -> tuple[str, ...]:

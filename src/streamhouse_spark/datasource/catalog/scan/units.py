@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 
+from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
 from streamhouse_spark.datasource.catalog.scan.sources import bucket_of
 from streamhouse_spark.datasource.read.partitions import by_bucket, cut_pieces, partition_bytes
 from streamhouse_spark.lake.model.scan_files import ScanFile
@@ -71,10 +71,10 @@ class Units:
     """Wanted size of a group."""
 
 
-def units_of(sources: Sources, columns: Sequence[str], *, native_schemes: Sequence[str], parallelism: int) -> Units:
-    """Cut the sources into parts that groups can be made of. Without ``native_schemes`` Python reads all of them."""
+def units_of(sources: Sources, columns: Sequence[str], *, reached: FileSystems | None, parallelism: int) -> Units:
+    """Cut the sources into parts that groups can be made of. Python reads all that is not ``reached`` by Spark."""
     files = sources.lake.files if sources.lake is not None else ()
-    paths = [_native_path(file, sources, columns, native_schemes) for file in files]
+    paths = [_native_path(file, sources, columns, reached) for file in files]
     of_lake, of_log = lake_fraction(files, sources.state.schema, columns), log_fraction(sources.state.schema, columns)
     others = (file for file, path in zip(files, paths, strict=True) if path is None)
     pieces: list[tuple[Piece, int | None, float]] = [(p, p.bucket, of_lake) for p in lake_pieces(others)]
@@ -106,12 +106,12 @@ class _Weight:
         return int(self.weight_bytes)
 
 
-def _native_path(file: ScanFile, sources: Sources, columns: Sequence[str], schemes: Sequence[str]) -> str | None:
+def _native_path(file: ScanFile, sources: Sources, columns: Sequence[str], reached: FileSystems | None) -> str | None:
     """Return the file's URI, if Spark's own reader returns exactly the same rows of it."""
     assert sources.lake is not None
-    if not file.has_rows_as_stored or not sources.lake.same_by_name.issuperset(columns):
+    if reached is None or not file.has_rows_as_stored or not sources.lake.same_by_name.issuperset(columns):
         return None
-    return native_path(file.location, schemes)
+    return reached.uri_of(file.location)
 
 
 def _python_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact: bool) -> PythonUnit:
@@ -156,21 +156,6 @@ def _cuts(file: ScanFile, target_bytes: int) -> list[int]:
             cuts.append(start)
             begin = start
     return cuts
-
-
-def native_path(location: str, schemes: Sequence[str]) -> str | None:
-    """Return the location as a URI that Spark's own reader takes; None for another scheme."""
-    parts = urlsplit(location.replace("?", "%3F").replace("#", "%23")) if "://" in location else None
-    if parts is None:
-        path = location.removeprefix("file:") if location.startswith("file:/") else location
-        return f"file://{quote(path)}" if path.startswith("/") and "file" in schemes else None
-    if parts.scheme == "file":
-        path = location.removeprefix("file://")
-        return f"file://{quote(path)}" if path.startswith("/") and "file" in schemes else None
-    if parts.scheme not in schemes:
-        return None
-    rest = location.removeprefix(f"{parts.scheme}://")
-    return f"{parts.scheme}://{quote(rest)}"
 
 
 def log_fraction(schema: TableSchema, columns: Iterable[str]) -> float:

@@ -156,8 +156,28 @@ def test_a_lake_of_an_older_snapshot_that_an_option_names_rests_on_the_lake(orde
     assert not hold(planned.reply["grounds"])
 
 
-def test_a_store_that_the_jvm_cannot_look_at_has_none(orders, connection, monkeypatch):
+@pytest.fixture
+def remote(orders, connection, monkeypatch) -> Scans:
+    """The table in a store that the JVM cannot look at."""
     table = connection.table("sales.orders")
     monkeypatch.setattr(type(table.storage), "local_path", lambda _self, _key: None)
-    scans = Scans(Connection.of(connection.location, {}))
-    assert [answer["grounds"] for name in NAMES for answer in answers(scans, name)] == [None] * 6
+    return Scans(Connection.of(connection.location, {}))
+
+
+def test_a_store_that_the_jvm_cannot_look_at_has_none(remote):
+    assert [answer["grounds"] for answer in answers(remote, NAMES[0])] == [None] * 3
+
+
+def test_plans_of_a_snapshot_there_hold_and_its_name_is_asked_for_each_time(remote):
+    loaded, counted, planned = answers(remote, NAMES[1])
+    assert loaded["grounds"] is None
+    assert counted["grounds"] == planned["grounds"] == []
+    assert remote.plan(loaded).reply == planned
+
+
+def test_of_a_chosen_snapshot_there_every_plan_is_asked_for(remote, orders):
+    snapshot = str(orders.open_lake().newest().id)
+    chosen = remote.load(NAMES[1], version=snapshot)
+    assert remote.plan(chosen).reply["grounds"] is None
+    for option in ({"asOfLakeSnapshot": snapshot}, {"asOfTimestamp": "2999-01-01T00:00:00Z"}):
+        assert remote.plan(remote.load(NAMES[1]), options=option).reply["grounds"] is None

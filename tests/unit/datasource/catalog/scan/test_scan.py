@@ -14,7 +14,6 @@ import streamhouse_spark.lake.parquet.file_writer as data_file
 from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource.catalog.scan import python_reader as hot_reader
 from streamhouse_spark.datasource.catalog.scan import query_pin as pins
-from streamhouse_spark.datasource.catalog.scan.units import native_path
 from streamhouse_spark.datasource.read import partitions as pieces
 from streamhouse_spark.errors import (
     CorruptDataError,
@@ -474,22 +473,3 @@ def test_wide_rows_come_in_streams_of_a_size_that_fits(wh, scans, monkeypatch):
     streams = [t for group in scans.plan(scans.load("sales.wide")).hot() for t in group]
     assert all(t.nbytes <= 1 << 16 for t in streams)
     assert [i for t in streams for i in t["id"].to_pylist()] == list(range(100))
-
-
-@pytest.mark.parametrize(
-    ("location", "path"),
-    [
-        ("/w/a b/x=é%2F/f.parquet", "file:///w/a%20b/x%3D%C3%A9%252F/f.parquet"),
-        ("file:///w/a b?#/f.parquet", "file:///w/a%20b%3F%23/f.parquet"),
-        ("file:/w/f.parquet", "file:///w/f.parquet"),
-        ("s3://b/k/f.parquet", None),
-        ("hdfs://n:1/f.parquet", None),
-    ],
-)
-def test_locations_as_paths_of_spark(location, path):
-    assert native_path(location, ["file"]) == path
-
-
-def test_other_schemes_where_they_are_allowed():
-    assert native_path("s3://b/k k/f.parquet", ["file", "s3"]) == "s3://b/k%20k/f.parquet"
-    assert native_path("/w/f.parquet", ["s3"]) is None

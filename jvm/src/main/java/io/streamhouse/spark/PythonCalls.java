@@ -57,6 +57,11 @@ class PythonCalls {
     return all;
   }
 
+  /** A setting of the catalog, by its name in any case. It may be a secret. */
+  String setting(String name) {
+    return new CaseInsensitiveStringMap(settings).get(name);
+  }
+
   /** The options of a call. */
   static Map<String, String> call(String operation, String arguments) {
     return Map.of(InternalOptions.CALL, operation, InternalOptions.ARGUMENTS, arguments);

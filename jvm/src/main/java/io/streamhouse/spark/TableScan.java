@@ -73,7 +73,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     request.put("limit", limit < 0 ? null : (Integer) limit);
     request.set("options", JsonTree.object(options));
     request.put("parallelism", Parallelism.ofSession());
-    request.putArray("native_schemes").add("file");
+    FileSystems.describe(request);
     if (operation != null) request.put("reads_once", operation.readsOnce());
     return request;
   }
@@ -90,8 +90,9 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
 
   @Override
   public String description() {
+    String way = plan == null ? "" : plan.path("lake_way").asText();
     return "streamhouse " + table.tableName() + " " + Arrays.toString(required.fieldNames()) + ", filters "
-        + predicates + (limit < 0 ? "" : ", limit " + limit);
+        + predicates + (limit < 0 ? "" : ", limit " + limit) + way;
   }
 
   @Override
@@ -224,6 +225,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     strict.put("datetimeRebaseMode", "CORRECTED");
     strict.put("int96RebaseMode", "CORRECTED");
     strict.put("parquet.page.verify-checksum.enabled", "true"); // a flipped bit is an error, not another value
+    FileSystems.configure(plan().get("file_systems"), table.python, strict);
     SupportsRead parquet = (SupportsRead) new ParquetDataSourceV2().getTable(table.schema, new Transform[0], strict);
     ParquetScanBuilder builder = (ParquetScanBuilder) parquet.newScanBuilder(new CaseInsensitiveStringMap(strict));
     builder.pruneColumns(required);

@@ -22,7 +22,7 @@ from benchmarks.server_processes import (
 
 from waiting import wait_for
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SLEEPS = "import time; print('up', flush=True); time.sleep(600)"
 
 
@@ -94,7 +94,8 @@ def test_a_running_command_ends_with_its_block(tmp_path):
             family.extend([psutil.Process(process.pid), *psutil.Process(process.pid).children()])
             raise KeyboardInterrupt
 
-    pytest.raises(KeyboardInterrupt, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert len(family) == 2
     assert not any(map(still_runs, family))
 

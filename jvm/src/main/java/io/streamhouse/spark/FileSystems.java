@@ -1,0 +1,51 @@
+package io.streamhouse.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.Map;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.util.VersionInfo;
+import org.apache.spark.sql.SparkSession;
+
+/** The file systems of the session. Python chooses among them, and names their settings; secrets are added here. */
+final class FileSystems {
+  private FileSystems() {}
+
+  private static Configuration session() {
+    return SparkSession.active().sparkContext().hadoopConfiguration();
+  }
+
+  /** Says in a request which file systems there are, and for which version of Hadoop others have to be. */
+  static void describe(ObjectNode request) {
+    ArrayNode schemes = request.putArray("native_schemes").add("file");
+    Configuration session = session();
+    for (String scheme : new String[] {"s3a", "gs", "abfss", "hdfs"}) {
+      if (has(scheme, session)) schemes.add(scheme);
+    }
+    request.put("hadoop_version", VersionInfo.getVersion());
+  }
+
+  /** Whether there is a file system, for S3 the one whose settings Python knows. */
+  private static boolean has(String scheme, Configuration session) {
+    try {
+      String found = FileSystem.getFileSystemClass(scheme, session).getName();
+      return !scheme.equals("s3a") || found.endsWith(".S3AFileSystem");
+    } catch (Exception | LinkageError absent) {
+      return false;
+    }
+  }
+
+  /** Adds the settings of file systems, which go to the tasks that read and are part of no plan. */
+  static void configure(JsonNode chosen, PythonCalls python, Map<String, String> reader) {
+    Configuration session = session();
+    for (JsonNode one : chosen) {
+      String key = one.get("key").asText();
+      String[] sources = one.get("is_default").asBoolean() ? session.getPropertySources(key) : null;
+      if (sources != null && !sources[0].equals("core-default.xml")) continue;
+      JsonNode setting = one.get("setting");
+      reader.put(key, setting.isNull() ? one.get("value").asText() : python.setting(setting.asText()));
+    }
+  }
+}

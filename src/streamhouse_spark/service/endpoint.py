@@ -1,0 +1,139 @@
+"""The HTTP endpoint of a tiering service: is it alive, can it work, and its metrics for Prometheus.
+
+``GET /livez`` answers 200 while the loop of the service turns, and 503 once it has not for `STUCK_MS`: then a restart
+helps. ``GET /readyz`` answers 200 once the tables of the warehouse were listed, and 503 while they cannot be.
+``GET /metrics`` gives `service/metrics.py` in Prometheus' text format. All three only read what the service notes as it
+goes: none of them makes a request to storage.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, Protocol
+
+from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError
+from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
+
+STUCK_MS: Final = 300_000
+"""The loop waits for storage at times, which gives up much sooner than this."""
+TEXT: Final = "text/plain; charset=utf-8"
+
+
+Address = tuple[str, int]
+"""Host and port."""
+Answer = tuple[HTTPStatus, str, bytes]
+"""Status, type of the content, content."""
+
+
+class Observed(Protocol):
+    """A service, as the endpoint sees it."""
+
+    def status(self) -> list[TableStatus]: ...
+
+    def health(self) -> ServiceHealth: ...
+
+
+def parsed_address(text: str) -> Address:
+    """Return host and port: ``HOST:PORT``, ``[IPv6]:PORT`` or ``PORT``, which is 127.0.0.1's. Port 0 takes a free one.
+
+    Raises `InvalidOptionError` for anything else.
+    """
+    host, _, port = text.strip().rpartition(":")
+    if port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 1 << 16:
+        return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+    raise InvalidOptionError(f"{text!r} is no address to listen at, expected HOST:PORT, such as 127.0.0.1:9464")
+
+
+@contextmanager
+def serving(service: Observed, address: Address) -> Iterator[Address]:
+    """Answer at an address, in a thread, until the block ends; yields the address with the port that was taken.
+
+    Raises `StorageError` where nothing can listen there, `MissingExtraError` without the extra ``metrics``.
+    """
+    try:
+        from streamhouse_spark.service.metrics import as_prometheus
+    except ImportError as error:
+        raise MissingExtraError(
+            f"the endpoint of a tiering service needs {error.name}; pip install 'streamhouse-spark[metrics]'"
+        ) from error
+
+    class Handler(_Handler):
+        answers = {  # noqa: RUF012 - the class is made for this one server
+            "/livez": lambda: _alive(service.health()),
+            "/readyz": lambda: _ready(service.health()),
+            "/metrics": lambda: (HTTPStatus.OK, *as_prometheus(service.status(), service.health())),
+        }
+
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        daemon_threads = True
+
+    try:
+        server = Server(address, Handler)
+    except OSError as error:
+        raise StorageError(
+            f"cannot listen at {address[0]}:{address[1]}: {error.strerror or error}; take another address, or end the "
+            "process that has it",
+            condition="CANNOT_LISTEN",
+        ) from error
+    thread = threading.Thread(target=server.serve_forever, name="streamhouse-endpoint", daemon=True)
+    thread.start()
+    try:
+        yield str(server.server_address[0]), server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    answers: dict[str, Callable[[], Answer]]
+    timeout = 30  # seconds; of a peer that says nothing
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        known = self.answers.get(path)
+        missing = (HTTPStatus.NOT_FOUND, TEXT, f"nothing at {path}; there are {', '.join(self.answers)}\n".encode())
+        status, content_type, body = known() if known is not None else missing
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def version_string(self) -> str:
+        return "streamhouse"
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing: probes come every few seconds."""
+
+
+def _alive(health: ServiceHealth) -> Answer:
+    if health.turned_ms_ago is None or health.turned_ms_ago < STUCK_MS:
+        return _answer(HTTPStatus.OK, "alive", health)
+    return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "stuck", health)
+
+
+def _ready(health: ServiceHealth) -> Answer:
+    if health.stopping:
+        return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "stopping", health)
+    if health.listing_error is not None:
+        return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "cannot list tables", health)
+    if health.tables is None:
+        return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "starting", health)
+    return _answer(HTTPStatus.OK, "ready", health)
+
+
+def _answer(status: HTTPStatus, word: str, health: ServiceHealth) -> Answer:
+    told = {"status": word, "tables": health.tables, "turned_ms_ago": health.turned_ms_ago}
+    return status, "application/json", json.dumps({**told, "error": health.listing_error}).encode() + b"\n"

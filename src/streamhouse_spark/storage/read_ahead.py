@@ -1,0 +1,75 @@
+"""Reading of many small objects in the time of one request, where the store can.
+
+On an object store cost is round trips in sequence: thirty records one after the other take thirty of them, and asked
+for at once they take one. On a local disk there is nothing to win, so nothing is read that nobody may want.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar, runtime_checkable
+
+from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
+from streamhouse_spark.errors import ObjectNotFoundError
+from streamhouse_spark.storage.base import Storage
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@runtime_checkable
+class ReadsMany(Protocol):
+    """A store with requests that take long, of which many may be under way."""
+
+    def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Read whole objects, each as `Storage.read` does, at the same time. None stands for an absent one."""
+
+
+def at_once(storage: Storage, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """Return the results of work that waits for the store, in the order of the items; done at once where that helps."""
+    return in_parallel(work, items, threads_max=THREADS_MAX) if isinstance(storage, ReadsMany) else map(work, items)
+
+
+class ReadAhead:
+    """The objects of one store that a caller is about to read. For one thread, and for one look at the store.
+
+    An object that was asked for ahead is as it was at that time: absent ones may be there since. Each is handed out
+    once; later reads ask again.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._many = storage if isinstance(storage, ReadsMany) else None
+        self._found: dict[str, bytes | None] = {}
+
+    @property
+    def storage(self) -> Storage:
+        return self._storage
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether asking ahead saves time here."""
+        return self._many is not None
+
+    def expect(self, keys: Iterable[str]) -> None:
+        """Read these objects now, if that saves time later."""
+        wanted = [key for key in keys if key not in self._found]
+        if self._many is not None and len(wanted) > 1:
+            self._found |= zip(wanted, self._many.read_many(wanted), strict=True)
+
+    def has(self, key: str) -> bool:
+        """Tell whether the object was asked for, and not handed out yet."""
+        return key in self._found
+
+    def found_absent(self, key: str) -> bool:
+        """Tell whether the object was asked for and is not there. False if it was not asked for."""
+        return key in self._found and self._found[key] is None
+
+    def read(self, key: str) -> bytes:
+        """Return the object. Raises `ObjectNotFoundError`."""
+        if key not in self._found:
+            return self._storage.read(key)
+        data = self._found.pop(key)
+        if data is None:
+            raise ObjectNotFoundError(f"{self._storage.url}/{key} does not exist")
+        return data

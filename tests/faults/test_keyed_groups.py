@@ -1,0 +1,152 @@
+"""Writes by key that wait together: each storage call meets each fault, and mistakes are found."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from faults import group_plants, keyed_group_plants, keyed_groups
+from faults.faulty_storage import Crash, sweep
+from faults.plants import PLANTS
+from faults.sequential import one_thing_at_a_time
+from faults.sim import sim_world
+from faults.test_groups import Interrupts
+from faults.turns import in_turns
+from streamhouse_spark import Warehouse
+from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.kv import staged_changes
+from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.read.kept_tails import kept_tails
+from streamhouse_spark.storage.memory import MemoryStorage
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+CASES = [
+    keyed_groups.writes_together,
+    keyed_groups.the_same_transaction_twice,
+    keyed_groups.a_refused_write_among_others,
+    keyed_groups.other_neighbours_behind_a_refusal,
+    keyed_groups.a_record_that_lands_late,
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_each_is_as_if_it_were_alone(case):
+    case()
+
+
+@pytest.mark.parametrize(
+    ("name", "finder"),
+    [
+        ("a_neighbours_answer_is_told", keyed_groups.writes_together),
+        ("attempts_are_judged_on_the_state_before_the_record", keyed_groups.the_same_transaction_twice),
+        ("a_refusal_is_the_answer_of_all", keyed_groups.a_refused_write_among_others),
+    ],
+)
+def test_mistakes_about_appends_are_found_with_writes_by_key_too(name, finder):
+    assert name in group_plants.FINDERS
+    with PLANTS[name](), pytest.raises((AssertionError, StreamhouseError)):
+        finder()
+
+
+def test_the_mistakes_have_cases():
+    assert set(keyed_group_plants.FINDERS.values()) <= {*CASES}
+
+
+def prepared():
+    storage = MemoryStorage(sim_world())
+    table = Warehouse("wh", storage=storage, world=sim_world(1)).create_table(
+        "t", "id BIGINT, name STRING, n BIGINT", primary_key=["id"], buckets=2
+    )
+    table.upsert([{"id": 1, "name": "first", "n": 0}, {"id": 2, "name": "first", "n": 0}])
+    close_tablets()
+    return storage
+
+
+CALLS = [
+    ("n", [{"id": 1, "n": 5}, {"id": 2, "n": 5}]),
+    ("upsert", [{"id": 1, "name": "a", "n": 6}]),
+    ("delete", [{"id": 2}]),
+]
+
+
+def each(table, number=1):
+    return [
+        lambda at=at, c=c: keyed_groups.called(table, c, Transaction(f"call {at}", number))
+        for at, c in enumerate(CALLS)
+    ]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("inline", [True, False], ids=["inline", "objects"])
+def test_every_fault_at_every_call(inline, monkeypatch, share, tmp_path):
+    """Whatever each is told, its changes are there once or not at all, and once after it is sent again."""
+    hosts = itertools.count()
+
+    def new_host():
+        close_tablets()
+        kept_tails.clear()
+        monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path / str(next(hosts))))
+
+    if not inline:
+        monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
+    told = []
+
+    def work(storage):
+        told.clear()
+        new_host()
+        table = Warehouse("wh", storage=storage, world=sim_world(3)).table("t")
+        table.refresh()
+        told[:] = in_turns(each(table))
+        for crash in (answer for answer in told if isinstance(answer, Crash)):
+            raise crash
+
+    with one_thing_at_a_time():
+        for attempt in sweep(prepared, work, share=share):
+            new_host()
+            table = Warehouse("wh", storage=attempt.store, world=sim_world(4)).table("t")
+            stored = keyed_groups.attempts_since(table, 2)
+            assert len(stored) == len(set(stored)), attempt
+            if told:
+                assert {n for n, a in enumerate(told) if not isinstance(a, BaseException)} <= {*stored}, attempt
+            keyed_groups.current_rows(table)
+            for call in each(table):
+                call()
+            order = keyed_groups.attempts_since(table, 2)
+            assert sorted(order) == [0, 1, 2], attempt
+            rows, log = keyed_groups.current_rows(table), keyed_groups.changelog(table)
+            new_host()
+            again = Warehouse("wh", storage=prepared(), world=sim_world(5)).table("t")
+            calls = each(again)
+            for at in order:
+                calls[at]()
+            assert log == keyed_groups.changelog(again), attempt
+            assert rows == keyed_groups.current_rows(again), attempt
+
+
+class KeyedInterrupts(Interrupts):
+    steps_of = ("/log/commits/", "/kv/keyed_writer.py", "/kv/overlay.py")
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize(("thread", "order"), [(0, (0, 1, 2)), (1, (0, 2, 1))], ids=str)
+def test_an_interrupt_at_every_step(thread, order, share):
+    def run(at):
+        table = keyed_groups.started("interrupted")
+        interrupts, calls = KeyedInterrupts(at), each(table)
+        send = calls[thread]
+        calls[thread] = lambda: interrupts.during(send)
+        return table, in_turns(calls, order=order), interrupts.steps
+
+    steps = run(None)[2]
+    assert steps > 20
+    for at in (number for number in range(steps) if number in share):
+        table, answers, _ = run(at)
+        assert isinstance(answers[thread], KeyboardInterrupt), at
+        assert all(not isinstance(a, BaseException) for n, a in enumerate(answers) if n != thread), (at, answers)
+        for call in each(table):
+            call()
+        order_there = keyed_groups.attempts_since(table, 2)
+        assert sorted(order_there) == [0, 1, 2], at
+        keyed_groups.check_same_as_alone(table, CALLS, order_there)

@@ -1,0 +1,132 @@
+"""Which lake files Spark's own reader reads, by which settings, and the words for it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems, remedy
+from streamhouse_spark.storage.open import storage_for
+
+KEYS = {"s3.access-key-id": "id-4711", "s3.secret-access-key": "canary-4711"}
+STORE = {"s3.endpoint": "http://127.0.0.1:9000", "s3.region": "eu-west-1", **KEYS}
+FILE = "s3://bkt/wh/lake/d/t/f.parquet"
+ALL = ("file", "s3a", "gs", "abfss", "hdfs")
+
+
+def of(settings: dict[str, str], *schemes: str, url: str = "s3://bkt/wh", version: str | None = "3.4.2") -> FileSystems:
+    return FileSystems.of(storage_for(url, settings), settings, schemes or ALL, version)
+
+
+def settings_of(found: FileSystems, *locations: str) -> dict[str, Any]:
+    return {one.key: one.value or one.setting for one in found.settings_for(locations or (FILE,))}
+
+
+@pytest.mark.parametrize(
+    ("location", "uri"),
+    [
+        ("/w/a b/x=é%2F/f.parquet", "file:///w/a%20b/x%3D%C3%A9%252F/f.parquet"),
+        ("file:///w/a b?#/f.parquet", "file:///w/a%20b%3F%23/f.parquet"),
+        ("file:/w/f.parquet", "file:///w/f.parquet"),
+        ("s3://bkt/k/f.parquet", None),
+        ("hdfs://n:1/f.parquet", None),
+    ],
+)
+def test_files_of_the_disk_are_uris(location, uri):
+    assert of({}, "file", url="/w").uri_of(location) == uri
+    assert of({}, "s3a", url="/w").uri_of(location) is None
+
+
+@pytest.mark.parametrize("spelled", ["s3", "s3a", "S3A"])
+def test_files_on_s3_have_a_scheme_of_their_warehouse(spelled):
+    found = of(STORE)
+    scheme, _, rest = found.uri_of(f"{spelled}://bkt/wh/k k/x=é/f.parquet").partition("://")
+    assert scheme.startswith("s3a-")
+    assert rest == "bkt/wh/k%20k/x%3D%C3%A9/f.parquet"
+    assert settings_of(found)[f"fs.{scheme}.impl"] == "org.apache.hadoop.fs.s3a.S3AFileSystem"
+
+
+def test_warehouses_with_other_keys_on_one_bucket_have_file_systems_of_their_own():
+    others = [STORE, {**STORE, "s3.access-key-id": "id-2"}, {**STORE, "s3.secret-access-key": "canary-2"}, {}]
+    schemes = {of(settings).uri_of(FILE).partition(":")[0] for settings in others}
+    assert len(schemes) == len(others)
+    assert of({**STORE, "lake.x": "y"}).uri_of(FILE) == of(STORE).uri_of(FILE)
+
+
+def test_settings_of_a_store_with_keys():
+    prefix = "fs.s3a.bucket.bkt."
+    found = settings_of(of(STORE))
+    assert {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)} == {
+        "endpoint": "http://127.0.0.1:9000",
+        "endpoint.region": "eu-west-1",
+        "path.style.access": "true",
+        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+        "access.key": "s3.access-key-id",
+        "secret.key": "s3.secret-access-key",
+    }
+    assert len(found) == 7
+    found = settings_of(of({**STORE, "s3.session-token": "canary-token"}))
+    assert found[f"{prefix}session.token"] == "s3.session-token"
+    assert found[f"{prefix}aws.credentials.provider"].endswith("TemporaryAWSCredentialsProvider")
+
+
+@pytest.mark.parametrize(
+    ("settings", "style"),
+    [
+        ({}, None),
+        ({"s3.endpoint": "https://s3.eu-west-1.amazonaws.com"}, "false"),
+        ({"s3.endpoint": "https://minio.example.com"}, "true"),
+        ({"s3.endpoint": "https://minio.example.com", "s3.force-virtual-addressing": "TRUE"}, "false"),
+        ({"s3.force-virtual-addressing": "false"}, "true"),
+    ],
+)
+def test_buckets_are_addressed_as_the_warehouse_does_it(settings, style):
+    assert settings_of(of(settings)).get("fs.s3a.bucket.bkt.path.style.access") == style
+
+
+def test_without_keys_the_session_decides_and_then_the_usual_chain():
+    [_, chain] = of({}).settings_for([FILE])
+    assert chain.is_default
+    assert chain.key == "fs.s3a.aws.credentials.provider"
+    assert chain.value.endswith(",software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider")
+    assert not [one for one in of(STORE).settings_for([FILE]) if one.is_default]
+
+
+def test_no_secret_is_in_an_answer():
+    found = of({**STORE, "s3.session-token": "canary-token"})
+    said = json.dumps([one.to_json() for one in found.settings_for([FILE])])
+    assert "canary" not in repr(found) + said + found.describe([FILE]) + found.uri_of(FILE)
+
+
+@pytest.mark.parametrize(
+    ("found", "location", "way"),
+    [
+        (of(STORE), FILE, "lake files by Spark's reader over s3a"),
+        (
+            of(STORE, "file"),
+            FILE,
+            "lake files by Python: Spark has no file system s3a; add --packages org.apache.hadoop:hadoop-aws:3.4.2",
+        ),
+        (of(STORE), "s3://other/f.parquet", "lake files by Python: the lake lies outside the warehouse, and may have"),
+        (of(STORE), "gs://bkt/f.parquet", "lake files by Python: the lake lies outside the warehouse, and may have"),
+        (of(STORE), "s3n://bkt/f.parquet", "lake files by Python: files with the scheme s3n are left to it"),
+        (of({**STORE, "lake.spark-reader": "False"}), FILE, "lake files by Python: lake.spark-reader=false"),
+        (of(STORE, url="s3://b_b/wh"), "s3://b_b/wh/f", "lake files by Python: Hadoop does not take this name of a"),
+    ],
+)
+def test_the_way_is_said(found, location, way):
+    assert found.describe(["/w/f.parquet", location]).startswith(f", {way}")
+    assert (found.uri_of(location) is None) == ("Python" in way)
+
+
+def test_nothing_is_said_of_files_on_the_disk():
+    assert of({}).describe(["/w/f.parquet"]) == of({}).describe([]) == ""
+    assert of(STORE).settings_for(["/w/f.parquet"]) == []
+
+
+def test_what_a_session_lacks_is_named_for_its_hadoop():
+    assert remedy("abfss", "3.5.0") == "add --packages org.apache.hadoop:hadoop-azure:3.5.0"
+    assert remedy("s3a", None).startswith("add --packages org.apache.hadoop:hadoop-aws:<")
+    assert remedy("gs", "3.5.0") == "add Hadoop's file system for gs to the session's jars"

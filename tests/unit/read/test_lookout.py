@@ -1,0 +1,150 @@
+"""How often storage is asked for news of a table, by one who follows it and by several."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from faults.faulty_storage import FaultyStorage
+from streamhouse_spark.core import forks
+from streamhouse_spark.read import lookout
+from streamhouse_spark.read.lookout import LOCAL, REMOTE, Lookout, Pace, lookout_of
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+QUIET = {"table.datalake.enabled": "false"}
+
+
+@pytest.fixture
+def counting(memory):
+    return FaultyStorage(memory)
+
+
+@pytest.fixture
+def table(counting, world):
+    return Warehouse("wh", storage=counting, world=world).create_table("t", "id INT", properties=QUIET)
+
+
+def looks(counting, clock, follow, duration_ms: int) -> int:
+    """The number of requests while time passes."""
+    counting.trace.clear()
+    until_ms = clock.boot_ms() + duration_ms
+    while clock.boot_ms() < until_ms:
+        follow()
+    return len(counting.trace)
+
+
+class TestPace:
+    def test_the_time_grows_with_the_quiet_between_its_bounds(self):
+        pace = Pace(20, 2_000)
+        assert [pace.interval_ms(quiet) for quiet in (0, 320, 1_600, 16_000, 32_000, 10**9)] == [
+            20, 20, 100, 1_000, 2_000, 2_000,
+        ]  # fmt: skip
+
+    def test_an_idle_table_costs_less_than_a_request_a_second(self):
+        assert REMOTE.interval_ms(60_000) > 1_000
+        assert LOCAL.busy_ms <= 1
+
+
+class Following:
+    """One who follows a table as a tail does."""
+
+    def __init__(self, table, clock):
+        self.table, self.clock = table, clock
+        self.lookout = lookout_of(table)
+        self.state = table.refresh()
+
+    def __call__(self) -> bool:
+        """Nap and look; tells whether there was news."""
+        self.clock.sleep_ms(max(1.0, min(self.lookout.wait_ms(), 100.0)))
+        before, self.state = self.state, self.lookout.look(self.state, self.table.refresh)
+        return self.state.version > before.version
+
+
+def test_requests_fade_while_nothing_happens_and_come_back(table, clock, counting):
+    following = Following(table, clock)
+    first_second = looks(counting, clock, following, 1_000)
+    assert 20 <= first_second <= 45
+    looks(counting, clock, following, 60_000)
+    assert looks(counting, clock, following, 60_000) <= 60 / 2 + 3, (
+        "a request each two seconds; one in a minute asks for a floor"
+    )
+    table.append([{"id": 1}])
+    before_ms = clock.boot_ms()
+    while not following():
+        assert clock.boot_ms() - before_ms < 2_100
+    assert looks(counting, clock, following, 300) >= 10, "it is busy again"
+
+
+def test_several_followers_ask_as_often_as_one(table, clock, counting, world):
+    """Also those that opened the table for themselves."""
+    others = [Warehouse("wh", storage=counting, world=world).table("t") for _ in range(4)]
+    followers = [Following(t, clock) for t in (table, *others)]
+    assert len({id(f.lookout) for f in followers}) == 1
+
+    def follow():
+        for follower in followers:
+            follower()
+
+    looks(counting, clock, follow, 60_000)
+    assert looks(counting, clock, follow, 60_000) <= 40
+    table.append([{"id": 1}])
+    seen = set()
+    before_ms = clock.boot_ms()
+    while len(seen) < 5:
+        seen |= {number for number, follower in enumerate(followers) if follower()}
+        assert clock.boot_ms() - before_ms < 3_000
+    assert {f.state.version for f in followers} == {table.state.version}
+
+
+def test_tables_and_clocks_have_lookouts_of_their_own(table, counting, clock, other_process):
+    warehouse = Warehouse("wh", storage=counting, world=table.world)
+    other = warehouse.create_table("other", "id INT", properties=QUIET)
+    assert lookout_of(other) is not lookout_of(table)
+    kept = lookout_of(table)
+    assert lookout_of(table) is kept
+    name = (table.storage.url, table.uuid, id(table.world.clock))
+    assert name in lookout._LOOKOUTS._known
+    del kept
+    assert name not in lookout._LOOKOUTS._known, "nobody follows it"
+
+
+def test_a_child_looks_for_itself(table):
+    kept = lookout_of(table)
+    lookout._LOOKOUTS.renew_in_child()
+    assert lookout_of(table) is not kept
+    assert forks  # renewals are registered there
+
+
+def test_a_look_that_fails_is_told_and_the_next_one_waits(clock, table):
+    looking = Lookout(clock, REMOTE)
+    clock.advance(20)
+
+    def fail():
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        looking.look(table.state, fail)
+    assert looking.wait_ms() == 20
+    assert looking.look(table.state, fail) is table.state, "none is due"
+
+
+def test_only_one_thread_asks_at_a_time(clock, table):
+    looking, state = Lookout(clock, REMOTE), table.state
+    clock.advance(20)
+    asking, go, asked = threading.Event(), threading.Event(), []
+
+    def refresh():
+        asked.append(threading.get_ident())
+        asking.set()
+        assert go.wait(240)
+        return state
+
+    threads = [threading.Thread(target=looking.look, args=(state, refresh)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert asking.wait(240)
+    go.set()
+    for thread in threads:
+        thread.join(240)
+    assert len(asked) == 1

@@ -1,0 +1,148 @@
+"""Budgets of requests on an object store: how many, and how many one after the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from round_trips import RemoteStorage
+from streamhouse_spark.core.paths import checkpoint_hint_key, commit_key
+from streamhouse_spark.errors import CorruptDataError, TableNotFoundError, WarehouseNotFoundError
+from streamhouse_spark.log.commits.record import RECORDS_AHEAD
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.storage.read_ahead import ReadAhead, ReadsMany, at_once
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+PLAIN = {"table.datalake.enabled": "false"}
+
+
+@pytest.fixture
+def remote(memory) -> RemoteStorage:
+    return RemoteStorage(memory)
+
+
+@pytest.fixture
+def wh(memory, world) -> Warehouse:
+    return Warehouse("wh", storage=memory, world=world)
+
+
+def new_process(remote, world) -> Warehouse:
+    return Warehouse("wh", storage=remote, world=world)
+
+
+def grown(table, commits: int) -> TableState:
+    """Commit so often."""
+    for number in range(commits):
+        table.append([{"id": number}])
+    return table.state
+
+
+def known(state: TableState) -> tuple[int, str, dict[int, int], int]:
+    return state.version, state.attempt, state.ends, sum(1 for _ in state.live_segments())
+
+
+@pytest.mark.parametrize("commits", [0, 1, 29, 30, 45, 104, 130])
+def test_a_table_is_opened_in_four_round_trips_whatever_its_age(wh, remote, world, commits):
+    state = grown(wh.create_table("t", "id INT", properties=PLAIN), commits)
+    with remote.measured() as cost:
+        opened = new_process(remote, world).table("t")
+    assert known(opened.state) == known(state)
+    assert cost.depth <= 4, cost
+    assert cost.requests <= 8 + RECORDS_AHEAD, cost
+
+
+def test_a_table_in_a_known_warehouse(wh, remote, world):
+    grown(wh.create_table("t", "id INT", properties=PLAIN), 3)
+    grown(wh.create_table("u", "id INT", properties=PLAIN), 3)
+    process = new_process(remote, world)
+    process.table("t")
+    with remote.measured() as cost:
+        process.table("u")
+    assert cost.depth <= 4, cost
+
+
+def test_a_look_without_news_is_one_request(wh, remote, world):
+    wh.create_table("t", "id INT", properties=PLAIN)
+    table = new_process(remote, world).table("t")
+    with remote.measured() as cost:
+        table.refresh()
+    assert (cost.requests, cost.depth) == (1, 1)
+
+
+@pytest.mark.parametrize(("news", "depth"), [(1, 2), (4, 3), (10, 3), (35, 5), (300, 13)])
+def test_news_are_read_in_few_round_trips(wh, remote, world, news, depth):
+    mine = wh.create_table("t", "id INT", properties=PLAIN)
+    table = new_process(remote, world).table("t")
+    state = grown(mine, news)
+    with remote.measured() as cost:
+        found = table.refresh()
+    assert known(found) == known(state)
+    assert cost.depth <= depth, cost
+    assert cost.requests <= state.version + RECORDS_AHEAD + 2
+
+
+def test_all_tables_are_listed(wh, remote, world):
+    """Databases, and the tables of each, are looked at at the same time; the names of a database are one round trip."""
+    for number in range(9):
+        grown(wh.create_table(f"d{number % 3}.t{number}", "id INT", properties=PLAIN), 2)
+    wh.drop_table("d1.t4")
+    with remote.measured() as cost:
+        found = new_process(remote, world).tables()
+    assert found == wh.tables()
+    assert len(found) == 8
+    assert cost.kinds["list_names"] == 4
+
+
+def test_a_name_that_means_nothing_and_no_warehouse(wh, remote, world):
+    with pytest.raises(WarehouseNotFoundError):
+        new_process(RemoteStorage(MemoryStorage(world)), world).table("t")
+    wh.create_table("t", "id INT", properties=PLAIN)
+    with remote.measured() as cost, pytest.raises(TableNotFoundError):
+        new_process(remote, world).table("other")
+    assert cost.depth >= 1
+
+
+def test_a_name_with_a_long_history(wh, remote, world):
+    for _ in range(5):
+        wh.create_table("t", "id INT", properties=PLAIN)
+        wh.drop_table("t")
+    uuid = wh.create_table("t", "id INT", properties=PLAIN).uuid
+    assert new_process(remote, world).table("t").uuid == uuid
+
+
+def test_without_a_hint_nothing_is_lost(wh, remote, world, memory):
+    table = wh.create_table("t", "id INT", properties=PLAIN)
+    state = grown(table, 104)
+    memory.delete(checkpoint_hint_key(table.uuid))
+    assert known(new_process(remote, world).table("t").state) == known(state)
+
+
+def test_a_missing_record_with_others_behind_it_is_told(wh, remote, world, memory):
+    table = wh.create_table("t", "id INT", properties=PLAIN)
+    grown(table, 10)
+    memory.delete(commit_key(table.uuid, 8))
+    with pytest.raises(CorruptDataError, match="is missing although records follow it"):
+        new_process(remote, world).table("t").refresh()
+
+
+class TestReadAhead:
+    def test_each_object_is_handed_out_once(self, memory, remote):
+        memory.put("a", b"1")
+        ahead = ReadAhead(remote)
+        ahead.expect(["a", "b"])
+        assert ahead.has("a")
+        assert ahead.found_absent("b")
+        memory.put("a", b"2")
+        assert [ahead.read("a"), ahead.read("a")] == [b"1", b"2"]
+
+    def test_a_store_that_reads_one_by_one_is_asked_for_nothing_ahead(self, memory):
+        ahead = ReadAhead(memory)
+        ahead.expect(["a", "b"])
+        assert not ahead.is_useful
+        assert not ahead.has("a")
+
+    def test_work_at_once_keeps_the_order(self, memory, remote):
+        assert isinstance(remote, ReadsMany)
+        assert not isinstance(memory, ReadsMany)
+        for storage in (memory, remote):
+            assert list(at_once(storage, lambda n: n * n, list(range(20)))) == [n * n for n in range(20)]
