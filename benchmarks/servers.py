@@ -90,11 +90,13 @@ def server_appends(bench: Bench) -> Iterator[Figure]:
             log.create(f"one{number}")
         numbers = iter(range(1_000_000))
         one: dict[str, Callable[[], float]] = {
-            who: lambda log=log, name=f"one{place}": log.append(name, next(numbers))
+            who: lambda log=log, name=f"one{place}": _synced(lambda: log.append(name, next(numbers)))
             for place, (who, log) in enumerate(logs.items(), 1)
         }
         append = ours.appender("one0")
-        runs = in_turns({"ours": lambda: append(next(numbers)), **one}, bench.rounds(200, 20), warm_up=20)
+        runs = in_turns(
+            {"ours": lambda: _synced(lambda: append(next(numbers))), **one}, bench.rounds(200, 20), warm_up=20
+        )
         for peer in logs:
             yield time_figure("append of 1,000 rows, acknowledged", runs, peer, note="ours is fsynced")
         for crew, (writers, waits) in enumerate(CREWS):
