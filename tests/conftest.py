@@ -19,6 +19,7 @@ from patient_spark import fill_conf_folder
 from storage.s3_server import S3Server, running_s3_server
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.read.kept_tails import kept_tails
+from streamhouse_spark.storage import race
 
 # Spark starts `python3` of the PATH on workers unless it is told otherwise; that one may lack the package.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -33,12 +34,27 @@ if "SPARK_CONF_DIR" not in os.environ:
     os.environ["SPARK_CONF_DIR"] = tempfile.mkdtemp(prefix="streamhouse-tests-spark-")
     atexit.register(shutil.rmtree, os.environ["SPARK_CONF_DIR"], ignore_errors=True)
     fill_conf_folder(Path(os.environ["SPARK_CONF_DIR"]))
+RACE_ROUNDS = race.ROUNDS
 WITHOUT_PAIMON = bool(os.environ.get("STREAMHOUSE_TEST_WITHOUT_PAIMON"))
 OURS = "STREAMHOUSE_TEST_"
 NO_PAIMON = "needs the extra paimon, which is left out"
 # How long an example takes says how busy the machine is, no more.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_race_a_warehouse() -> Iterator[None]:
+    """Each new warehouse on a test's S3 server is raced for once: the server is the same all the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(race, "ROUNDS", 1)
+        yield
+
+
+@pytest.fixture
+def all_races(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new warehouse is raced for as often as users' are."""
+    monkeypatch.setattr(race, "ROUNDS", RACE_ROUNDS)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

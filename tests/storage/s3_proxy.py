@@ -16,6 +16,7 @@ import http.client
 import http.server
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class Fault(enum.Enum):
     PRECONDITION_BARE = "412 without saying which condition, not forwarded"
     IGNORE_CONDITION = "forwarded without If-None-Match"
     IGNORE_RANGE = "forwarded without Range"
+    CHECK_THEN_WRITE = "forwarded without If-None-Match, some time after a look whether the object is there"
 
 
 _CANNED = {
@@ -153,7 +155,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _forward(self, body: bytes, fault: Fault | None) -> tuple[int, list[tuple[str, str]], bytes]:
         dropped = {"expect", "connection"}
-        if fault is Fault.IGNORE_CONDITION:
+        if fault is Fault.CHECK_THEN_WRITE:
+            if self._is_there():
+                return 412, [], b"<?xml version='1.0'?><Error><Code>PreconditionFailed</Code></Error>"
+            time.sleep(0.2)
+        if fault in (Fault.IGNORE_CONDITION, Fault.CHECK_THEN_WRITE):
             dropped.add("if-none-match")
         if fault is Fault.IGNORE_RANGE:
             dropped.add("range")
@@ -163,6 +169,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             upstream.request(self.command, self.path, body, headers)
             answer = upstream.getresponse()
             return answer.status, answer.getheaders(), answer.read()
+        finally:
+            upstream.close()
+
+    def _is_there(self) -> bool:
+        upstream = http.client.HTTPConnection(self.proxy.server.host, self.proxy.server.port, timeout=240)
+        try:
+            upstream.request("HEAD", self.path, headers={"Authorization": self.headers["Authorization"]})
+            return upstream.getresponse().status == 200
         finally:
             upstream.close()
 

@@ -25,6 +25,7 @@ from streamhouse_spark.errors import (
     StorageError,
     StorageRefusedError,
 )
+from streamhouse_spark.storage.race import RACERS, ROUNDS
 from streamhouse_spark.storage.s3 import client as s3_client
 from streamhouse_spark.storage.s3.byte_ranges import PIECE_BYTES_MAX
 from streamhouse_spark.storage.s3.storage import RETRY_MS_MAX, S3Storage
@@ -307,12 +308,30 @@ def uploads(store: S3Storage) -> list[object]:
     return store._client().run(lambda c: c.send("list_multipart_uploads", Bucket=store._bucket)).get("Uploads", [])
 
 
+@pytest.mark.usefixtures("all_races")
 class TestCheckWritable:
     def test_a_store_without_conditional_writes_is_refused_and_left_clean(self, store, direct, proxy):
         proxy.plan = always(Fault.IGNORE_CONDITION, "PUT")
         with pytest.raises(StorageError, match=r"ignores If-None-Match.*use a store that honours"):
             store.check_writable()
         assert everything(direct) == []
+
+    def test_a_store_that_looks_and_then_writes_is_refused_and_left_clean(self, store, direct, proxy):
+        proxy.plan = always(Fault.CHECK_THEN_WRITE, "PUT")
+        store.put_if_absent("a", b"1")
+        with pytest.raises(ObjectExistsError):  # puts in sequence cannot see it
+            store.put_if_absent("a", b"2")
+        with pytest.raises(StorageError, match=r"does not decide between writers.*use a store that honours"):
+            store.check_writable()
+        assert everything(direct) == ["wh/a"]
+
+    def test_amazons_own_store_is_known_and_not_raced(self, store, proxy, monkeypatch):
+        store.check_writable()
+        raced = proxy.methods.count("PUT")
+        monkeypatch.setattr(s3_client.Client, "is_amazons", True)
+        proxy.plan = lambda _: None
+        store.check_writable()
+        assert (raced, proxy.methods) == (2 + ROUNDS * RACERS, ["GET", "PUT", "PUT", "GET", "DELETE"])
 
     def test_a_store_that_does_not_know_conditional_writes_is_refused(self, store, proxy):
         proxy.plan = always(Fault.NOT_IMPLEMENTED, "PUT")

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.core.forks import new_lock, renew_in_children
@@ -61,6 +62,12 @@ class Client:
         self._api = fsspec.asyn.sync(self._loop, filesystem.set_session)
         self._finalizer = weakref.finalize(self, _close, self._api, self._loop, os.getpid())
         self._finalizer.atexit = False
+
+    @property
+    def is_amazons(self) -> bool:
+        """Tell whether requests go to Amazon S3 itself, wherever the endpoint was set."""
+        host = urlsplit(self._api.meta.endpoint_url).hostname or ""
+        return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
     def run(self, request: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         result: T = fsspec.asyn.sync(self._loop, request, self)

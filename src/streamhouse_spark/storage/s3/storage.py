@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
+from streamhouse_spark.storage.race import race
 from streamhouse_spark.storage.s3.byte_ranges import RangePlan
 from streamhouse_spark.storage.s3.client import CLIENTS, Client, failures
 from streamhouse_spark.storage.s3.settings import S3Settings
@@ -164,7 +165,10 @@ class S3Storage:
         return nullcontext()
 
     def check_writable(self) -> None:
-        """Try reading, put-if-absent, read-after-write and deleting on an object of its own, which it removes."""
+        """Try reading, put-if-absent, read-after-write and deleting on objects of its own, which it removes.
+
+        Puts race as well where the store is not Amazon's, which is known to decide between them.
+        """
         key = f"{_TEMPORARY}probe-{self._world.ids.new_uuid()}"
         try:
             self._probe(key)
@@ -175,6 +179,8 @@ class S3Storage:
                 error.add_note(f"the probe object remains: {second}")
             raise
         self.delete(key)
+        if not self._client().is_amazons:
+            race(self, key)
 
     # -- internals ------------------------------------------------------------------------------------------------
 
