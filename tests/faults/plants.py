@@ -104,7 +104,8 @@ def exists_means_that_another_won() -> Iterator[None]:
 
     read = CommitLog._read_forward
     with patched(
-        (CommitLog, "_put", put), (CommitLog, "_read_forward", lambda self, state, _own: read(self, state, {}))
+        (CommitLog, "_put", put),
+        (CommitLog, "_read_forward", lambda self, state, _own, ahead: read(self, state, {}, ahead)),
     ):
         yield
 
@@ -125,7 +126,7 @@ def error_of_a_put_means_that_it_was_done() -> Iterator[None]:
 def late_landing_of_an_attempt_is_not_recognised() -> Iterator[None]:
     original = CommitLog._read_forward
 
-    with patched((CommitLog, "_read_forward", lambda self, state, _own: original(self, state, {}))):
+    with patched((CommitLog, "_read_forward", lambda self, state, _own, ahead: original(self, state, {}, ahead))):
         yield
 
 
