@@ -87,6 +87,10 @@ bench-plots: $(VENV)/bench.stamp ## pictures and tables of the results that runs
 bench-spark: java $(VENV_SPARK41)/bench.stamp ## SQL and streams beside the runtimes of Iceberg and Delta (fetched by Maven)
 	$(VENV_SPARK41)/bin/python -m benchmarks iceberg-queries iceberg-first-query sinks remote-lake $(ARGS)
 
+.PHONY: bench-servers
+bench-servers: java $(VENV)/bench.stamp ## the log and tables by key beside Kafka and Fluss, started on loopback (fetched by Maven; needs a JDK)
+	$(BIN)/python -m benchmarks server-appends server-bulk server-keyed server-start $(ARGS)
+
 # Pairs of crashes are the longest part. One scenario of them, in pieces that can be gone on with (see --help):
 #   cd tests && ../.venv/bin/python -m soak pairs --scenario 'overwrite and tier' --from 0 --to 20 --every 7
 .PHONY: soak

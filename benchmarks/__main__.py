@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from benchmarks.remote_lake import remote_lake
 from benchmarks.results import keep, this_machine
 from benchmarks.runtimes import iceberg_first_query, iceberg_queries, sinks
 from benchmarks.segments import segments_compression
+from benchmarks.servers import server_appends, server_bulk, server_keyed, server_start
 from benchmarks.spark import spark_read, spark_sink
 from benchmarks.writers import many_upserters, many_writers
 
@@ -65,11 +67,19 @@ RUNTIMES: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "remote-lake": remote_lake,
 }
 """Those that need PySpark 4.1 and fetch other formats' runtimes: `make bench-spark` names them."""
+SERVERS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
+    "server-appends": server_appends,
+    "server-bulk": server_bulk,
+    "server-keyed": server_keyed,
+    "server-start": server_start,
+}
+"""Those that start Kafka and Fluss, which Maven fetches: `make bench-servers` names them."""
+ALL = BENCHMARKS | RUNTIMES | SERVERS
 ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("names", nargs=-1, type=click.Choice(sorted(BENCHMARKS | RUNTIMES)))
+@click.argument("names", nargs=-1, type=click.Choice(sorted(ALL)))
 @click.option("--quick", is_flag=True, help="A tenth of the data and few rounds: shows that it runs, not how fast.")
 @click.option(
     "--output", type=click.Choice(["text", "json", "markdown"]), default="text", help="json: one object a line."
@@ -82,8 +92,10 @@ def main(names: tuple[str, ...], *, quick: bool, output: str, kept_as: str | Non
     """Measure streamhouse-spark beside its peers, in turns, on the same data.
 
     NAMES are benchmarks; without any, all run but those that fetch the runtimes of Iceberg and Delta
-    (iceberg-queries, iceberg-first-query, sinks), which need PySpark 4.1.
+    (iceberg-queries, iceberg-first-query, sinks), which need PySpark 4.1, and those that fetch and start Kafka and
+    Fluss (server-appends, server-bulk, server-keyed, server-start).
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, and files are removed
     base = scratch or ARTIFACTS
     base.mkdir(parents=True, exist_ok=True)
     if output in HEADS:
@@ -95,7 +107,7 @@ def main(names: tuple[str, ...], *, quick: bool, output: str, kept_as: str | Non
     try:
         for name in names or BENCHMARKS:
             (directory / name).mkdir()
-            for figure in (BENCHMARKS | RUNTIMES)[name](Bench(directory / name, ARTIFACTS / "data", quick)):
+            for figure in ALL[name](Bench(directory / name, ARTIFACTS / "data", quick)):
                 figures.append(figure)
                 click.echo(LINES[output](figure))
                 sys.stdout.flush()

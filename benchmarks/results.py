@@ -21,7 +21,10 @@ from typing import Any
 from benchmarks.measure import Figure
 
 FOLDER = Path(__file__).parent / "results"
-PACKAGES = ("pyarrow", "pyspark", "pyiceberg", "pypaimon", "pypaimon-rust", "deltalake", "duckdb", "lmdb", "numpy")
+PACKAGES = (
+    *("pyarrow", "pyspark", "pyiceberg", "pypaimon", "pypaimon-rust", "deltalake", "duckdb", "lmdb", "numpy"),
+    "confluent-kafka",
+)
 
 
 @dataclass(frozen=True, slots=True)
