@@ -7,12 +7,15 @@ for at once they take one. On a local disk there is nothing to win, so nothing i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.base import Storage
 
+WINDOW: Final = 42
+"""An opener asks for so many records together with a checkpoint: they are all that follow it, and one more, which shows
+that none is missing."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -37,8 +40,10 @@ class ReadAhead:
     once; later reads ask again.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, window: int = WINDOW) -> None:
+        """``window`` is how many objects of a chain are asked for at once at most: each is a request that is paid."""
         self._storage = storage
+        self.window = window
         self._many = storage if isinstance(storage, ReadsMany) else None
         self._found: dict[str, bytes | None] = {}
 

@@ -35,7 +35,7 @@ from streamhouse_spark.log.lifecycle.home import Home
 from streamhouse_spark.log.lifecycle.renaming import free, is_named, rename, undrop
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.open import storage_for
-from streamhouse_spark.storage.read_ahead import at_once
+from streamhouse_spark.storage.read_ahead import WINDOW, at_once
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.views import TableView, open_view
 from streamhouse_spark.warehouse.creation import create_action, put_first_record
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _NAME_RACES_MAX = 20
+_LISTED_AHEAD = 6  # records of each listed table that are asked for at once: each is paid
 
 
 @checks_arguments(names=("name", "old", "new", "to", "lake", "database"))
@@ -182,7 +183,7 @@ class Warehouse:
     def _is_there(self, path: TablePath, pointer: names.NamePointer | None) -> bool:
         """Tell whether the pointer means a table. One that cannot be opened is there: it must not hide the others."""
         try:
-            return pointer is None or (pointer.uuid is not None and self._open(path, pointer.uuid) is not None)
+            return pointer is None or self._open(path, str(pointer.uuid), _LISTED_AHEAD) is not None
         except StreamhouseError as error:
             logger.warning("table %s cannot be opened: %s", path, error)
             return True
@@ -227,10 +228,9 @@ class Warehouse:
                 raise TableExistsError(
                     f"table {path} exists in {self.url}; drop it first, or say if_not_exists=True to use it as it is",
                 )
-            uuid = self._world.ids.new_uuid()
+            uuid, attempt = self._world.ids.new_uuid(), self._world.ids.new_uuid()
             placed = _placed(create, path, uuid, taken=pointer.number > 0)
-            record = Record(1, uuid, self._world.ids.new_uuid(), self._storage.now_ms(), (placed,))
-            put_first_record(self._storage, record)
+            put_first_record(self._storage, Record(1, uuid, attempt, self._storage.now_ms(), (placed,)))
             if names.point(self._storage, path, pointer, uuid, self._world):
                 self._keep_database(path)
                 return self._named(path, uuid)
@@ -276,8 +276,7 @@ class Warehouse:
 
     def table(self, name: str) -> Table:
         """Open a table. Raises `TableNotFoundError` naming the nearest one; `InvalidNameError` for a suffix."""
-        parsed = parse_table_name(name)
-        path = parsed.require_table("open as a table")
+        path = parse_table_name(name).require_table("open as a table")
         if (table := self._find(path)) is None:
             raise self._not_found(path)
         return table
@@ -417,12 +416,13 @@ class Warehouse:
             raise self._not_found(path)
         return found
 
-    def _unread(self, path: TablePath, uuid: str) -> Table:
+    def _unread(self, path: TablePath, uuid: str, records_ahead: int = WINDOW) -> Table:
         """Return a table whose state is read on first use."""
-        return Table(self._storage, self._settings, path, CommitLog(self._storage, uuid, self._world), self._world)
+        log = CommitLog(self._storage, uuid, self._world, records_ahead=records_ahead)
+        return Table(self._storage, self._settings, path, log, self._world)
 
-    def _open(self, path: TablePath, uuid: str) -> Table | None:
-        table = self._unread(path, uuid)
+    def _open(self, path: TablePath, uuid: str, records_ahead: int = WINDOW) -> Table | None:
+        table = self._unread(path, uuid, records_ahead)
         try:
             return table if is_named(table.log.refresh(), path) else None
         except TableNotFoundError:  # dropped so long ago that its files are gone

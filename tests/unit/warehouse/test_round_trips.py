@@ -7,10 +7,9 @@ import pytest
 from round_trips import RemoteStorage
 from streamhouse_spark.core.paths import checkpoint_hint_key, commit_key
 from streamhouse_spark.errors import CorruptDataError, TableNotFoundError, WarehouseNotFoundError
-from streamhouse_spark.log.commits.record import RECORDS_AHEAD
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.read_ahead import ReadAhead, ReadsMany, at_once
+from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead, ReadsMany, at_once
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PLAIN = {"table.datalake.enabled": "false"}
@@ -48,7 +47,7 @@ def test_a_table_is_opened_in_four_round_trips_whatever_its_age(wh, remote, worl
         opened = new_process(remote, world).table("t")
     assert known(opened.state) == known(state)
     assert cost.depth <= 4, cost
-    assert cost.requests <= 8 + RECORDS_AHEAD, cost
+    assert cost.requests <= 8 + WINDOW, cost
 
 
 def test_a_table_in_a_known_warehouse(wh, remote, world):
@@ -78,7 +77,7 @@ def test_news_are_read_in_few_round_trips(wh, remote, world, news, depth):
         found = table.refresh()
     assert known(found) == known(state)
     assert cost.depth <= depth, cost
-    assert cost.requests <= state.version + RECORDS_AHEAD + 2
+    assert cost.requests <= state.version + WINDOW + 2
 
 
 def test_all_tables_are_listed(wh, remote, world):
@@ -91,6 +90,7 @@ def test_all_tables_are_listed(wh, remote, world):
     assert found == wh.tables()
     assert len(found) == 8
     assert cost.kinds["list_names"] == 4
+    assert cost.requests <= 12 + 9 * (3 + 10), "few records of each table are asked for ahead"
 
 
 def test_a_name_that_means_nothing_and_no_warehouse(wh, remote, world):

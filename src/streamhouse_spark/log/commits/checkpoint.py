@@ -26,7 +26,6 @@ from streamhouse_spark.core.paths import (
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.log.commits.actions import Payload
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
-from streamhouse_spark.log.commits.record import RECORDS_AHEAD
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
 from streamhouse_spark.storage.base import Storage
@@ -144,7 +143,7 @@ def find_checkpoint(
     hinted = _hinted_number(storage, table_uuid)
     if ahead is not None and ahead.is_useful:
         first = (hinted or 0) + 1
-        records = [commit_key(table_uuid, first + step) for step in range(RECORDS_AHEAD)]
+        records = [commit_key(table_uuid, first + step) for step in range(ahead.window)]
         ahead.expect([*([checkpoint_key(table_uuid, hinted)] if hinted else []), *records])
         if hinted is None and at_least <= 1 and ahead.found_absent(records[-1]) and not ahead.found_absent(records[0]):
             return None, []

@@ -47,7 +47,7 @@ from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for, re
 from streamhouse_spark.log.commits.transaction_outcome import known_transaction, require_live
 from streamhouse_spark.log.commits.waiting import Calls, Committed, Plan, Waiting, told
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import ReadAhead
+from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
 from streamhouse_spark.storage.slots import Holder, Slot, Taken, fill
 
 logger = logging.getLogger(__name__)
@@ -61,8 +61,10 @@ FAILURES_MAX = 5
 class CommitLog:
     """One process's view of a table's log. Safe for use by several threads; `state` never goes back."""
 
-    def __init__(self, storage: Storage, table_uuid: str, world: World) -> None:
+    def __init__(self, storage: Storage, table_uuid: str, world: World, *, records_ahead: int = WINDOW) -> None:
+        """``records_ahead`` bounds the records that are asked for at once, where the store can read several."""
         self._storage = storage
+        self._records_ahead = records_ahead
         self._table_uuid = table_uuid
         self._world = world
         self._state: TableState | None = None
@@ -120,7 +122,7 @@ class CommitLog:
                 raise DifferentHistoryError(self._severed)
             for _ in range(FAILURES_MAX):
                 opening = self._state is None
-                ahead = ReadAhead(self._storage)
+                ahead = ReadAhead(self._storage, self._records_ahead)
                 start = self._state or self._opened(ahead)
                 read_from = start.version + 1 if start is not None else 1
                 own: dict[str, Committed] = {}

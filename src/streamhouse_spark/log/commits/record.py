@@ -25,9 +25,6 @@ RECORD_BYTES_MAX = 256 << 10
 """Bytes of one attempt's record without a manifest. Records of several have none: their bytes are bounded otherwise."""
 _HEAD_BYTES = 512
 """Bytes that a record's first line and its number, table and attempt fit into."""
-RECORDS_AHEAD = 42
-"""Records that are asked for at once. An opener asks for them together with a checkpoint: they are all that follow it,
-and one more, which shows that none is missing."""
 GROUP_VERSION = 2
 """Format version of records with several attempts: a reader that knows none of them would forget transactions."""
 
@@ -192,7 +189,7 @@ def records_from(ahead: ReadAhead, table_uuid: str, number: int) -> Iterator[Rec
     while True:
         if not ahead.has(commit_key(table_uuid, number)):
             ahead.expect(commit_key(table_uuid, number + step) for step in range(window))
-            window = min(2 * window + 2, RECORDS_AHEAD)
+            window = min(2 * window + 2, ahead.window)
         try:
             record, _ = read_record(ahead.storage, table_uuid, number, ahead)
         except ObjectNotFoundError:
