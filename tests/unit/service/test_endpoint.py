@@ -17,6 +17,7 @@ import streamhouse_spark as sh
 from streamhouse_spark.errors import InvalidOptionError, StorageError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.service.endpoint import STUCK_MS, parsed_address, serving
+from streamhouse_spark.service.known_tables import KnownTables
 from streamhouse_spark.service.tiering_service import Service, ServiceHealth, TableStatus
 from streamhouse_spark.storage.requests import METER, Requests
 from streamhouse_spark.warehouse.connection import Connection
@@ -130,11 +131,11 @@ def test_a_service_that_cannot_list_says_so(warehouse_path, monkeypatch):
     warehouse.create_table("t", "id INT")
     service = service_of(warehouse_path, warehouse)
 
-    def fail(_: Service):
+    def fail(_: KnownTables):
         raise StorageError("the store went away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Service, "_all_names", fail)
+        patched.setattr(KnownTables, "_listed", fail)
         patched.setattr("streamhouse_spark.service.tiering_service.LISTING_MS", 0)
         with running(service):
             wait_for(lambda: service.health().listing_error, "the error")
