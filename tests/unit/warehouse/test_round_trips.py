@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from round_trips import RemoteStorage
@@ -123,6 +126,70 @@ def test_a_missing_record_with_others_behind_it_is_told(wh, remote, world, memor
     memory.delete(commit_key(table.uuid, 8))
     with pytest.raises(CorruptDataError, match="is missing although records follow it"):
         new_process(remote, world).table("t").refresh()
+
+
+class TestDepth:
+    """The count itself: work in threads is as deep as its caller waits for it."""
+
+    @pytest.fixture
+    def look(self, memory, remote):
+        memory.put("a", b"1")
+        return lambda _: remote.read("a")
+
+    def test_one_after_the_other(self, remote, look):
+        with remote.measured() as cost:
+            list(map(look, range(3)))
+        assert (cost.requests, cost.depth) == (3, 3)
+
+    @pytest.mark.parametrize(("threads", "depth"), [(1, 8), (3, 3), (4, 2), (8, 1)])
+    def test_work_of_few_threads_waits_for_its_turn(self, remote, look, threads, depth):
+        with remote.measured() as cost, ThreadPoolExecutor(threads) as pool:
+            assert list(pool.map(look, range(8))) == [b"1"] * 8
+        assert (cost.requests, cost.depth) == (8, depth)
+
+    def test_pools_one_after_the_other(self, remote, look):
+        """Each pool has threads of its own, whose round trips follow those of the pool before."""
+        with remote.measured() as cost:
+            look(0)
+            for _ in range(3):
+                with ThreadPoolExecutor(2) as pool:
+                    list(pool.map(look, range(2)))
+        assert cost.depth == 4
+
+    def test_a_pool_in_a_pool(self, remote, look):
+        def outer(_: int) -> None:
+            look(0)
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(look, range(4)))
+
+        with remote.measured() as cost, ThreadPoolExecutor(2) as pool:
+            list(pool.map(outer, range(2)))
+        assert (cost.requests, cost.depth) == (10, 3)
+
+    def test_work_that_nobody_waited_for_is_no_round_trip_before_it_ends(self, remote, look):
+        with remote.measured() as cost, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(look, 0)
+            look(0)
+            look(0)
+            waiting.result()
+            look(0)
+        assert (cost.requests, cost.depth) == (4, 3)
+
+    def test_a_thread(self, remote, look):
+        with remote.measured() as cost:
+            look(0)
+            thread = threading.Thread(target=look, args=(0,))
+            thread.start()
+            look(0)
+            thread.join()
+        assert (cost.requests, cost.depth) == (3, 2)
+
+    def test_many_at_once_and_ranges_of_one_object(self, remote):
+        remote.put("a", bytes(1 << 20))
+        with remote.measured() as cost:
+            remote.read_many(["a", "b"])
+            remote.read_ranges("a", [(0, 4), (8, 16), (1 << 19, 1 << 20)])
+        assert (cost.requests, cost.depth) == (4, 2)
 
 
 class TestReadAhead:
