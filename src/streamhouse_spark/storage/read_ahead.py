@@ -70,6 +70,10 @@ class ReadAhead:
         """Tell whether the object was asked for and is not there. False if it was not asked for."""
         return key in self._found and self._found[key] is None
 
+    def found(self, key: str) -> bytes | None:
+        """Return an object that was asked for, and keep it; None for an absent one."""
+        return self._found.get(key)
+
     def read(self, key: str) -> bytes:
         """Return the object. Raises `ObjectNotFoundError`."""
         if key not in self._found:
