@@ -24,28 +24,43 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 class PythonCalls {
   static final String SOURCE = "streamhouse";
   private static final long KEPT_CHARACTERS_MAX = 4 << 20;
+  private static volatile Thread beginning;
 
   private final Map<String, String> settings;
-  private final Kept<Answer> answers = new Kept<>(KEPT_CHARACTERS_MAX);
+  private final Kept<Grounds> answers = new Kept<>(KEPT_CHARACTERS_MAX);
   private final Kept<PythonWork> work = new Kept<>(KEPT_CHARACTERS_MAX);
-
-  private static final class Answer {
-    final JsonNode json;
-    final Grounds grounds;
-
-    Answer(JsonNode json, Grounds grounds) {
-      this.json = json;
-      this.grounds = grounds;
-    }
-  }
+  /** Whether Spark looks for the data source: where its Python has no such module, it says so in its own words. */
+  private volatile boolean looksUp;
 
   PythonCalls(Map<String, String> settings) {
     this.settings = new HashMap<>(settings);
   }
 
+  /**
+   * Has Spark start the worker of calls, and that load modules, while the caller goes on. Where this fails, the first
+   * call does too, and tells why.
+   */
+  void begin() {
+    Thread thread = new Thread(() -> this.ask("begin", JsonTree.object()), "streamhouse-begin");
+    thread.setDaemon(true);
+    thread.setUncaughtExceptionHandler((failed, error) -> {});
+    beginning = thread;
+    thread.start();
+  }
+
+  /** Waits for the worker that is being started: Spark would start another for a call beside it. */
+  static void awaitBeginning() {
+    Thread thread = beginning;
+    try {
+      if (thread != null && thread != Thread.currentThread()) thread.join();
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
+    }
+  }
+
   /** The package's own data source. */
   PythonDataSourceV2 source() {
-    PythonDataSourceV2 source = new PythonDataSourceV2();
+    PythonDataSourceV2 source = looksUp ? new PythonDataSourceV2() : new OwnSource();
     source.setShortName(SOURCE);
     return source;
   }
@@ -74,20 +89,27 @@ class PythonCalls {
   JsonNode ask(String operation, ObjectNode arguments, String... handled) {
     String given = arguments.toString();
     String call = operation + given;
-    Answer kept = answers.find(call);
-    if (kept != null && kept.grounds.hold()) return kept.json;
+    Grounds kept = answers.find(call);
+    if (kept != null && kept.hold()) return kept.answer;
     long sinceNs = System.nanoTime();
     String text = reply(operation, given);
     JsonNode answer = answer(text, handled);
     Grounds grounds = Grounds.of(answer, sinceNs);
-    if (grounds != null) answers.keep(call, new Answer(answer, grounds), text.length());
+    if (grounds != null) answers.keep(call, grounds, text.length());
     return answer;
   }
 
   /** Python's reply as text, in the one call of it here. */
   String reply(String operation, String arguments) {
     CaseInsensitiveStringMap all = new CaseInsensitiveStringMap(options(call(operation, arguments)));
-    return source().inferSchema(all).fields()[0].metadata().getString("json");
+    awaitBeginning();
+    try {
+      return source().inferSchema(all).fields()[0].metadata().getString("json");
+    } catch (Exception | LinkageError error) {
+      if (looksUp || !OwnSource.isMissing(error)) throw error;
+      looksUp = true;
+      return reply(operation, arguments);
+    }
   }
 
   /** The partitions and the reader of a plan that Python made, by its text: Spark asks Python for them. */
