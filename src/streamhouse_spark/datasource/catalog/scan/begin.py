@@ -1,4 +1,4 @@
-"""The call with which a session begins: the planner loads what the first query needs, before there is one."""
+"""The calls with which a session begins: the planner loads what the first query needs, before there is one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ import streamhouse_spark.datasource.catalog.scan.scan  # noqa: F401 - it is load
 from streamhouse_spark.warehouse.connection import Connection
 
 
-def begin(_connection: Connection, _args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Load the modules of reads, those of the default lake included. Nothing of the warehouse is read."""
-    with suppress(ModuleNotFoundError):  # the lake's library: a table that has such a lake says so
-        import streamhouse_spark.lake.iceberg.table  # noqa: F401
+def begin(_connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Load the modules of a part of reads: ``reads`` are those of every query, ``lakes`` those of the default lake.
+
+    A query that is there already has its table loaded between the two. Nothing of the warehouse is read.
+    """
+    if args["part"] == "lakes":
+        with suppress(ModuleNotFoundError):  # a table that has such a lake tells which library is missing
+            import streamhouse_spark.lake.iceberg.table  # noqa: F401
     return {}

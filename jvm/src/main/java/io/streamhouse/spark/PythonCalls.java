@@ -5,6 +5,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.concurrent.locks.ReentrantLock;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.Batch;
@@ -24,6 +25,10 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 class PythonCalls {
   static final String SOURCE = "streamhouse";
   private static final long KEPT_CHARACTERS_MAX = 4 << 20;
+
+  /** While the worker begins, calls take turns: Spark would start another worker for a call beside it. */
+  static final ReentrantLock TURN = new ReentrantLock(true);
+
   private static volatile Thread beginning;
 
   private final Map<String, String> settings;
@@ -40,22 +45,17 @@ class PythonCalls {
    * Has Spark start the worker of calls, and that load modules, while the caller goes on. Where this fails, the first
    * call does too, and tells why.
    */
-  void begin() {
-    Thread thread = new Thread(() -> this.ask("begin", JsonTree.object()), "streamhouse-begin");
+  Thread begin() {
+    Thread thread = new Thread(() -> parts("reads", "lakes"), "streamhouse-begin");
     thread.setDaemon(true);
     thread.setUncaughtExceptionHandler((failed, error) -> {});
     beginning = thread;
     thread.start();
+    return thread;
   }
 
-  /** Waits for the worker that is being started: Spark would start another for a call beside it. */
-  static void awaitBeginning() {
-    Thread thread = beginning;
-    try {
-      if (thread != null && thread != Thread.currentThread()) thread.join();
-    } catch (InterruptedException error) {
-      Thread.currentThread().interrupt();
-    }
+  private void parts(String... parts) {
+    for (String part : parts) this.ask("begin", JsonTree.object().put("part", part));
   }
 
   /** The package's own data source. */
@@ -99,16 +99,26 @@ class PythonCalls {
     return answer;
   }
 
-  /** Python's reply as text, in the one call of it here. */
+  /** Python's reply as text. */
   String reply(String operation, String arguments) {
     CaseInsensitiveStringMap all = new CaseInsensitiveStringMap(options(call(operation, arguments)));
-    awaitBeginning();
+    if (beginning == null || !beginning.isAlive()) return reply(all);
+    TURN.lock();
+    try {
+      return reply(all);
+    } finally {
+      TURN.unlock();
+    }
+  }
+
+  /** The one call of Python here. */
+  String reply(CaseInsensitiveStringMap all) {
     try {
       return source().inferSchema(all).fields()[0].metadata().getString("json");
     } catch (Exception | LinkageError error) {
       if (looksUp || !OwnSource.isMissing(error)) throw error;
       looksUp = true;
-      return reply(operation, arguments);
+      return reply(all);
     }
   }
 
