@@ -14,6 +14,7 @@ from streamhouse_spark.log.commits.opening import LEAP_AFTER
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.read_ahead import FIRST, WINDOW, ReadAhead, ReadsMany, at_once
+from streamhouse_spark.warehouse.opened_tables import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PLAIN = {"table.datalake.enabled": "false"}
@@ -144,6 +145,9 @@ def test_a_listing_is_as_deep_for_many_tables_as_for_one(wh, remote, world, comm
             grown(wh.create_table(f"t{number}", "id INT", properties=PLAIN), commits)
         with remote.measured() as cost:
             assert len(new_process(remote, world).tables()) == last
+        with remote.measured() as opened:
+            assert len(open_all(new_process(remote, world)).tables) == last
+        assert (opened.depth, opened.requests) == (cost.depth, cost.requests)
         depths.append(cost.depth)
         requests.append(cost.requests)
     assert depths[0] == depths[1] <= 6
