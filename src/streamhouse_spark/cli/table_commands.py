@@ -21,7 +21,7 @@ from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.defaults import SqlText
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.opened_tables import open_listed
+from streamhouse_spark.warehouse.opened_tables import open_all
 
 _LISTED = pa.schema([
     ("table", pa.string()),
@@ -56,7 +56,7 @@ def ls(session: Session, database: str | None, *, dropped: bool) -> None:
     if dropped:
         list_dropped(session, database)
         return
-    opened = open_listed(warehouse.table, warehouse.tables(database))
+    opened = open_all(warehouse, database)
     rows = [*opened.each(_listed), *({"table": name} for name in opened.failed)]
     session.output.rows(pa.Table.from_pylist(sorted(rows, key=lambda row: str(row["table"])), schema=_LISTED))
     fail_for(opened)

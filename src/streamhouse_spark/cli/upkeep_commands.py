@@ -21,7 +21,7 @@ from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.table.maintain import MaintainReport
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.opened_tables import OpenedTables, open_listed, open_named
+from streamhouse_spark.warehouse.opened_tables import OpenedTables, open_all, open_named
 
 _MAINTAINED: Final = pa.schema([
     ("table", pa.string()),
@@ -41,7 +41,7 @@ _LEVELS: Final = {"ok": ("ok", "green"), "warn": ("warning", "yellow"), "fail": 
 def chosen_tables(session: Session, names: Sequence[str]) -> OpenedTables:
     """Return the named tables, or all of the warehouse."""
     warehouse = session.warehouse
-    return open_named(warehouse.table, names) if names else open_listed(warehouse.table, warehouse.tables())
+    return open_named(warehouse.table, names) if names else open_all(warehouse)
 
 
 @click.command(

@@ -50,10 +50,15 @@ class FilesAhead:
         self._settings = settings
         self._inside = StorageFiles(storage)
         self._many = storage if isinstance(storage, ReadsMany) else None
-        self._sizes: dict[str, int] = {}
+        self._large: dict[str, int] = {}
+        self._small: dict[str, int] = {}
         if self._many is not None:
-            self._sizes = {at: size for at, size in _sizes_of(splits) if self._inside.holds(at)}
-        self._ahead = OrderedDict((at, size) for at, size in self._sizes.items() if size <= SMALL_BYTES_MAX)
+            chosen = list(splits)
+            sizes = {at: size for at, size in _sizes_of(chosen) if self._inside.holds(at)}
+            self._large = {at: size for at, size in sizes.items() if size > SMALL_BYTES_MAX}
+            deletes = {at: _DELETES_BYTES for s in chosen for at in s.position_deletes if self._inside.holds(at)}
+            self._small = {at: size for at, size in sizes.items() if size <= SMALL_BYTES_MAX} | deletes
+        self._ahead = OrderedDict(self._small)
         """Small files that were not fetched yet, in the order in which they will be asked for."""
         self._held: OrderedDict[str, bytes | None] = OrderedDict()
         self._window = first
@@ -66,11 +71,10 @@ class FilesAhead:
                 self._fetch(next(iter(self._ahead)))
 
     def open_input(self, location: str) -> pa.NativeFile:
-        size_bytes = self._sizes.get(location)
-        if size_bytes is None:
+        if location in self._large:
+            return self._inside.open_sized(location, self._large[location])
+        if location not in self._small:
             return self._around(location).open_input(location)
-        if size_bytes > SMALL_BYTES_MAX:
-            return self._inside.open_sized(location, size_bytes)
         data = self._whole(location)
         if data is None:
             raise ObjectNotFoundError(f"{self._storage.url}/{self._inside.key_of(location)} does not exist")
@@ -94,7 +98,7 @@ class FilesAhead:
     def _fetch(self, location: str) -> None:
         """Fetch a small file with others that will be asked for, and forget those of the window before the last."""
         assert self._many is not None
-        wanted, size_bytes = [location], self._sizes[location]
+        wanted, size_bytes = [location], self._small[location]
         self._ahead.pop(location, None)
         while self._ahead and len(wanted) < self._window:
             following, following_bytes = next(iter(self._ahead.items()))
@@ -112,10 +116,9 @@ class FilesAhead:
 
 
 def _sizes_of(splits: Iterable[LakeSplit]) -> Iterator[tuple[str, int]]:
-    """Return the files of splits with their sizes. That of a file which is read in parts is not known here."""
+    """Return the data files of splits with their sizes. That of a file which is read in parts is not known here."""
     for split in splits:
         if split.merge is not None:
             yield from ((file.location, file.size_bytes) for file in split.merge.files)
         elif split.row_groups is None:
             yield split.location, split.size_bytes
-        yield from ((deletes, _DELETES_BYTES) for deletes in split.position_deletes)

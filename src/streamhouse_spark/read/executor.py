@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +14,7 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.file_access import FilesAhead
+from streamhouse_spark.lake.file_access import WINDOW_FILES, FilesAhead
 from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
 from streamhouse_spark.lake.parquet.merge_on_read import read_whole
@@ -46,6 +47,8 @@ from streamhouse_spark.storage.read_ahead import ReadsMany, at_once
 
 logger = logging.getLogger(__name__)
 
+_FILES_FIRST: Final = 4
+"""A reader of batches may stop after a few rows."""
 _HOLDS_LAKE = (LakePiece, KeyedPiece)
 
 
@@ -72,7 +75,7 @@ def read_batches(
 
 def read_tables(table: TableHandle, plan: ReadPlan, *, filter: pc.Expression | None = None) -> Iterator[pa.Table]:
     """Read all pieces into tables of the plan's columns, those of lake files side by side. Raises as `read_batches`."""
-    reader = PieceReader(table, plan, filter=filter)
+    reader = PieceReader(table, plan, filter=filter, files_first=WINDOW_FILES)
     if isinstance(table.storage, ReadsMany):  # the log's pieces wait for the store too
         reader.fetch_first()
         yield from in_parallel(reader.table, plan.pieces, threads_max=THREADS_MAX)
@@ -107,7 +110,9 @@ class PieceReader:
         *,
         filter: pc.Expression | None = None,
         fail_on_data_loss: bool = True,
+        files_first: int = _FILES_FIRST,
     ) -> None:
+        """Small lake files are fetched in growing windows, which begin with ``files_first`` files."""
         self._table = table
         self._plan = plan
         self._metadata = metadata
@@ -117,7 +122,7 @@ class PieceReader:
         self._records = InlineRecords(table.storage, plan.table_uuid)
         self._records.expect(s for piece in plan.pieces if isinstance(piece, LogPiece) for s in piece.split.segments)
         splits = (p.split if isinstance(p, LakePiece) else p.lake for p in plan.pieces if isinstance(p, _HOLDS_LAKE))
-        self._lake = FilesAhead(table.storage, table.settings, (split for split in splits if split is not None))
+        self._lake = FilesAhead(table.storage, table.settings, (s for s in splits if s is not None), first=files_first)
 
     def fetch_first(self) -> None:
         """Read the changes, and begin to fetch everything else, at the same time."""

@@ -6,7 +6,7 @@ for at once they take one. On a local disk there is nothing to win, so nothing i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
@@ -17,7 +17,7 @@ WINDOW: Final = 42
 """So many records are asked for at once: those that may follow a checkpoint, and one more, which shows that none is
 missing."""
 FIRST: Final = 8
-"""Records that an opener asks for together with a checkpoint, before the others: most tables are young, or have few."""
+"""Records that are asked for together with a checkpoint, before the others: many tables have few."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -35,6 +35,15 @@ def at_once(storage: Storage, work: Callable[[T], R], items: Sequence[T]) -> Ite
     return in_parallel(work, items, threads_max=THREADS_MAX) if isinstance(storage, ReadsMany) else map(work, items)
 
 
+def expect_together(storage: Storage, wanted: Sequence[tuple[ReadAhead, Sequence[str]]]) -> None:
+    """Read the objects that several readers are about to read, at the same time."""
+    keys = [key for _, of_one in wanted for key in of_one]
+    if keys and isinstance(storage, ReadsMany):
+        found = iter(storage.read_many(keys))
+        for ahead, of_one in wanted:
+            ahead.hold({key: next(found) for key in of_one})
+
+
 class ReadAhead:
     """The objects of one store that a caller is about to read. For one thread, and for one look at the store.
 
@@ -42,10 +51,10 @@ class ReadAhead:
     once; later reads ask again.
     """
 
-    def __init__(self, storage: Storage, window: int = WINDOW) -> None:
-        """``window`` is how many objects of a chain are asked for at once at most: each is a request that is paid."""
+    def __init__(self, storage: Storage, first: int = FIRST) -> None:
+        """An opener asks for the ``first`` records of a log together with its checkpoint."""
         self._storage = storage
-        self.window = window
+        self.first = first
         self._many = storage if isinstance(storage, ReadsMany) else None
         self._found: dict[str, bytes | None] = {}
         self._joined: list[str] = []
@@ -67,6 +76,10 @@ class ReadAhead:
         if len(wanted) > 1:
             self._found |= zip(wanted, self._many.read_many(wanted), strict=True)
             self._joined = []
+
+    def hold(self, found: Mapping[str, bytes | None]) -> None:
+        """Take over objects that were read for this reader; None stands for an absent one."""
+        self._found |= found
 
     def join(self, keys: Iterable[str]) -> None:
         """Read these objects with the next ones that are expected."""

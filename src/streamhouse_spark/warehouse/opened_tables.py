@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from streamhouse_spark.core.paths import parse_database
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.log.lifecycle.names import first_listing
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.listing import list_tables, list_tables_of
 
 if TYPE_CHECKING:
-    from streamhouse_spark.table.table import Table
+    from streamhouse_spark.warehouse.warehouse import Warehouse
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +48,25 @@ class OpenedTables:
         """Raise the first error, after the others had their turn: nothing that failed counts as done."""
         for error in self.failed.values():
             raise error
+
+
+def open_all(warehouse: Warehouse, database: str | None = None) -> OpenedTables:
+    """Open all tables of a warehouse, or of one of its databases, together. Raises as `Warehouse.tables`."""
+    storage, world = warehouse.storage, warehouse.world
+    if database is None:
+        listed = list_tables(storage, world, first_listing(storage))
+    else:
+        warehouse.database_comment(database)  # which raises for an unknown one
+        listed = list_tables_of(storage, world, parse_database(database))
+    opened = OpenedTables()
+    for table in listed:
+        if table.log is not None:
+            opened.tables.append(Table(storage, warehouse.settings, table.path, table.log, world))
+        else:
+            unopened = open_listed(warehouse.table, [str(table.path)])
+            opened.tables += unopened.tables
+            opened.failed |= unopened.failed
+    return opened
 
 
 def open_named(open_one: Callable[[str], Table], names: Sequence[str]) -> OpenedTables:

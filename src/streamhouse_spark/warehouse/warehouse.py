@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +35,11 @@ from streamhouse_spark.log.lifecycle.home import Home
 from streamhouse_spark.log.lifecycle.renaming import free, is_named, rename, undrop
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.open import storage_for
-from streamhouse_spark.storage.read_ahead import WINDOW, at_once
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.views import TableView, open_view
 from streamhouse_spark.warehouse.creation import create_action, put_first_record
 from streamhouse_spark.warehouse.dropped_tables import DroppedTable, chosen, dropped_tables
+from streamhouse_spark.warehouse.listing import ListedTable, list_tables, list_tables_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _NAME_RACES_MAX = 20
-_LISTED_AHEAD = 6  # records of each listed table that are asked for at once: each is paid
 
 
 @checks_arguments(names=("name", "old", "new", "to", "lake", "database"))
@@ -155,7 +154,7 @@ class Warehouse:
         raise self._no_database(database)
 
     def _empty_database(self, database: str, *, cascade: bool) -> None:
-        tables = self._tables_of(database)
+        tables = [str(table.path) for table in list_tables_of(self._storage, self._world, database)]
         if tables and not cascade:
             raise TableExistsError(
                 f"database {database} of {self.url} has {len(tables)} tables ({', '.join(tables[:5])}); drop or rename "
@@ -171,22 +170,14 @@ class Warehouse:
         """List the names of all tables, or of one database's, as ``<database>.<table>``, sorted. Raises
         `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database.
         """
-        self._require()
-        found = [self._known_database(database).name] if database is not None else self.databases()
-        return [table for tables in at_once(self._storage, self._tables_of, found) for table in tables]
+        return [str(table.path) for table in self._listed(database)]
 
-    def _tables_of(self, database: str) -> list[str]:
-        found = list(names.list_names(self._storage, database))
-        there = at_once(self._storage, lambda named: self._is_there(*named), found)
-        return [str(path) for (path, _), is_there in zip(found, there, strict=True) if is_there]
-
-    def _is_there(self, path: TablePath, pointer: names.NamePointer | None) -> bool:
-        """Tell whether the pointer means a table. One that cannot be opened is there: it must not hide the others."""
-        try:
-            return pointer is None or self._open(path, str(pointer.uuid), _LISTED_AHEAD) is not None
-        except StreamhouseError as error:
-            logger.warning("table %s cannot be opened: %s", path, error)
-            return True
+    def _listed(self, database: str | None) -> Iterator[ListedTable]:
+        if database is not None:
+            return list_tables_of(self._storage, self._world, self._known_database(database).name)
+        folders = names.database_folders(self._storage) if self._known else names.first_listing(self._storage)
+        self._known = True
+        return list_tables(self._storage, self._world, folders)
 
     def exists(self, name: str) -> bool:
         """Tell whether the table exists; a suffix of the name does not count."""
@@ -416,13 +407,13 @@ class Warehouse:
             raise self._not_found(path)
         return found
 
-    def _unread(self, path: TablePath, uuid: str, records_ahead: int = WINDOW) -> Table:
+    def _unread(self, path: TablePath, uuid: str) -> Table:
         """Return a table whose state is read on first use."""
-        log = CommitLog(self._storage, uuid, self._world, records_ahead=records_ahead)
+        log = CommitLog(self._storage, uuid, self._world)
         return Table(self._storage, self._settings, path, log, self._world)
 
-    def _open(self, path: TablePath, uuid: str, records_ahead: int = WINDOW) -> Table | None:
-        table = self._unread(path, uuid, records_ahead)
+    def _open(self, path: TablePath, uuid: str) -> Table | None:
+        table = self._unread(path, uuid)
         try:
             return table if is_named(table.log.refresh(), path) else None
         except TableNotFoundError:  # dropped so long ago that its files are gone

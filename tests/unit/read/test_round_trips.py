@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from round_trips import RemoteStorage
+from streamhouse_spark.lake import file_access
 from streamhouse_spark.lake.file_access import SMALL_BYTES_MAX, FilesAhead
 from streamhouse_spark.lake.model.values import LakeSplit
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
@@ -110,3 +111,26 @@ def test_small_files_come_whole_and_large_ones_in_two_steps(wh, remote, world):
             assert len(source.read(size)) == size
             source.read_at(4, 4)
         assert (cost.depth, cost.requests) == (depth, requests), cost
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
+def test_large_files_take_one_round_trip_more(wh, remote, world, monkeypatch, keyed):
+    """The end of each file comes first, then all bytes of the wanted columns."""
+    monkeypatch.setattr(file_access, "SMALL_BYTES_MAX", 0)
+    properties = {"table.datalake.format": "iceberg"}
+    ddl = "id INT, name STRING, tags ARRAY<STRING>, place STRUCT<x: INT, y: STRING>"
+    key = {"primary_key": ["id"]} if keyed else {}
+    mine = wh.create_table("t", ddl, buckets=2, properties=properties, **key)
+    rows = [{"id": n, "name": f"n{n}", "tags": ["a", str(n)], "place": {"x": n, "y": "z"}} for n in range(ROWS)]
+    for begin in range(0, ROWS, ROWS // 4):
+        (mine.upsert if keyed else mine.append)(rows[begin : begin + ROWS // 4])
+        tier(mine)
+    table = new_process(remote, world).table("t")
+    for columns in (None, ["place"], ["id", "tags"]):
+        with remote.measured() as cost:
+            found = table.to_arrow(columns=columns)
+        assert sorted(found.to_pylist(), key=str) == sorted(mine.to_arrow(columns=columns).to_pylist(), key=str)
+        assert cost.depth <= 1 + 6, cost
+    mine.delete([{"id": n} for n in range(0, ROWS, 3)]) if keyed else mine.append(rows)
+    tier(mine)
+    assert sorted(table.to_arrow().to_pylist(), key=str) == sorted(mine.to_arrow().to_pylist(), key=str)

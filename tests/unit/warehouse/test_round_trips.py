@@ -14,6 +14,7 @@ from streamhouse_spark.log.commits.opening import LEAP_AFTER
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.read_ahead import FIRST, WINDOW, ReadAhead, ReadsMany, at_once
+from streamhouse_spark.warehouse.opened_tables import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PLAIN = {"table.datalake.enabled": "false"}
@@ -132,6 +133,26 @@ def test_all_tables_are_listed(wh, remote, world):
     assert len(found) == 8
     assert cost.kinds["list_names"] == 4
     assert cost.requests <= 12 + 9 * (3 + 10), "few records of each table are asked for ahead"
+    assert cost.depth <= 7, "one more than without a dropped name"
+
+
+@pytest.mark.parametrize("commits", [0, 3, 20, 45])
+def test_a_listing_is_as_deep_for_many_tables_as_for_one(wh, remote, world, commits):
+    """The warehouse and its folders; databases and names; pointers; hints; checkpoints and records; other records."""
+    depths, requests = [], []
+    for first, last in [(0, 1), (1, 30)]:
+        for number in range(first, last):
+            grown(wh.create_table(f"t{number}", "id INT", properties=PLAIN), commits)
+        with remote.measured() as cost:
+            assert len(new_process(remote, world).tables()) == last
+        with remote.measured() as opened:
+            assert len(open_all(new_process(remote, world)).tables) == last
+        assert (opened.depth, opened.requests) == (cost.depth, cost.requests)
+        depths.append(cost.depth)
+        requests.append(cost.requests)
+    assert depths[0] == depths[1] <= 6
+    if commits < 3:
+        assert requests[1] - requests[0] <= 29 * 9
 
 
 def test_a_name_that_means_nothing_and_no_warehouse(wh, remote, world):

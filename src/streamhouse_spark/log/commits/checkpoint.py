@@ -29,7 +29,7 @@ from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import FIRST, ReadAhead
+from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
 from streamhouse_spark.storage.slots import fill, slot_of_bytes
 
 logger = logging.getLogger(__name__)
@@ -117,6 +117,15 @@ def _decoded(data: bytes, table_uuid: str, number: int, url: str) -> Checkpoint:
     return Checkpoint(state, *frame.header.get("floor", (0, 0)))
 
 
+def floor_index(data: bytes | None) -> int:
+    """Return the index of the floor that the writer of a stored checkpoint knew; 0 if that cannot be told."""
+    try:
+        header = decode_frame("checkpoint", data or b"", "", newest=NEWEST_VERSION).header
+    except (CorruptDataError, FormatVersionError):
+        return 0
+    return int(header.get("floor", (0, 0))[0])
+
+
 def newest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int = 0) -> TableState | None:
     """Return the checkpoint of `find_checkpoint`."""
     found, _ = find_checkpoint(storage, table_uuid, at_least=at_least)
@@ -145,14 +154,14 @@ def find_checkpoint(
             pass
         return None
 
-    hinted = _hinted_number(storage, table_uuid)
+    hinted = _hinted_number(storage, table_uuid, ahead)
     if ahead is not None and ahead.is_useful:
-        records = [commit_key(table_uuid, (hinted or 0) + step) for step in range(1, 1 + ahead.window)]
-        other = checkpoint_key(table_uuid, hinted) if hinted else floor_key(table_uuid, 1)
-        ahead.expect([other, *records[:FIRST]])
+        first, others = keys_to_open(table_uuid, hinted, ahead.first)
+        ahead.expect(first)
+        records = [*first[1:], *others]
         if hinted is None and at_least <= 1 and not ahead.found_absent(records[0]):
-            if not ahead.found_absent(records[:FIRST][-1]):
-                ahead.expect(records[FIRST:])
+            if not ahead.found_absent(first[-1]):
+                ahead.expect(others)
             if ahead.found_absent(records[-1]) or not ahead.has(records[-1]):
                 return None, []
     if hinted is not None and hinted >= at_least and (found := usable(hinted)) is not None:
@@ -167,9 +176,18 @@ def list_checkpoints(storage: Storage, table_uuid: str) -> list[int]:
     return parse_numbers(storage.list_names(checkpoints_prefix(table_uuid)))
 
 
-def _hinted_number(storage: Storage, table_uuid: str) -> int | None:
+def keys_to_open(table_uuid: str, hinted: int | None, num_first: int) -> tuple[list[str], list[str]]:
+    """Return the objects that an opener reads: the hinted checkpoint, or without a hint the first floor, and the first
+    records; then the other records, which it reads where these are all there.
+    """
+    records = [commit_key(table_uuid, (hinted or 0) + step) for step in range(1, 1 + WINDOW)]
+    other = checkpoint_key(table_uuid, hinted) if hinted else floor_key(table_uuid, 1)
+    return [other, *records[:num_first]], records[num_first:]
+
+
+def _hinted_number(storage: Storage, table_uuid: str, ahead: ReadAhead | None = None) -> int | None:
     try:
-        text = storage.read(checkpoint_hint_key(table_uuid))
+        text = (ahead or storage).read(checkpoint_hint_key(table_uuid))
     except ObjectNotFoundError:
         return None
     return parsed_hint(text)

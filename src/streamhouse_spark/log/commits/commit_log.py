@@ -41,14 +41,14 @@ from streamhouse_spark.log.commits.anchors import HistoryMark, Relation, out_of_
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, Checkpoint, no_checkpoint, write_checkpoint
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.group import Group, outcomes, require_known
-from streamhouse_spark.log.commits.opening import begin, leap
+from streamhouse_spark.log.commits.opening import Asked, begin, leap
 from streamhouse_spark.log.commits.record import Body, Record, encode_record, has_record, read_record, records_from
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for, require_stored, staged_uuids
 from streamhouse_spark.log.commits.transaction_outcome import known_transaction, require_live
 from streamhouse_spark.log.commits.waiting import Calls, Committed, Plan, Waiting, told
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
+from streamhouse_spark.storage.read_ahead import ReadAhead
 from streamhouse_spark.storage.slots import Slot, fill
 
 logger = logging.getLogger(__name__)
@@ -62,10 +62,10 @@ FAILURES_MAX = 5
 class CommitLog:
     """One process's view of a table's log. Safe for use by several threads; `state` never goes back."""
 
-    def __init__(self, storage: Storage, table_uuid: str, world: World, *, records_ahead: int = WINDOW) -> None:
-        """``records_ahead`` bounds the records that are asked for at once, where the store can read several."""
+    def __init__(self, storage: Storage, table_uuid: str, world: World, *, asked: Asked | None = None) -> None:
+        """``asked`` has what was asked for already, together with other logs."""
         self._storage = storage
-        self._records_ahead = records_ahead
+        self._asked = asked
         self._table_uuid = table_uuid
         self._world = world
         self._state: TableState | None = None
@@ -123,8 +123,8 @@ class CommitLog:
                 raise DifferentHistoryError(self._severed)
             for _ in range(FAILURES_MAX):
                 opening = self._state is None
-                began_ms = self._world.clock.boot_ms()
-                ahead = ReadAhead(self._storage, self._records_ahead)
+                asked = self._asked or Asked(ReadAhead(self._storage), self._world.clock.boot_ms())
+                self._asked, ahead = None, asked.ahead
                 start = self._state or self._opened(ahead)
                 read_from = start.version + 1 if start is not None else 1
                 own: dict[str, Committed] = {}
@@ -138,7 +138,7 @@ class CommitLog:
                     self._require_standing(start, is_certain=stands or damage is not None)
                 if opening and state is not None:
                     ahead.expect([commit_key(self._table_uuid, state.version + 2)])
-                if self._floor_allows(read_from, ahead if opening else None, began_ms):
+                if self._floor_allows(read_from, asked if opening else None):
                     if damage is not None:
                         raise damage
                     if state is None:
@@ -368,13 +368,13 @@ class CommitLog:
             if self.relation(mark) is Relation.OTHER:
                 raise standing.other_history(self.state.name, mark, who)
 
-    def _floor_allows(self, read_from: int, ahead: ReadAhead | None, asked_ms: int) -> bool:
-        """Tell whether records from ``read_from`` on were never deleted, so that reads there are the log. Floors count
-        as they were when an opener asked for them ``ahead``, no earlier than ``asked_ms``, for as long as others do.
+    def _floor_allows(self, read_from: int, asked: Asked | None) -> bool:
+        """Tell whether records from ``read_from`` on were never deleted, so that reads there are the log. Floors that
+        an opener asked for count for as long as others do.
         """
         now_ms = self._world.clock.boot_ms()
-        if ahead is not None and now_ms - asked_ms <= FLOOR_CHECK_MS:
-            self._check_floor(asked_ms, ahead)
+        if asked is not None and now_ms - asked.since_ms <= FLOOR_CHECK_MS:
+            self._check_floor(asked.since_ms, asked.ahead)
         elif self._state is None or now_ms - self._floor_checked_ms > FLOOR_CHECK_MS:
             self.check_floor()
         return self._floor <= read_from

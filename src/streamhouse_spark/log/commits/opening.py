@@ -7,23 +7,65 @@ it stands on, a checkpoint behind them is of the same log, and says the same as 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, commit_key
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.paths import checkpoint_hint_key
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError
-from streamhouse_spark.log.commits.checkpoint import Checkpoint, find_checkpoint, parsed_hint, read_from
+from streamhouse_spark.log.commits.checkpoint import (
+    Checkpoint,
+    find_checkpoint,
+    floor_index,
+    keys_to_open,
+    parsed_hint,
+    read_from,
+)
 from streamhouse_spark.log.commits.floors import keys_behind
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import ReadAhead
+from streamhouse_spark.storage.read_ahead import ReadAhead, ReadsMany, expect_together
 
 logger = logging.getLogger(__name__)
 
+_FIRST_OF_MANY: Final = 4
+"""Records of each of many logs that are asked for with their checkpoints: each is paid."""
 _HINT_AFTER: Final = 5
 LEAP_AFTER: Final = 15
 """News that are read before a checkpoint is looked for, the hint together with the last ten of them."""
 LEAP_MIN: Final = 20
 """Distance of a checkpoint that is worth reading: fewer records take no more round trips."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Objects of one log that were asked for ahead, none of them before ``since_ms`` of boot time."""
+
+    ahead: ReadAhead
+    since_ms: int
+
+
+def asked_together(storage: Storage, world: World, table_uuids: Iterable[str]) -> dict[str, Asked]:
+    """Ask for all that opening these logs reads: hints, checkpoints with the first records behind them, other records
+    and floors, each of all logs at the same time. Empty where that saves nothing.
+    """
+    if not isinstance(storage, ReadsMany):
+        return {}
+    since_ms = world.clock.boot_ms()
+    found = {uuid: ReadAhead(storage, _FIRST_OF_MANY) for uuid in table_uuids}
+    expect_together(storage, [(ahead, [checkpoint_hint_key(uuid)]) for uuid, ahead in found.items()])
+    hints = {uuid: parsed_hint(ahead.found(checkpoint_hint_key(uuid)) or b"") for uuid, ahead in found.items()}
+    keys = {uuid: keys_to_open(uuid, hint, _FIRST_OF_MANY) for uuid, hint in hints.items()}
+    expect_together(storage, [(ahead, keys[uuid][0]) for uuid, ahead in found.items()])
+    following = []
+    for uuid, ahead in found.items():
+        first, others = keys[uuid]
+        floors = keys_behind(uuid, floor_index(ahead.found(first[0]))) if hints[uuid] else []
+        if ahead.found_absent(first[-1]):
+            others = [] if ahead.found_absent(first[-2]) else others[:1]  # it shows that none is missing
+        following.append((ahead, [*floors, *others]))
+    expect_together(storage, following)
+    return {uuid: Asked(ahead, since_ms) for uuid, ahead in found.items()}
 
 
 def begin(
@@ -48,8 +90,7 @@ def leap(ahead: ReadAhead, table_uuid: str, num_news: int, version: int) -> Chec
     number = parsed_hint(ahead.found(checkpoint_hint_key(table_uuid)) or b"")
     if number is None or number < version + LEAP_MIN:
         return None
-    records = (commit_key(table_uuid, number + step) for step in range(1, 1 + ahead.window))
-    ahead.expect([checkpoint_key(table_uuid, number), *records])
+    ahead.expect(key for keys in keys_to_open(table_uuid, number, ahead.first) for key in keys)
     try:
         return read_from(ahead, table_uuid, number)
     except (CorruptDataError, FormatVersionError, ObjectNotFoundError) as error:

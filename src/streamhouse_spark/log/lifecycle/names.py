@@ -13,7 +13,7 @@ be under way, by a record in that table's log, before the pointer goes: see `str
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,19 +132,40 @@ def database_exists(storage: Storage, database: str) -> bool:
 
 
 def list_databases(storage: Storage) -> list[str]:
-    """List the existing databases. One whose file cannot be read counts as existing and is logged: one must not hide
-    the others.
+    """List the existing databases."""
+    names = database_folders(storage)
+    there = at_once(storage, lambda name: is_listed(storage, name), names)
+    return [name for name, is_there in zip(names, there, strict=True) if is_there]
+
+
+def database_folders(storage: Storage) -> list[str]:
+    """List the folders of databases, dropped ones included."""
+    return [n for n in storage.list_names("") if n not in RESERVED_DATABASES and n != WAREHOUSE_KEY]
+
+
+def first_listing(storage: Storage) -> list[str]:
+    """Check that there is a warehouse and list the folders of its databases, in the time of one request. Raises as
+    these two do.
     """
 
-    def is_there(name: str) -> bool:
-        try:
-            return database_exists(storage, name)
-        except StreamhouseError as error:
-            logger.warning("database %s cannot be read: %s", name, error)
-            return True
+    def require() -> list[str]:
+        require_warehouse(storage)
+        return []
 
-    names = [n for n in storage.list_names("") if n not in RESERVED_DATABASES and n != WAREHOUSE_KEY]
-    return [name for name, there in zip(names, at_once(storage, is_there, names), strict=True) if there]
+    looks: list[Callable[[], list[str]]] = [require, lambda: database_folders(storage)]
+    _, folders = at_once(storage, lambda look: look(), looks)
+    return folders
+
+
+def is_listed(storage: Storage, database: str) -> bool:
+    """Tell whether the database exists. One whose file cannot be read counts as existing and is logged: it must not
+    hide the others.
+    """
+    try:
+        return database_exists(storage, database)
+    except StreamhouseError as error:
+        logger.warning("database %s cannot be read: %s", database, error)
+        return True
 
 
 def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, NamePointer | None]]:
