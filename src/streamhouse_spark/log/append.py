@@ -30,7 +30,7 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import require_there
 from streamhouse_spark.log.commits.waiting import Committed
-from streamhouse_spark.log.segments.shared_object import PARTS_MIN, grouped, stage_group
+from streamhouse_spark.log.segments.shared_object import grouped, stage_group
 from streamhouse_spark.log.segments.streams import Part, SegmentStream, StreamForm, stage_streams
 from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX, SegmentOptions, StagedSegment, one_batch, stage_inline
 from streamhouse_spark.schema.defaults import same_defaults
@@ -50,8 +50,9 @@ WRITERS = 2
 """Objects that are written at once."""
 CUTTERS = 2
 """Threads that bring rows into the order of their buckets meanwhile."""
-FEW_BUCKETS = range(2, PARTS_MIN)
-"""Numbers of buckets whose objects are written at once, all of them: too few to share objects."""
+FEW_BUCKETS = range(2, 9)
+"""Numbers of buckets whose objects are written all at once: fewer than share objects, and an upload of each, with its
+parts under way, takes little memory."""
 STEP_BYTES_MAX = 64 << 20
 """Bytes of rows that one of them takes at once."""
 
