@@ -41,6 +41,7 @@ OPERATIONS: Final = {
     "truncate_table": "ddl.tables",
     "partition_values": "ddl.tables",
     "drop_partitions": "ddl.tables",
+    "begin": "scan.begin",
     "load": "scan.scan",
     "load_source": "scan.source_read",
     "plan": "scan.scan",

@@ -86,6 +86,8 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     partitioning = [shown("dt"), {"transform": "bucket", "columns": [["id"]], "arguments": [4]}]
     set_property = {"change": "set_property", "name": "comment", "value": "c"}
 
+    for part in ("reads", "lakes"):
+        ask("begin", part=part)
     ask("create_database", **sales, properties={})
     ask("alter_database", **sales, changes=[set_property])
     assert ask("database", **sales)["exists"]

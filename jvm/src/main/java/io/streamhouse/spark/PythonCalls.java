@@ -5,6 +5,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.concurrent.locks.ReentrantLock;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.Batch;
@@ -25,27 +26,41 @@ class PythonCalls {
   static final String SOURCE = "streamhouse";
   private static final long KEPT_CHARACTERS_MAX = 4 << 20;
 
+  /** While the worker begins, calls take turns: Spark would start another worker for a call beside it. */
+  static final ReentrantLock TURN = new ReentrantLock(true);
+
+  private static volatile Thread beginning;
+
   private final Map<String, String> settings;
-  private final Kept<Answer> answers = new Kept<>(KEPT_CHARACTERS_MAX);
+  private final Kept<Grounds> answers = new Kept<>(KEPT_CHARACTERS_MAX);
   private final Kept<PythonWork> work = new Kept<>(KEPT_CHARACTERS_MAX);
-
-  private static final class Answer {
-    final JsonNode json;
-    final Grounds grounds;
-
-    Answer(JsonNode json, Grounds grounds) {
-      this.json = json;
-      this.grounds = grounds;
-    }
-  }
+  /** Whether Spark looks for the data source: where its Python has no such module, it says so in its own words. */
+  private volatile boolean looksUp;
 
   PythonCalls(Map<String, String> settings) {
     this.settings = new HashMap<>(settings);
   }
 
+  /**
+   * Has Spark start the worker of calls, and that load modules, while the caller goes on. Where this fails, the first
+   * call does too, and tells why.
+   */
+  Thread begin() {
+    Thread thread = new Thread(() -> parts("reads", "lakes"), "streamhouse-begin");
+    thread.setDaemon(true);
+    thread.setUncaughtExceptionHandler((failed, error) -> {});
+    beginning = thread;
+    thread.start();
+    return thread;
+  }
+
+  private void parts(String... parts) {
+    for (String part : parts) this.ask("begin", JsonTree.object().put("part", part));
+  }
+
   /** The package's own data source. */
   PythonDataSourceV2 source() {
-    PythonDataSourceV2 source = new PythonDataSourceV2();
+    PythonDataSourceV2 source = looksUp ? new PythonDataSourceV2() : new OwnSource();
     source.setShortName(SOURCE);
     return source;
   }
@@ -74,20 +89,37 @@ class PythonCalls {
   JsonNode ask(String operation, ObjectNode arguments, String... handled) {
     String given = arguments.toString();
     String call = operation + given;
-    Answer kept = answers.find(call);
-    if (kept != null && kept.grounds.hold()) return kept.json;
+    Grounds kept = answers.find(call);
+    if (kept != null && kept.hold()) return kept.answer;
     long sinceNs = System.nanoTime();
     String text = reply(operation, given);
     JsonNode answer = answer(text, handled);
     Grounds grounds = Grounds.of(answer, sinceNs);
-    if (grounds != null) answers.keep(call, new Answer(answer, grounds), text.length());
+    if (grounds != null) answers.keep(call, grounds, text.length());
     return answer;
   }
 
-  /** Python's reply as text, in the one call of it here. */
+  /** Python's reply as text. */
   String reply(String operation, String arguments) {
     CaseInsensitiveStringMap all = new CaseInsensitiveStringMap(options(call(operation, arguments)));
-    return source().inferSchema(all).fields()[0].metadata().getString("json");
+    if (beginning == null || !beginning.isAlive()) return reply(all);
+    TURN.lock();
+    try {
+      return reply(all);
+    } finally {
+      TURN.unlock();
+    }
+  }
+
+  /** The one call of Python here. */
+  String reply(CaseInsensitiveStringMap all) {
+    try {
+      return source().inferSchema(all).fields()[0].metadata().getString("json");
+    } catch (Exception | LinkageError error) {
+      if (looksUp || !OwnSource.isMissing(error)) throw error;
+      looksUp = true;
+      return reply(all);
+    }
   }
 
   /** The partitions and the reader of a plan that Python made, by its text: Spark asks Python for them. */

@@ -109,6 +109,7 @@ class StreamhouseCatalogTest {
   /** All but `plan`, whose arguments say how many cores Spark has. */
   @Test
   void eachOperationIsGivenItsArguments() throws Exception {
+    calls.begin().join();
     assertArrayEquals(new String[][] {{"default"}, {"sales"}}, catalog.listNamespaces());
     assertEquals(Map.of("comment", "c"), catalog.loadNamespaceMetadata(SALES));
     catalog.createNamespace(SALES, Map.of("comment", "c"));
