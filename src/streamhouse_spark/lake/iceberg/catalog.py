@@ -46,11 +46,19 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.locations import is_same_place, recorded_root
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
-from streamhouse_spark.lake.iceberg.metadata_cache import parsed, remember, updated
+from streamhouse_spark.lake.iceberg.metadata.cache import parsed, remember, updated
+from streamhouse_spark.lake.iceberg.metadata.versions import (
+    DROPPED,
+    floor_key,
+    floors_prefix,
+    hint_key,
+    newest_floor,
+    newest_version,
+    version_hint,
+    version_key,
+)
 from streamhouse_spark.lake.iceberg.moved import Move, moved_metadata
-from streamhouse_spark.lake.model.marks import LakeMarks
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
-from streamhouse_spark.log.commits.chains import last_reached
 from streamhouse_spark.log.lifecycle.home import moved_error
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.slots import Holder, Slot, fill, slot_of_bytes
@@ -61,7 +69,6 @@ if TYPE_CHECKING:
 ATTEMPT_PROPERTY = "streamhouse.attempt"
 """Table property with the uuid of the commit that wrote a version: no two writers ever store equal bytes."""
 
-DROPPED = 10**20 - 1
 FLOOR_GRACE_MS = 24 * 60 * 60 * 1000
 FLOOR_CHECK_AFTER_MS = 60_000
 PUT_ATTEMPTS_MAX = 4
@@ -104,11 +111,6 @@ class FileCatalog(MetastoreCatalog):
         key = self._key(identifier)
         return self._table(identifier, key, self._newest(key))
 
-    def marks(self, table: Table) -> LakeMarks:
-        """Return the objects by which the next change of a loaded table shows."""
-        key, number = self._key(table.name()), _version_number(table.metadata_location) or 0
-        return LakeMarks((_version_key(key, number),), (_version_key(key, number + 1), _floor_key(key, DROPPED)))
-
     def mend_hint(self, identifier: str | Identifier) -> None:
         """Point the hint to the newest version if the last look found it behind, because its writer died before it did
         so.
@@ -117,9 +119,9 @@ class FileCatalog(MetastoreCatalog):
         """
         key = self._key(identifier)
         number = self._hints_behind.pop(key, None)
-        if number is not None and (self._hint(key) or 0) < number:
+        if number is not None and (version_hint(self._storage, key) or 0) < number:
             with suppress(StorageError):  # the next look tries again
-                self._storage.put(_hint_key(key), str(number).encode())
+                self._storage.put(hint_key(key), str(number).encode())
 
     def table_exists(self, identifier: str | Identifier) -> bool:
         try:
@@ -140,7 +142,7 @@ class FileCatalog(MetastoreCatalog):
         """Create a table. Raises `TableAlreadyExistsError`, also if a dropped table still holds the location."""
         key = self._key(identifier)
         started_ms = self._world.clock.boot_ms()
-        if self._floor(key) > 0 or self._hint(key) is not None:
+        if newest_floor(self._storage, key) > 0 or version_hint(self._storage, key) is not None:
             raise TableAlreadyExistsError(f"{self._storage.url}/{key} is taken")
         metadata = new_table_metadata(
             location=location or self._io.files.location_of(key),
@@ -208,8 +210,8 @@ class FileCatalog(MetastoreCatalog):
         """Close the table for good. Its files stay, so `undrop_table` can bring it back until `purge_table`."""
         key = self._key(identifier)
         owner = self._newest(key).metadata.properties.get(TABLE_UUID_PROPERTY, "")
-        floor_key = _floor_key(key, DROPPED)
-        slot = Slot(self._storage, floor_key, lambda: self._storage.read(floor_key), lambda _: True)
+        dropped = floor_key(key, DROPPED)
+        slot = Slot(self._storage, dropped, lambda: self._storage.read(dropped), lambda _: True)
         taken = slot.take(owner.encode())
         if taken.holder is Holder.UNREADABLE:
             raise taken.error
@@ -221,14 +223,14 @@ class FileCatalog(MetastoreCatalog):
     def dropped_owner(self, identifier: str | Identifier) -> str | None:
         """Return the uuid of the streamhouse table whose lake was dropped here; None if nothing was dropped."""
         try:
-            return self._storage.read(_floor_key(self._key(identifier), DROPPED)).decode()
+            return self._storage.read(floor_key(self._key(identifier), DROPPED)).decode()
         except ObjectNotFoundError:
             return None
 
     def undrop_table(self, identifier: str | Identifier) -> Table:
         """Bring a dropped table back. Raises `NoSuchTableError` if the table's files are gone."""
         key = self._key(identifier)
-        self._storage.delete(_floor_key(key, DROPPED))
+        self._storage.delete(floor_key(key, DROPPED))
         return self.load_table(identifier)
 
     def purge_table(self, identifier: str | Identifier) -> None:
@@ -236,7 +238,7 @@ class FileCatalog(MetastoreCatalog):
         key = self._key(identifier)
         with suppress(NoSuchTableError):
             self.drop_table(identifier)
-        kept = _floor_key(key, DROPPED)
+        kept = floor_key(key, DROPPED)
         for info in self._storage.list(f"{key}/"):
             if info.key != kept:
                 self._storage.delete(info.key)
@@ -274,18 +276,18 @@ class FileCatalog(MetastoreCatalog):
         """
         key = self._key(identifier)
         newest = self._newest(key)
-        floors = sorted((int(info.key.rpartition("/")[2]), info) for info in self._storage.list(_floors_prefix(key)))
+        floors = sorted((int(info.key.rpartition("/")[2]), info) for info in self._storage.list(floors_prefix(key)))
         settled_ms = self._storage.now_ms() - grace_ms
         settled = max((number for number, info in floors if info.modified_ms <= settled_ms), default=0)
         numbers = sorted(_version_numbers(self._storage.list_names(f"{key}/metadata/")))
-        doomed = [_version_key(key, number) for number in numbers if number < settled]
+        doomed = [version_key(key, number) for number in numbers if number < settled]
         if dry_run:
             return doomed
         for doomed_key in doomed:
             self._storage.delete(doomed_key)
         if newest.number > max((number for number, _ in floors), default=1):
             with suppress(StorageError):  # the next visit tries again
-                fill(self._storage, _floor_key(key, newest.number), b"")
+                fill(self._storage, floor_key(key, newest.number), b"")
         for number, info in floors:
             if number < settled:
                 self._storage.delete(info.key)
@@ -300,61 +302,39 @@ class FileCatalog(MetastoreCatalog):
     # -- versions -------------------------------------------------------------------------------------------------
 
     def _newest(self, key: str, *, from_number: int | None = None) -> _Version:
-        """Return the newest version: never an older one, however wrong the hint is. Raises `NoSuchTableError`."""
-        hint = self._hint(key) if from_number is None else None
-        start = from_number or hint or 1
-        while True:
-            found = self._read_forward(key, start)
-            floor = self._floor(key)
-            if floor == DROPPED or (found is None and start == max(floor, 1)):
-                raise NoSuchTableError(f"no Iceberg table at {self._storage.url}/{key}")
-            if found is not None and floor <= found[0]:
-                if from_number is None and hint != found[0]:
-                    self._hints_behind[key] = found[0]
-                return self._parsed(key, *found)
-            start = max(floor, 1)
+        """Return the result of `newest_version`, parsed. Raises `NoSuchTableError`."""
+        found = newest_version(self._storage, key, from_number=from_number)
+        if found is None:
+            raise NoSuchTableError(f"no Iceberg table at {self._storage.url}/{key}")
+        if from_number is None and found.hint != found.number:
+            self._hints_behind[key] = found.number
+        return self._parsed(key, found.number, found.data)
 
     def _parsed(self, key: str, number: int, data: bytes) -> _Version:
         try:
             return _Version(number, parsed(data))
         except (ValueError, IcebergValidationError) as error:
             raise CorruptDataError(
-                f"{self._storage.url}/{_version_key(key, number)} is not Iceberg table metadata "
+                f"{self._storage.url}/{version_key(key, number)} is not Iceberg table metadata "
                 f"({str(error).splitlines()[0]}); restore it, "
                 "or build the lake anew from the log (streamhouse retier)"
             ) from error
-
-    def _read_forward(self, key: str, start: int) -> tuple[int, bytes] | None:
-        """Return version ``start`` or its newest successor; None if ``start`` is absent.
-
-        Versions are deleted oldest first, so none is missing between two existing ones.
-        """
-
-        def read(number: int) -> tuple[int, bytes] | None:
-            try:
-                return number, self._storage.read(_version_key(key, number))
-            except ObjectNotFoundError:
-                return None
-
-        found = read(start)
-        return None if found is None else last_reached(read, start, found)
 
     def _put_version(self, key: str, number: int, metadata: TableMetadata, started_ms: int) -> _Version | None:
         """Store version ``number``; returns None if another writer has it. Raises `CommitStateUnknownException`."""
         attempt = {ATTEMPT_PROPERTY: self._world.ids.new_uuid()}
         stored = metadata.model_copy(update={"properties": {**metadata.properties, **attempt}})
         data = stored.model_dump_json().encode()
-        version_key = _version_key(key, number)
         with self._storage.contention_hint(f"{key}/metadata/.lock"):
-            won = self._put_and_read_back(version_key, data)
+            won = self._put_and_read_back(version_key(key, number), data)
         if not won:
             return None
         remember(data, stored)
         waited_ms = self._world.clock.boot_ms() - started_ms
-        if waited_ms > FLOOR_CHECK_AFTER_MS and self._floor(key) >= number:
+        if waited_ms > FLOOR_CHECK_AFTER_MS and newest_floor(self._storage, key) >= number:
             return None  # the slot was free only because its file had been deleted: the new file there is void
         with suppress(StorageError):
-            self._storage.put(_hint_key(key), str(number).encode())
+            self._storage.put(hint_key(key), str(number).encode())
         return _Version(number, stored)
 
     def _dated(self, changed: TableMetadata, base: TableMetadata) -> TableMetadata:
@@ -388,16 +368,6 @@ class FileCatalog(MetastoreCatalog):
             f"storing {self._storage.url}/{version_key} may or may not have happened"
         ) from (taken.doubt or taken.failure)
 
-    def _hint(self, key: str) -> int | None:
-        try:
-            number = int(self._storage.read(_hint_key(key)))
-        except (StorageError, ValueError):
-            return None
-        return number if number > 0 else None
-
-    def _floor(self, key: str) -> int:
-        return max((int(name) for name in self._storage.list_names(_floors_prefix(key)) if name.isdigit()), default=0)
-
     # -- names ----------------------------------------------------------------------------------------------------
 
     def _key(self, identifier: str | Identifier) -> str:
@@ -407,7 +377,7 @@ class FileCatalog(MetastoreCatalog):
         return f"{self._prefix}{parts[0]}/{parts[1]}"
 
     def _location(self, key: str, number: int) -> str:
-        return self._io.files.location_of(_version_key(key, number))
+        return self._io.files.location_of(version_key(key, number))
 
     def _table(self, identifier: str | Identifier, key: str, version: _Version) -> Table:
         """Return the table with the present locations of its files, wherever the metadata was written."""
@@ -471,22 +441,6 @@ class FileCatalog(MetastoreCatalog):
 
 def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:
     return CommitTableResponse.model_validate({"metadata": metadata, "metadata-location": location})
-
-
-def _version_key(key: str, number: int) -> str:
-    return f"{key}/metadata/v{number}.metadata.json"
-
-
-def _hint_key(key: str) -> str:
-    return f"{key}/metadata/version-hint.text"
-
-
-def _floors_prefix(key: str) -> str:
-    return f"{key}/metadata/floors/"
-
-
-def _floor_key(key: str, number: int) -> str:
-    return f"{_floors_prefix(key)}{number:020d}"
 
 
 def _version_number(metadata_location: str) -> int | None:
