@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PROJECT := pyproject.toml constraints.txt
 # More processes than cores: two of them wait for their JVM much of the time.
 PYTEST = $(BIN)/python -m pytest -n 3 --dist loadgroup
-HERE := not soak and not engines and not catalogs
+HERE := not soak and not engines and not catalogs and not cluster
 SOAK_ROUNDS ?= 1000
 POWER_CUTS ?= 200
 SEEDS ?= 1000
@@ -134,6 +134,11 @@ matrix-newest: java $(VENV_NEWEST)/newest.stamp
 .PHONY: interop
 interop: java $(VENV_SPARK41)/interop.stamp ## ClickHouse and the Java libraries of Iceberg and Paimon read our lakes (fetched: 0.7 GB; needs a JDK)
 	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest tests/interop -m engines $(ARGS)
+
+# Hosts are mount namespaces, each with an empty disk.
+.PHONY: cluster
+cluster: java $(VENV)/dev.stamp ## two workers that share nothing but a store; kills of executors and drivers (Linux; Spark fetches hadoop-aws)
+	$(BIN)/python -m pytest tests/cluster -m cluster --timeout 3000 $(ARGS)
 
 .PHONY: catalogs
 catalogs: java $(VENV)/catalogs.stamp ## lakes in PostgreSQL (of the system) and in Iceberg's own REST server (by Maven)

@@ -143,6 +143,7 @@ def peers_builder(scratch: Path, url: str) -> SparkSession.Builder:
         .config("spark.jars.packages", f"{ICEBERG},{DELTA}")
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        .config("spark.databricks.delta.snapshotPartitions", "2")  # as shuffles have: 50 are for large tables
         .config("spark.sql.catalog.ice", "org.apache.iceberg.spark.SparkCatalog")
         .config("spark.sql.catalog.ice.type", "hadoop")
         .config("spark.sql.catalog.ice.warehouse", lake)

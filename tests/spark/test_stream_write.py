@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import json
 import re
+from decimal import Decimal
+from operator import itemgetter
 from pathlib import Path
 
 import pyarrow as pa
@@ -172,6 +175,26 @@ def test_aggregation_with_watermark(spark, wh, checkpoint):
     totals = totals.selectExpr("window.start start", "total")
     drain(totals, wh, target.name, checkpoint)
     assert target.to_arrow()["total"].to_pylist() == [10.0] * 5  # the last window is still open
+
+
+def test_tasks_with_few_rows_carry_them_and_others_stage_them(spark, wh, checkpoint):
+    """Where the session has the jar: rows of two tasks travel in the record, a task of more writes an object."""
+    source = wh.create_table("sink.carried_from", "id BIGINT, name STRING, at TIMESTAMP, n DECIMAL(20,3)")
+    target = wh.create_table("sink.carried_to", source.schema)
+    moment = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+    def stored(ids):
+        source.append([{"id": i, "name": None if i % 3 else f"n{i}", "at": moment, "n": Decimal(i)} for i in ids])
+        query = drain(load_stream(spark, wh, source.name).repartition(2), wh, target.name, checkpoint)
+        assert query.exception() is None
+        commit = target.refresh().version
+        found = [s for s in target.inspect.segments().to_pylist() if s["commit"] == commit]
+        assert sorted(target.to_arrow().to_pylist(), key=itemgetter("id")) == source.to_arrow().to_pylist()
+        return [s["file"] is None for s in found]
+
+    assert stored(range(10)) == [True]
+    assert not any(stored(range(10, 20_000)))
+    assert stored(range(20_000, 20_010)) == [True]
 
 
 # -- the writer alone, without a JVM ----------------------------------------------------------------------------------

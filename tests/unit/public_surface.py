@@ -187,6 +187,7 @@ CALLS: dict[str, Call | list[Call]] = {
     "Table.merge_small": Call(_log, {}),
     "Table.retier": Call(_log, {"allow_loss": False, "dry_run": True}),
     "Table.maintain": Call(_log, {"grace_ms": 3_600_000, "dry_run": True}),
+    "Table.costs": Call(_log, {"prices": {"gets_usd_per_1000": 0.1}}),
     "Table.alter": Call(
         _log,
         {

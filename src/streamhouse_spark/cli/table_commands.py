@@ -11,6 +11,7 @@ import click
 import pyarrow as pa
 from rich.console import Console
 
+from streamhouse_spark.cli.costs import parse_prices, render_costs
 from streamhouse_spark.cli.dropped_commands import list_dropped
 from streamhouse_spark.cli.files import TextRules, file_format, open_rows
 from streamhouse_spark.cli.output import rich_table
@@ -83,16 +84,36 @@ def _listed(table: Table) -> Mapping[str, Any]:
     examples="""
 streamhouse -w ./warehouse describe sales.orders
 streamhouse -w ./warehouse describe sales.orders --output json | jq .buckets
+streamhouse -w s3://lake/warehouse describe sales.orders --costs
 """,
 )
 @click.argument("table")
+@click.option("--costs", is_flag=True, help="Estimate requests and dollars on an object store instead.")
+@click.option(
+    "--price",
+    "prices",
+    metavar="NAME=USD",
+    multiple=True,
+    callback=take_pairs,
+    help="A price for --costs: puts_usd_per_1000, gets_usd_per_1000, stored_usd_per_gib_month. May be given several "
+    "times; the others are list prices of Amazon S3.",
+)
 @click.pass_obj
-def describe(session: Session, table: str) -> None:
+def describe(session: Session, table: str, *, costs: bool, prices: Mapping[str, str]) -> None:
     """Show what a table is: columns, properties, buckets, lake and lag.
 
     log_start and log_end are the offsets [start, end) that the hot log holds; rows below lake_offset are in the lake.
+
+    With --costs, show requests and dollars of a month, from the commits and tiering rounds of the last day. Queries
+    and streams are not written down and not counted: each look of a waiting reader is one GET more.
     """
+    if prices and not costs:
+        raise click.UsageError("--price needs --costs")
     opened = session.warehouse.table(table)
+    if costs:
+        found = opened.costs(parse_prices(prices))
+        session.output.document(found.to_json(), lambda console: render_costs(opened.name, found, console))
+        return
     session.output.document(described(opened), lambda console: _render_description(opened, console))
 
 

@@ -37,6 +37,7 @@ NAME_CHARS_MAX = 128
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*\Z")
 _UUID = re.compile(r"[0-9a-f]{32}\Z")
+_NAME_KEY = re.compile(r"([a-z_][a-z0-9_]*)/([a-z_][a-z0-9_]*)/names/([0-9]{8,})\.json")
 _NUMBER = re.compile(r"([0-9]{20})(?:\.json)?")
 
 
@@ -98,6 +99,12 @@ def names_prefix(path: TablePath) -> str:
 
 def name_key(path: TablePath, number: int) -> str:
     return f"{names_prefix(path)}{number:08d}.json"
+
+
+def parse_name_key(key: str) -> tuple[TablePath, int] | None:
+    """Return the name and number of a pointer's key; None for the key of anything else."""
+    match = _NAME_KEY.fullmatch(key)
+    return (TablePath(match[1], match[2]), int(match[3])) if match else None
 
 
 def table_prefix(table_uuid: str) -> str:

@@ -24,6 +24,8 @@ KEY_ROWS_BYTES_MAX = 1 << 30
 """Bytes of all rows that one batch has of one primary key, with the stored row."""
 KEYS_BYTES_MAX = 1 << 30
 """Bytes of the primary keys that one batch has for one bucket."""
+STEP_ROWS = 1 << 16
+"""Rows whose bytes are counted together where no cut is near."""
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 Sizes = npt.NDArray[np.int64]
@@ -65,13 +67,41 @@ def table_row_bytes(rows: pa.Table | pa.RecordBatch) -> Sizes:
 
 
 def slices(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.Table]:
-    """Return the rows in `cuts`, without a copy; small tables as they are."""
+    """Return the rows in `cuts`, without a copy; small tables as they are.
+
+    Rows are looked at one by one only near a cut.
+    """
     limit = SLICE_BYTES_MAX if bytes_max is None else bytes_max
     if rows.nbytes <= limit:
         yield rows
         return
-    for start, end in cuts(table_row_bytes(rows), limit):
-        yield rows.slice(start, end - start)
+    start, done, pending_bytes = 0, 0, 0
+    for step, step_bytes in _steps(rows):
+        if pending_bytes + step_bytes > limit:
+            # All rows since the last cut count as one, in front of the step's.
+            sizes = np.append(pending_bytes, table_row_bytes(step))
+            found = list(cuts(sizes, limit))
+            for _, end in found[:-1]:
+                if end > 1 or done > start:
+                    yield rows.slice(start, done + end - 1 - start)
+                start = done + end - 1
+            pending_bytes = int(sizes[slice(*found[-1])].sum())
+        else:
+            pending_bytes += step_bytes
+        done += step.num_rows
+    yield rows.slice(start)
+
+
+def may_have_large_row(rows: pa.Table) -> bool:
+    """Tell whether a row may have more than `ROW_BYTES_MAX`, decided without a look at each row."""
+    return rows.nbytes > ROW_BYTES_MAX and any(size > ROW_BYTES_MAX for _, size in _steps(rows))
+
+
+def _steps(rows: pa.Table) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Return the rows in batches, without a copy, each with its bytes, which Arrow counts quickly for most types."""
+    may_repeat = any(map(_may_repeat, rows.schema.types))
+    for step in rows.to_batches(max_chunksize=STEP_ROWS):
+        yield step, int(table_row_bytes(step).sum()) if may_repeat else step.nbytes
 
 
 def pieces(array: pa.Array) -> list[pa.Array]:

@@ -150,8 +150,10 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
                 "or write the results in foreachBatch to a table of their own",
             )
         self._require_loaded(name)
+        from streamhouse_spark.datasource.worker_memory import spare_modules
         from streamhouse_spark.datasource.write.writer import StreamhouseStreamWriter
 
+        spare_modules()
         checkpoint = given.get("checkpointlocation")
         return StreamhouseStreamWriter(
             self._connection(), name, options, checkpoint, schema, is_clustered=self._is_clustered()

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Final
 
+import pyarrow as pa
+
+from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.errors import ObjectNotFoundError
+from streamhouse_spark.lake.model.values import LakeSplit
 from streamhouse_spark.lake.parquet.access import FileAccess, StorageFiles
-from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.base import Sink, Storage
+from streamhouse_spark.storage.read_ahead import ReadsMany
+
+SMALL_BYTES_MAX: Final = 4 << 20
+"""So large a file is fetched whole: that takes no longer than its footer, and then its columns."""
+WINDOW_FILES: Final = 48
+WINDOW_BYTES: Final = 32 << 20
+"""Small files are fetched so many, and so many bytes, at once."""
+_DELETES_BYTES: Final = 64 << 10
+"""Size that a file of deleted positions is taken for: no split says it, and the file is read whole in any case."""
 
 
 def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> FileAccess:
@@ -16,3 +33,89 @@ def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> 
     from streamhouse_spark.lake.outside_files import outside_files
 
     return outside_files(settings, location)
+
+
+class FilesAhead:
+    """The data files of one read, each by its location, with their sizes from the lake's metadata.
+
+    On a store with requests that take long, small files are fetched whole, with those behind them in the order of the
+    splits. Safe for threads. It holds the files of two windows at most, and those that are being read.
+    """
+
+    def __init__(
+        self, storage: Storage, settings: Mapping[str, str], splits: Iterable[LakeSplit], *, first: int = WINDOW_FILES
+    ) -> None:
+        """The first window has ``first`` files, later ones four times as many, up to `WINDOW_FILES`."""
+        self._storage = storage
+        self._settings = settings
+        self._inside = StorageFiles(storage)
+        self._many = storage if isinstance(storage, ReadsMany) else None
+        self._sizes: dict[str, int] = {}
+        if self._many is not None:
+            self._sizes = {at: size for at, size in _sizes_of(splits) if self._inside.holds(at)}
+        self._ahead = OrderedDict((at, size) for at, size in self._sizes.items() if size <= SMALL_BYTES_MAX)
+        """Small files that were not fetched yet, in the order in which they will be asked for."""
+        self._held: OrderedDict[str, bytes | None] = OrderedDict()
+        self._window = first
+        self._lock = new_lock()
+
+    def fetch_first(self) -> None:
+        """Fetch the first window of small files now."""
+        with self._lock:
+            if self._ahead:
+                self._fetch(next(iter(self._ahead)))
+
+    def open_input(self, location: str) -> pa.NativeFile:
+        size_bytes = self._sizes.get(location)
+        if size_bytes is None:
+            return self._around(location).open_input(location)
+        if size_bytes > SMALL_BYTES_MAX:
+            return self._inside.open_sized(location, size_bytes)
+        data = self._whole(location)
+        if data is None:
+            raise ObjectNotFoundError(f"{self._storage.url}/{self._inside.key_of(location)} does not exist")
+        return pa.BufferReader(data)
+
+    def create(self, location: str) -> AbstractContextManager[Sink]:
+        return self._around(location).create(location)
+
+    def is_named(self, name: str, location: str) -> bool:
+        return self._around(location).is_named(name, location)
+
+    def _around(self, location: str) -> FileAccess:
+        return lake_files(self._storage, self._settings, location)
+
+    def _whole(self, location: str) -> bytes | None:
+        with self._lock:
+            if location not in self._held:
+                self._fetch(location)
+            return self._held[location]
+
+    def _fetch(self, location: str) -> None:
+        """Fetch a small file with others that will be asked for, and forget those of the window before the last."""
+        assert self._many is not None
+        wanted, size_bytes = [location], self._sizes[location]
+        self._ahead.pop(location, None)
+        while self._ahead and len(wanted) < self._window:
+            following, following_bytes = next(iter(self._ahead.items()))
+            size_bytes += following_bytes
+            if size_bytes > WINDOW_BYTES:
+                break
+            wanted.append(following)
+            del self._ahead[following]
+        found = self._many.read_many([self._inside.key_of(at) for at in wanted])
+        self._held |= zip(wanted, found, strict=True)
+        self._window = min(4 * self._window, WINDOW_FILES)
+        held_bytes = sum(len(data or b"") for data in self._held.values())
+        while held_bytes > 2 * WINDOW_BYTES and len(self._held) > len(wanted):
+            held_bytes -= len(self._held.popitem(last=False)[1] or b"")
+
+
+def _sizes_of(splits: Iterable[LakeSplit]) -> Iterator[tuple[str, int]]:
+    """Return the files of splits with their sizes. That of a file which is read in parts is not known here."""
+    for split in splits:
+        if split.merge is not None:
+            yield from ((file.location, file.size_bytes) for file in split.merge.files)
+        elif split.row_groups is None:
+            yield split.location, split.size_bytes
+        yield from ((deletes, _DELETES_BYTES) for deletes in split.position_deletes)

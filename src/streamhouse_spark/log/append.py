@@ -6,13 +6,17 @@ names all of them. Segments that are staged and never committed are orphans, rem
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamhouse_spark.config.properties import LakeFormat, TableProperties
 from streamhouse_spark.core import slicing
@@ -42,6 +46,14 @@ SEGMENT_BYTES_MAX = 256 << 20
 STAGED_AGE_MS_MAX = 12 * 3600 * 1000
 PARALLEL_BYTES_MIN = 32 << 20
 WRITERS = 2
+"""Objects that are written at once."""
+CUTTERS = 2
+"""Threads that bring rows into the order of their buckets meanwhile."""
+
+Numbered: TypeAlias = tuple[int, tuple[int, pa.Table]]
+"""The rows of a segment, with its number and its bucket."""
+Run: TypeAlias = Callable[[Callable[[pa.Table], list[tuple[int, pa.RecordBatch]]], Iterable[pa.Table]], Iterable[Any]]
+"""Maps a function over tables, as `map` does, or in threads."""
 
 
 def inline_share(bytes_max: int, num_buckets: int) -> int:
@@ -123,17 +135,15 @@ class Stager:
 
     def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
         """Write the rows as segments, those of a bucket in the order of its rows."""
-        parts = ((bucket, part) for piece in _pieces(rows) for bucket, part in self._routed(piece))
-        groups = grouped(enumerate(parts), lambda numbered: numbered[1][1].nbytes)
         staged: dict[int, StagedSegment] = {}
         if rows.nbytes < PARALLEL_BYTES_MIN:
-            for group in groups:
+            for group in self._groups(rows, map):
                 staged |= self._as_object(group, self._world.ids.new_uuid())
             return [staged[number] for number in sorted(staged)]
-        # While one object waits for the store, the next is cut and written; never more than that is in memory.
+        # While objects wait for the store, the next piece is cut; never more than that is in memory.
         waiting: deque[Future[dict[int, StagedSegment]]] = deque()
-        with ThreadPoolExecutor(WRITERS, thread_name_prefix="streamhouse-stage") as pool:
-            for group in groups:
+        with ThreadPoolExecutor(WRITERS + CUTTERS, thread_name_prefix="streamhouse-stage") as pool:
+            for group in self._groups(rows, pool.map):
                 if len(waiting) == WRITERS:
                     staged |= waiting.popleft().result()
                 waiting.append(pool.submit(self._as_object, group, self._world.ids.new_uuid()))
@@ -141,12 +151,17 @@ class Stager:
                 staged |= future.result()
         return [staged[number] for number in sorted(staged)]
 
-    def _as_object(self, group: Sequence[tuple[int, tuple[int, pa.Table]]], uuid: str) -> dict[int, StagedSegment]:
+    def _groups(self, rows: pa.Table, run: Run) -> Iterator[tuple[Numbered, ...]]:
+        """Cut the rows into the segments of one object each, all of them numbered. ``run`` cuts by bucket."""
+        parts = ((bucket, part) for piece in _pieces(rows) for bucket, part in self._routed(piece, run))
+        return grouped(enumerate(parts), lambda numbered: numbered[1][1].nbytes)
+
+    def _as_object(self, group: Sequence[Numbered], uuid: str) -> dict[int, StagedSegment]:
         """Write the group's segments; returns them by their number."""
         staged = stage_group(self._storage, self._table_uuid, uuid, [part for _, part in group], self._options)
         return {number: segment for (number, _), segment in zip(group, staged, strict=True)}
 
-    def _routed(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    def _routed(self, rows: pa.Table, run: Run = map) -> Iterator[tuple[int, pa.Table]]:
         """Return the rows of each bucket, in their order."""
         routing = self._routing
         if routing.num_buckets == 1:
@@ -155,25 +170,24 @@ class Stager:
             self._sticky = (self._sticky + 1) % routing.num_buckets
             yield self._sticky, rows
         else:
-            parts: dict[int, list[pa.RecordBatch]] = {}
             step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * routing.num_buckets  # parts of just under a full batch
-            for start in range(0, rows.num_rows, step_rows):
-                batch = one_batch(rows.slice(start, step_rows))
-                for bucket, part in _by_bucket(batch, routing):
+            steps = [rows.slice(start, step_rows) for start in range(0, rows.num_rows, step_rows)]
+            parts: dict[int, list[pa.RecordBatch]] = {}
+            for found in run(partial(_by_bucket, routing), steps):
+                for bucket, part in found:
                     parts.setdefault(bucket, []).append(part)
             yield from ((bucket, pa.Table.from_batches(found)) for bucket, found in sorted(parts.items()))
 
 
-def _by_bucket(batch: pa.RecordBatch, routing: Routing) -> Iterator[tuple[int, pa.RecordBatch]]:
-    num_buckets = routing.num_buckets
+def _by_bucket(routing: Routing, rows: pa.Table) -> list[tuple[int, pa.RecordBatch]]:
+    batch, num_buckets = one_batch(rows), routing.num_buckets
     found = row_buckets([batch.column(name) for name in routing.bucket_key], num_buckets, routing.lake_format)
     buckets = found.astype(np.uint16)  # 16 bits are sorted by radix
-    ordered = batch.take(pa.array(np.argsort(buckets, kind="stable")))
-    start = 0
-    for bucket, end in enumerate(np.cumsum(np.bincount(buckets, minlength=num_buckets)).tolist()):
-        if end > start:
-            yield bucket, ordered.slice(start, end - start)
-        start = end
+    order = pa.array(np.argsort(buckets, kind="stable"))
+    ordered = pc.take(batch, order, boundscheck=False)
+    ends = np.cumsum(np.bincount(buckets, minlength=num_buckets)).tolist()
+    bounds = enumerate(itertools.pairwise([0, *ends]))
+    return [(bucket, ordered.slice(start, end - start)) for bucket, (start, end) in bounds if end > start]
 
 
 def _pieces(rows: pa.Table) -> Iterator[pa.Table]:

@@ -30,7 +30,10 @@ class Changes:
 
     def read_all(self) -> None:
         """Work out those of all buckets, side by side, and hold them. Then several threads may ask."""
-        found = in_parallel(self._read, list(self._splits.values()))
+        records = InlineRecords(self._table.storage, self._table.uuid)
+        records.expect(segment for split in self._splits.values() for segment in split.segments)
+        records.fetch_first()
+        found = in_parallel(lambda split: self._read(split, records), list(self._splits.values()))
         self._held = dict(zip(self._splits, found, strict=True))
 
     def rows(self, bucket: int) -> pa.Table:
@@ -54,15 +57,19 @@ class Changes:
     def _kept(self, split: LogSplit) -> CollapsedChanges:
         """Collapse the changes of a split, once for all tasks of the process where the history is known."""
         if self._keyed.history is None:
-            return self._read(split)
+            return self._read_alone(split)
         ranges = (split.table_uuid, split.bucket, split.offsets)
         columns = tuple((column.id, column.name, str(column.type)) for column in self._keyed.schema.columns)
         key = (self._table.storage.url, self._keyed.history, ranges, columns, self._places)
-        return kept_tails.get(key, lambda: self._read(split))
+        return kept_tails.get(key, lambda: self._read_alone(split))
 
-    def _read(self, split: LogSplit) -> CollapsedChanges:
+    def _read_alone(self, split: LogSplit) -> CollapsedChanges:
+        records = InlineRecords(self._table.storage, self._table.uuid)
+        records.expect(split.segments)
+        return self._read(split, records)
+
+    def _read(self, split: LogSplit, records: InlineRecords) -> CollapsedChanges:
         schema = self._keyed.schema
         written = TableSchema((CHANGE_COLUMN, *schema.columns))
-        records = InlineRecords(self._table.storage, self._table.uuid)
         found = (found.batch for found in read_split(self._table.storage, split, written, records=records))
         return CollapsedChanges.of(found, schema.arrow, self._places)

@@ -10,12 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.lake.file_access import FilesAhead
 from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
-from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
 from streamhouse_spark.lake.parquet.merge_on_read import read_whole
 from streamhouse_spark.lake.parquet.reader import offset_file, read_numbered
@@ -43,8 +42,11 @@ from streamhouse_spark.read.pieces import (
     ViewPiece,
 )
 from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.read_ahead import ReadsMany, at_once
 
 logger = logging.getLogger(__name__)
+
+_HOLDS_LAKE = (LakePiece, KeyedPiece)
 
 
 def read_batches(
@@ -71,6 +73,10 @@ def read_batches(
 def read_tables(table: TableHandle, plan: ReadPlan, *, filter: pc.Expression | None = None) -> Iterator[pa.Table]:
     """Read all pieces into tables of the plan's columns, those of lake files side by side. Raises as `read_batches`."""
     reader = PieceReader(table, plan, filter=filter)
+    if isinstance(table.storage, ReadsMany):  # the log's pieces wait for the store too
+        reader.fetch_first()
+        yield from in_parallel(reader.table, plan.pieces, threads_max=THREADS_MAX)
+        return
     reader.read_changes()
     of_lake = [piece for piece in plan.pieces if _is_of_lake(piece)]
     yield from in_parallel(reader.table, of_lake)
@@ -110,6 +116,14 @@ class PieceReader:
         self._changes = Changes(table, plan.keyed) if plan.keyed is not None else None
         self._records = InlineRecords(table.storage, plan.table_uuid)
         self._records.expect(s for piece in plan.pieces if isinstance(piece, LogPiece) for s in piece.split.segments)
+        splits = (p.split if isinstance(p, LakePiece) else p.lake for p in plan.pieces if isinstance(p, _HOLDS_LAKE))
+        self._lake = FilesAhead(table.storage, table.settings, (split for split in splits if split is not None))
+
+    def fetch_first(self) -> None:
+        """Read the changes, and begin to fetch everything else, at the same time."""
+        begun = [self.read_changes, self._records.fetch_first, self._lake.fetch_first]
+        for _ in at_once(self._table.storage, lambda begin: begin(), begun):
+            pass
 
     def read_changes(self) -> None:
         """Read the changes of all buckets at once, before pieces are read in several threads."""
@@ -127,8 +141,7 @@ class PieceReader:
     def table(self, piece: Piece) -> pa.Table:
         """Give the rows of a piece that the filter wants, at once; a lake file with all of Arrow's threads."""
         if isinstance(piece, LakePiece) and self._plan.keyed is None:
-            files, projection = self._files(piece.split), self._projection
-            return read_whole(files, piece.split, projection, filter=self._filter)
+            return read_whole(self._lake, piece.split, self._projection, filter=self._filter)
         rows = pa.Table.from_batches(list(self._found(piece)), self._plan.schema.arrow)
         return rows if self._filter is None or _is_of_lake(piece) else matching(rows, self._filter)
 
@@ -154,9 +167,6 @@ class PieceReader:
     def _projection(self) -> LakeProjection:
         assert self._plan.projection is not None
         return self._plan.projection
-
-    def _files(self, split: LakeSplit) -> FileAccess:
-        return lake_files(self._table.storage, self._table.settings, split.location)
 
     def _selected(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The plan's columns; a plan by key also reads those of the key."""
@@ -190,11 +200,11 @@ class PieceReader:
     # -- the lake -------------------------------------------------------------------------------------------------
 
     def _lake_batches(self, split: LakeSplit) -> Iterator[pa.RecordBatch]:
-        return read_lake_split(self._files(split), split, self._projection, filter=self._filter)
+        return read_lake_split(self._lake, split, self._projection, filter=self._filter)
 
     def _of_lake(self, piece: LakePiece) -> Iterator[pa.RecordBatch]:
         """Lake rows with their places in the log: null where another engine wrote the file, and of merged files."""
-        files, split = self._files(piece.split), piece.split
+        files, split = self._lake, piece.split
         if split.merge is not None:
             for batch in read_lake_split(files, split, self._projection):
                 yield add_log_positions(batch, self._metadata, split.bucket, None)

@@ -195,8 +195,6 @@ def plan_lake(
     lake = table.open_lake().with_state(state)
     if as_of_timestamp_ms is not None:
         as_of_snapshot = lake.snapshot_as_of(as_of_timestamp_ms).id
-    elif as_of_snapshot is None and not lake.exists():
-        return ReadPlan(table.name, table.uuid, wanted, ())
     plan = lake.plan_read(snapshot_id=as_of_snapshot, columns=wanted.names, node=projection.node, schema=state.schema)
     pieces = tuple(LakePiece(split, split.bucket) for split in plan.splits)
     return ReadPlan(table.name, table.uuid, wanted, pieces, plan.projection)

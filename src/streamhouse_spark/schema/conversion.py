@@ -89,10 +89,26 @@ def _fitted_slice(values: pa.ChunkedArray, size: TextSize, table: str, column: s
 
 def _is_valid(array: pa.Array) -> bool:
     try:
-        array.validate(full=True)
+        array.validate()
+        if not (pa.types.is_string(array.type) and _is_ascii(array)):
+            array.validate(full=True)
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def _is_ascii(array: pa.Array) -> bool:
+    """Tell whether all bytes of the texts are ASCII, which is looked at many at once; also False for unsorted
+    offsets.
+    """
+    _, offsets, data = array.buffers()
+    if offsets is None or data is None or not len(array):
+        return False
+    bounds = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4)
+    size = int(bounds[-1]) - int(bounds[0])
+    if size <= 0 or not (bounds[1:] >= bounds[:-1]).all():
+        return False
+    return int(np.frombuffer(data, np.int8, size, int(bounds[0])).min()) >= 0
 
 
 def _first_invalid(array: pa.Array) -> int | None:

@@ -216,7 +216,7 @@ def _require_small(values: slicing.Column, name: str, table: str) -> None:
 
 
 def _require_small_rows(rows: pa.Table, table: str) -> None:
-    if rows.nbytes <= slicing.ROW_BYTES_MAX:
+    if not slicing.may_have_large_row(rows):
         return
     sizes = slicing.table_row_bytes(rows)
     row = int(np.argmax(sizes))

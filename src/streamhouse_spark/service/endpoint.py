@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
+from streamhouse_spark.storage.requests import METER
 
 STUCK_MS: Final = 300_000
 """The loop waits for storage at times, which gives up much sooner than this."""
@@ -67,7 +68,7 @@ def serving(service: Observed, address: Address) -> Iterator[Address]:
         answers = {  # noqa: RUF012 - the class is made for this one server
             "/livez": lambda: _alive(service.health()),
             "/readyz": lambda: _ready(service.health()),
-            "/metrics": lambda: (HTTPStatus.OK, *as_prometheus(service.status(), service.health())),
+            "/metrics": lambda: (HTTPStatus.OK, *as_prometheus(service.status(), service.health(), METER.total())),
         }
 
     class Server(ThreadingHTTPServer):

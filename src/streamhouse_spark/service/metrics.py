@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
+from streamhouse_spark.storage.requests import Requests
 
 GAUGES: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
     "streamhouse_table_lag_rows": ("Rows that the lake does not hold yet.", lambda s: s.lag_rows),
@@ -45,19 +46,22 @@ COUNTERS: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
 """By names without ``_total``, which the format adds."""
 
 
-def as_prometheus(tables: Sequence[TableStatus], health: ServiceHealth) -> tuple[str, bytes]:
-    """Return content type and text of the metrics. Counters are those of this service since its start."""
+def as_prometheus(tables: Sequence[TableStatus], health: ServiceHealth, requests: Requests) -> tuple[str, bytes]:
+    """Return content type and text of the metrics. Counters are those of this service, and ``requests`` those of its
+    process, since the start.
+    """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(tables, health))
+    registry.register(_Collected(tables, health, requests))
     return CONTENT_TYPE_LATEST, generate_latest(registry)
 
 
 class _Collected:
     """The metrics of one moment, as the library asks for them."""
 
-    def __init__(self, tables: Sequence[TableStatus], health: ServiceHealth) -> None:
+    def __init__(self, tables: Sequence[TableStatus], health: ServiceHealth, requests: Requests) -> None:
         self._tables = tables
         self._health = health
+        self._requests = requests
 
     def collect(self) -> Iterable[Metric]:
         health = self._health
@@ -80,3 +84,13 @@ class _Collected:
         for status in self._tables:
             doing.add_metric([status.table, status.doing], 1)
         yield doing
+        sent = CounterMetricFamily("streamhouse_store_requests", "Requests sent to object stores.", labels=["kind"])
+        for kind in ("gets", "heads", "puts", "lists", "deletes"):
+            sent.add_metric([kind], getattr(self._requests, kind))
+        yield sent
+        moved = CounterMetricFamily("streamhouse_store_bytes", "Bytes of objects.", labels=["direction"])
+        moved.add_metric(["sent"], self._requests.sent_bytes)
+        moved.add_metric(["received"], self._requests.received_bytes)
+        yield moved
+        failed = self._requests.failures
+        yield CounterMetricFamily("streamhouse_store_failures", "Requests without a useful answer.", failed)

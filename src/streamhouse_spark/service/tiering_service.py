@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from streamhouse_spark.core.forks import new_event, new_lock, renew_in_children
-from streamhouse_spark.errors import CorruptDataError, FormatVersionError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.errors import CorruptDataError, FormatVersionError, StreamhouseError
 from streamhouse_spark.lake.model.values import LakeFile
 from streamhouse_spark.lake.tiering.job import RunTasks, TieringReport
 from streamhouse_spark.lake.tiering.plan import TieringTask
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.claims import release_claim, try_claim
+from streamhouse_spark.service.known_tables import KnownTables
 from streamhouse_spark.service.maintenance_schedule import MAINTENANCE_MS, Upkeep, UpkeepStatus
+from streamhouse_spark.storage.read_ahead import at_once
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.connection import Connection
@@ -27,7 +28,11 @@ from streamhouse_spark.warehouse.connection import Connection
 logger = logging.getLogger(__name__)
 
 POLL_MS = 500
+LOOK_MS_MAX = 30_000
+"""Time between two looks at the log of a table without rows that wait, however large its freshness is."""
 LISTING_MS = 5_000
+REMOTE_LISTING_MS = 15_000
+"""Listings are the dearest requests."""
 TABLES_AT_ONCE = 4
 _BACKOFF_MS = 1_000
 _BACKOFF_MS_MAX = 300_000
@@ -84,6 +89,9 @@ class _Entry:
     work: Future[None] | None = None
     not_before_ms: int = 0
     last_duration_ms: int = 0
+    overdue_ms: int = -1
+    """As of the last look: see `Service._overdue_ms`."""
+    look_at_ms: int = 0
 
 
 class Stopped(Exception):  # noqa: N818 - no error: how a round in the middle of a long catch-up ends
@@ -111,6 +119,7 @@ class Service:
         self._clock = connection.warehouse().world.clock
         self._service_id = connection.warehouse().world.ids.new_uuid()
         self._run_tasks = run_tasks
+        self._known = KnownTables(connection)
         self._entries: dict[str, _Entry] = {}
         self._unopened: dict[str, TableStatus] = {}
         self._lock = new_lock()
@@ -127,6 +136,7 @@ class Service:
         """Take a name of its own in a child and drop the rounds under way: the claims are the parent's."""
         self._service_id = self._connection.warehouse().world.ids.new_uuid()
         self._entries = {}
+        self._known = KnownTables(self._connection)
 
     def stop(self) -> None:
         """End `run` when the rounds under way have ended. From any thread; repeating it is harmless."""
@@ -196,30 +206,25 @@ class Service:
     def _list(self) -> None:
         """Look for new and dropped tables, every few seconds."""
         now_ms = self._clock.boot_ms()
-        if self._listed_ms is not None and now_ms - self._listed_ms < LISTING_MS:
+        is_local = self._connection.warehouse().storage.local_path("") is not None
+        listing_ms = LISTING_MS if is_local else REMOTE_LISTING_MS
+        if self._listed_ms is not None and now_ms - self._listed_ms < listing_ms:
             return
         self._listed_ms = now_ms
-        found, unopened = {}, {}
         try:
-            for name in self._names if self._names is not None else self._all_names():
-                try:
-                    table = self._connection.table(name)
-                    if table.properties.datalake_enabled:
-                        found[table.uuid] = table
-                except TableNotFoundError:
-                    continue
-                except StreamhouseError as error:
-                    unopened[name] = self._not_opened(name, error)
+            found = self._known.found(self._names)
         except StreamhouseError as error:
             logger.warning("tables of %s could not be listed, trying again: %s", self._connection.location, error)
             with self._lock:
                 self._listing_error = _first_line(error)
             return
+        unopened = {name: self._not_opened(name, error) for name, error in found.failures.items()}
+        tables = {table.uuid: table for table in found.tables if table.properties.datalake_enabled}
         with self._lock:
             self._listing_error = None
             busy = [u for u, e in self._entries.items() if e.work is not None and not e.work.done()]
-            kept = {u: e for u, e in self._entries.items() if u in found or u in busy or e.status.table in unopened}
-            new = {u: self._entry(t) for u, t in found.items() if u not in kept}
+            kept = {u: e for u, e in self._entries.items() if u in tables or u in busy or e.status.table in unopened}
+            new = {u: self._entry(t) for u, t in tables.items() if u not in kept}
             self._entries = {**kept, **new}
             named = {entry.status.table for entry in self._entries.values()}
             self._unopened = {name: status for name, status in unopened.items() if name not in named}
@@ -234,27 +239,31 @@ class Service:
     def _entry(self, table: Table) -> _Entry:
         return _Entry(table, TableStatus(table.name), Upkeep(self._clock.boot_ms(), self._maintenance_ms))
 
-    def _all_names(self) -> Iterator[str]:
-        storage = self._connection.warehouse().storage
-        for database in names.list_databases(storage):
-            for path, _ in names.list_names(storage, database):
-                yield str(path)
-
     def _due(self) -> list[_Entry]:
         """Return tables with something to do now: first those whose oldest row waits the longest beyond its time."""
         now_ms = self._clock.boot_ms()
-        due = []
-        for entry in list(self._entries.values()):
-            if (entry.work is not None and not entry.work.done()) or now_ms < entry.not_before_ms:
-                continue
-            try:
-                overdue_ms = self._overdue_ms(entry)
-            except StreamhouseError as error:
-                self._failed(entry, error)
-                continue
-            if overdue_ms >= 0 or entry.upkeep.is_due(now_ms):
-                due.append((overdue_ms, entry))
-        return [entry for _, entry in sorted(due, key=lambda pair: -pair[0])]
+        free = [e for e in self._entries.values() if e.work is None or e.work.done()]
+        free = [entry for entry in free if now_ms >= entry.not_before_ms]
+        storage = self._connection.warehouse().storage
+        looked = [entry for entry in free if now_ms >= entry.look_at_ms]
+        for entry, succeeded in zip(looked, at_once(storage, self._look, looked), strict=True):
+            if not succeeded:
+                self._known.forget(entry.table)
+        due = [e for e in free if e.overdue_ms >= 0 or (e.upkeep.is_due(now_ms) and now_ms >= e.not_before_ms)]
+        return sorted(due, key=lambda entry: -entry.overdue_ms)
+
+    def _look(self, entry: _Entry) -> bool:
+        """Learn how long the table's oldest row has waited, and decide when to look again: no row of an idle table
+        waits longer than half its freshness before it is seen. Returns False after an error.
+        """
+        try:
+            overdue_ms = self._overdue_ms(entry)
+        except StreamhouseError as error:
+            self._failed(entry, error)
+            return False
+        entry.overdue_ms = overdue_ms
+        entry.look_at_ms = self._clock.boot_ms() + max(POLL_MS, min(LOOK_MS_MAX, -overdue_ms // 2))
+        return True
 
     def _overdue_ms(self, entry: _Entry) -> int:
         """Return the milliseconds since a round had to begin in order to end within the table's freshness; negative
@@ -267,15 +276,15 @@ class Service:
         lag_rows = sum(log.end - min(log.end, state.lake_offset(bucket)) for bucket, log in state.buckets.items())
         freshness_ms = table.properties.datalake_freshness_ms
         self._note(entry, table=table.name, lag_rows=lag_rows, lag_ms=lag_ms, freshness_ms=freshness_ms)
-        if oldest_ms is None or state.dropped:
-            return -1
         head_start_ms = min(entry.last_duration_ms + 2 * POLL_MS, freshness_ms)
-        return lag_ms - (freshness_ms - head_start_ms)
+        overdue_ms = lag_ms - (freshness_ms - head_start_ms)
+        return min(overdue_ms, -1) if oldest_ms is None or state.dropped else overdue_ms
 
     # -- one table, in a worker thread ----------------------------------------------------------------------------
 
     def _work(self, entry: _Entry) -> None:
         table = entry.table
+        entry.overdue_ms, entry.look_at_ms = -1, 0  # the next look is behind this round, or the other service's
         try:
             if not try_claim(table.storage, table.uuid, self._service_id):
                 entry.not_before_ms = self._clock.boot_ms() + POLL_MS

@@ -14,8 +14,10 @@ from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.base import Storage
 
 WINDOW: Final = 42
-"""An opener asks for so many records together with a checkpoint: they are all that follow it, and one more, which shows
-that none is missing."""
+"""So many records are asked for at once: those that may follow a checkpoint, and one more, which shows that none is
+missing."""
+FIRST: Final = 8
+"""Records that an opener asks for together with a checkpoint, before the others: most tables are young, or have few."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -46,6 +48,7 @@ class ReadAhead:
         self.window = window
         self._many = storage if isinstance(storage, ReadsMany) else None
         self._found: dict[str, bytes | None] = {}
+        self._joined: list[str] = []
 
     @property
     def storage(self) -> Storage:
@@ -58,9 +61,16 @@ class ReadAhead:
 
     def expect(self, keys: Iterable[str]) -> None:
         """Read these objects now, if that saves time later."""
-        wanted = [key for key in keys if key not in self._found]
-        if self._many is not None and len(wanted) > 1:
+        if self._many is None:
+            return
+        wanted = [key for key in dict.fromkeys([*keys, *self._joined]) if key not in self._found]
+        if len(wanted) > 1:
             self._found |= zip(wanted, self._many.read_many(wanted), strict=True)
+            self._joined = []
+
+    def join(self, keys: Iterable[str]) -> None:
+        """Read these objects with the next ones that are expected."""
+        self._joined += keys
 
     def has(self, key: str) -> bool:
         """Tell whether the object was asked for, and not handed out yet."""
@@ -69,6 +79,10 @@ class ReadAhead:
     def found_absent(self, key: str) -> bool:
         """Tell whether the object was asked for and is not there. False if it was not asked for."""
         return key in self._found and self._found[key] is None
+
+    def found(self, key: str) -> bytes | None:
+        """Return an object that was asked for, and keep it; None for an absent one."""
+        return self._found.get(key)
 
     def read(self, key: str) -> bytes:
         """Return the object. Raises `ObjectNotFoundError`."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from streamhouse_spark.lookup.lookup_one import LookupOne
     from streamhouse_spark.read.tail import Tail
     from streamhouse_spark.schema.table_schema import SparkSchema
+    from streamhouse_spark.table.costs import TableCosts
     from streamhouse_spark.table.inspect import Inspect
     from streamhouse_spark.table.lake_view import LakeView
     from streamhouse_spark.table.maintain import MaintainReport
@@ -441,15 +442,8 @@ class Table(TableHandle):
         """
         from streamhouse_spark.read.tail import follow
 
-        return follow(
-            self,
-            start,
-            columns=columns,
-            include_metadata=include_metadata,
-            poll_ms=poll_ms,
-            stop=stop,
-            until_ms=until_ms,
-        )
+        waiting: Any = {"poll_ms": poll_ms, "stop": stop, "until_ms": until_ms}
+        return follow(self, start, columns=columns, include_metadata=include_metadata, **waiting)
 
     @property
     def lake(self) -> LakeView:
@@ -464,6 +458,12 @@ class Table(TableHandle):
         from streamhouse_spark.table.inspect import Inspect
 
         return Inspect(self)
+
+    def costs(self, prices: Mapping[str, Any] | None = None) -> TableCosts:
+        """Count this process's requests, and estimate a month's dollars. See `streamhouse_spark.table.costs`."""
+        from streamhouse_spark.table.costs import table_costs
+
+        return table_costs(self, prices)
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 

@@ -269,3 +269,21 @@ def test_truncate_asks_and_can_be_told(run, warehouse, orders):
     (listed,) = run("ls", "-o", "json").lines
     assert (listed["rows"], listed["lake_rows"], listed["lag"]) == (0, 0, 0)
     assert run("truncate", "sales.orders$lake", "--yes", code=1).stderr.startswith("INVALID_NAME: ")
+
+
+def test_costs(run, warehouse, orders):
+    warehouse.table("sales.orders").append([{"order_id": 1}])
+    found = run("describe", "sales.orders", "--costs", "-o", "json").document
+    assert found["workload"]["buckets"] == 2
+    assert found["estimate"]["total_usd"] > 0
+    text = run("describe", "sales.orders", "--costs").stdout
+    for part in ("commits", "PUT, LIST", "a month", "Amazon S3 Standard"):
+        assert part in text
+    free = [f"--price={name}=0" for name in ("puts_usd_per_1000", "gets_usd_per_1000", "stored_usd_per_gib_month")]
+    assert run("describe", "sales.orders", "--costs", *free, "-o", "json").document["estimate"]["total_usd"] == 0
+
+
+def test_prices_that_cannot_be(run, orders):
+    assert "--price needs --costs" in run("describe", "sales.orders", "--price", "gets_usd_per_1000=1", code=2).stderr
+    for wrong in ("gets_usd_per_1000=x", "gets_usd_per_1000=-1", "gets=1"):
+        assert "price" in run("describe", "sales.orders", "--costs", "--price", wrong, code=1).stderr

@@ -39,7 +39,7 @@ LINES = {
     "doctor": Line(),
     "jar": Line({"catalog": "lakes"}, ("--options",)),
     "ls": Line({"database": "default"}),
-    "describe": Line({"table": "log"}),
+    "describe": Line({"table": "log", "prices": "gets_usd_per_1000=0.1"}, ("--costs",)),
     "create": Line(
         {
             "table": "more",

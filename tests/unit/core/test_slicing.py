@@ -279,6 +279,40 @@ def test_a_few_large_rows_do_not_hide_behind_many_small_ones():
     assert max(part.nbytes for part in parts) <= SLICE_BYTES
 
 
+@pytest.mark.parametrize("step_rows", [1, 7, 100, 1 << 16])
+@pytest.mark.parametrize("seed", range(4))
+def test_slices_are_the_cuts_row_by_row_however_rows_are_counted(monkeypatch, step_rows, seed):
+    monkeypatch.setattr(slicing, "STEP_ROWS", step_rows)
+    random = np.random.default_rng(seed)
+    lengths = random.choice([0, 3, 40, 399, 1000], 300, p=[0.3, 0.4, 0.2, 0.05, 0.05])
+    columns = {"v": ["é" * int(n) for n in lengths], "n": np.arange(300)}
+    rows = pa.table(columns)
+    chunked = pa.concat_tables([rows.slice(at, 37) for at in range(0, 300, 37)])
+    parts = list(slicing.slices(chunked))
+    assert pa.concat_tables(parts).equals(rows)
+    assert [part.num_rows for part in parts] == [
+        end - start for start, end in slicing.cuts(slicing.table_row_bytes(rows))
+    ]
+
+
+def test_rows_are_counted_one_by_one_only_near_a_cut(monkeypatch):
+    counted = []
+    real = slicing.table_row_bytes
+    monkeypatch.setattr(slicing, "table_row_bytes", lambda rows: counted.append(rows.num_rows) or real(rows))
+    monkeypatch.setattr(slicing, "STEP_ROWS", 10)
+    rows = pa.table({"n": np.arange(1000)})
+    assert len(list(slicing.slices(rows, 4000))) == 2
+    assert sum(counted) == 10
+    assert not slicing.may_have_large_row(rows)
+    monkeypatch.setattr(slicing, "ROW_BYTES_MAX", 70)
+    assert slicing.may_have_large_row(rows)
+
+
+def test_words_of_a_dictionary_count_as_often_as_they_stand_there():
+    rows = pa.table({"word": pa.array(["w" * 300] * 50).dictionary_encode()})
+    assert max(part.num_rows for part in slicing.slices(rows)) == 1
+
+
 class TestBlanks:
     """CHAR(n): what is written is larger than what was given."""
 

@@ -432,6 +432,24 @@ class TestTextThatIsNoUtf8:
             one(f"a {kind}", pa.table({"a": values}))
         assert one(f"a {kind}", pa.table({"a": values}).slice(2)).null_count == 0
 
+    @pytest.mark.parametrize("place", range(5))
+    def test_a_bad_byte_is_found_wherever_it_stands_among_ascii(self, place):
+        texts = [b"abc", b"", b"x" * 100, b"yz", b"end"]
+        texts[place] += b"\xff"
+        chunk = pa.Array.from_buffers(pa.string(), 5, pa.array(texts, pa.binary()).buffers())
+        for shift in range(place + 1):
+            rows = pa.table({"a": pa.chunked_array([pa.array(["ok"]), chunk.slice(shift)])})
+            with pytest.raises(SchemaMismatchError, match=f"no UTF-8 in row {1 + place - shift} "):
+                one("a string", rows)
+        assert one("a string", pa.table({"a": chunk.slice(place + 1)})).to_pylist() == [
+            text.decode() for text in texts[place + 1 :]
+        ]
+
+    @pytest.mark.parametrize("size", [0, 3])
+    def test_no_bytes_at_all_are_a_text(self, size):
+        for values in (pa.nulls(size, pa.string()), pa.array([""] * size, pa.string())):
+            assert one("a string", pa.table({"a": values})).to_pylist() == values.to_pylist()
+
     def test_values_that_no_row_has_do_not_count(self):
         validity = pa.py_buffer(b"\x05")
         masked = pa.Array.from_buffers(pa.string(), 3, [validity, *self.BAD.buffers()[1:]])

@@ -17,7 +17,9 @@ import streamhouse_spark as sh
 from streamhouse_spark.errors import InvalidOptionError, StorageError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.service.endpoint import STUCK_MS, parsed_address, serving
+from streamhouse_spark.service.known_tables import KnownTables
 from streamhouse_spark.service.tiering_service import Service, ServiceHealth, TableStatus
+from streamhouse_spark.storage.requests import METER, Requests
 from streamhouse_spark.warehouse.connection import Connection
 from waiting import wait_for
 
@@ -113,16 +115,27 @@ def test_metrics_of_a_service_that_tiers(warehouse_path):
     assert found["streamhouse_service_ready",] == 1
 
 
+def test_metrics_of_requests(monkeypatch):
+    monkeypatch.setattr(METER, "_counts", {})
+    METER.note("s3://b/wh", "tables/x", Requests(gets=3, puts=2, failures=1, sent_bytes=10, received_bytes=20))
+    METER.note("s3://c/wh", "tables/x", Requests(gets=1))
+    with serving(Observed(), LOOPBACK) as address:
+        found = samples(get(address, "/metrics")[1])
+    assert [found["streamhouse_store_requests_total", kind] for kind in ("gets", "puts", "lists")] == [4, 2, 0]
+    assert [found["streamhouse_store_bytes_total", direction] for direction in ("sent", "received")] == [10, 20]
+    assert found["streamhouse_store_failures_total",] == 1
+
+
 def test_a_service_that_cannot_list_says_so(warehouse_path, monkeypatch):
     warehouse = sh.Warehouse(warehouse_path)
     warehouse.create_table("t", "id INT")
     service = service_of(warehouse_path, warehouse)
 
-    def fail(_: Service):
+    def fail(_: KnownTables):
         raise StorageError("the store went away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Service, "_all_names", fail)
+        patched.setattr(KnownTables, "_listed", fail)
         patched.setattr("streamhouse_spark.service.tiering_service.LISTING_MS", 0)
         with running(service):
             wait_for(lambda: service.health().listing_error, "the error")

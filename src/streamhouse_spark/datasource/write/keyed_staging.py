@@ -32,6 +32,7 @@ from streamhouse_spark.core.model import BucketOffsets, Transaction
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.write.staging_task import (
+    TASK_INLINE_BYTES_MAX,
     StagedMessage,
     all_staged,
     chunks,
@@ -159,13 +160,19 @@ class KeyedStagingPlan:
     def shape(self) -> SegmentOptions:
         return SegmentOptions(self.schema_id)
 
-    def message(self, batches: Iterable[pa.RecordBatch], query_id: str | None = None) -> StagedMessage:
+    def message(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        query_id: str | None = None,
+        *,
+        inline_bytes_max: int = TASK_INLINE_BYTES_MAX,
+    ) -> StagedMessage:
         """Stage all rows of a task, and prepare their changes if it may have all rows of its buckets.
 
         All of it is durable when this returns, and visible to nobody. Raises `SchemaMismatchError` for values that do
         not fit.
         """
-        staged = self._staged(batches)
+        staged = self._staged(batches, inline_bytes_max)
         if staged is None or not self.is_clustered:
             return StagedMessage(staged, query_id, history=self.history)
         table = self.connection.table_by_uuid(self.table, self.table_uuid)
@@ -196,8 +203,8 @@ class KeyedStagingPlan:
         inserted = kinds == _UPSERT if self.write.rewrites else None
         return BucketIntents(rows.drop_columns([CHANGE_COLUMN.name]), kinds == _DELETE, inserted)
 
-    def _staged(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
-        stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing)
+    def _staged(self, batches: Iterable[pa.RecordBatch], inline_bytes_max: int) -> Staged | None:
+        stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max)
         parts = [stager.stage(intents) for chunk in chunks(batches) if (intents := self._intents(chunk)).num_rows]
         return gathered(parts) if parts else None
 

@@ -61,21 +61,27 @@ class StagingPlan:
         shape, newest = table.segment_options(state), state.anchors.newest
         return cls(connection, table.name, table.uuid, state.schema, shape, routing, newest)
 
-    def message(self, batches: Iterable[pa.RecordBatch], query_id: str | None = None) -> StagedMessage:
+    def message(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        query_id: str | None = None,
+        *,
+        inline_bytes_max: int = TASK_INLINE_BYTES_MAX,
+    ) -> StagedMessage:
         """Stage all rows of a task; durable when this returns, visible to nobody.
 
         Raises `SchemaMismatchError` for values that do not fit.
         """
-        stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing)
+        stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max)
         parts = [stager.stage(*filled(chunk, self.schema, table=self.table)) for chunk in chunks(batches)]
         return StagedMessage(gathered(parts) if parts else None, query_id, history=self.history)
 
 
-def task_stager(connection: Connection, table_uuid: str, shape: SegmentOptions, routing: Routing) -> Stager:
+def task_stager(
+    connection: Connection, table_uuid: str, shape: SegmentOptions, routing: Routing, inline_bytes_max: int
+) -> Stager:
     warehouse = connection.warehouse()
-    return Stager(
-        warehouse.storage, table_uuid, shape, routing, warehouse.world, inline_bytes_max=TASK_INLINE_BYTES_MAX
-    )
+    return Stager(warehouse.storage, table_uuid, shape, routing, warehouse.world, inline_bytes_max=inline_bytes_max)
 
 
 def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

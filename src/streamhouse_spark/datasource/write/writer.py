@@ -16,6 +16,8 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import StreamWriteOptions, WriteOptions
 from streamhouse_spark.datasource.worker_errors import OneLineErrors
+from streamhouse_spark.datasource.worker_memory import spare_modules
+from streamhouse_spark.datasource.write.carried_rows import staged_messages
 from streamhouse_spark.datasource.write.checks import check_fits, table_for_writing
 from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan, commit_intents
 from streamhouse_spark.datasource.write.query_identity import (
@@ -113,11 +115,13 @@ class StreamhouseStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
-        return self._plan.message(iterator, query_id)
+        message = self._plan.message(iterator, query_id)
+        spare_modules()
+        return message
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         table = _table(self._plan)
-        found = received(messages)
+        found = received(staged_messages(self._plan, messages))
         require_planned(table, found)
         by_key = isinstance(self._plan, KeyedStagingPlan)
         staged = all_staged(found) if by_key else combined(table, found)

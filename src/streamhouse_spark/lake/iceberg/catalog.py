@@ -8,16 +8,14 @@
     <table>/metadata/floors/<N>           versions below N are void and may be deleted
 
 It needs nothing but storage with put-if-absent, and other engines open its tables by path. The newest version is found
-from the hint on, two looks for each time that the distance doubles, never by a listing; "N+1 is absent" means the
-newest only if the newest floor, read afterwards, is at most N. A slot whose file was deleted could be taken again by a
-writer that slept, so versions are deleted only a day after a floor above them was stored, and a writer that took longer
-than a minute looks at the floor once more before it calls its commit done. The floor `DROPPED` closes a table for good.
+by reading (see `lake.iceberg.versions`). A slot whose file was deleted could be taken again by a writer that slept, so
+versions are deleted only a day after a floor above them was stored, and a writer that took longer than a minute looks
+at the floor once more before it calls its commit done. The floor `DROPPED` closes a table for good.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -47,17 +45,21 @@ from streamhouse_spark.core.locations import is_same_place, recorded_root
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
 from streamhouse_spark.lake.iceberg.metadata.cache import parsed, remember, updated
-from streamhouse_spark.lake.iceberg.metadata.versions import (
+from streamhouse_spark.lake.iceberg.moved import Move, moved_metadata
+from streamhouse_spark.lake.iceberg.versions import (
     DROPPED,
+    FLOOR_CHECK_AFTER_MS,
     floor_key,
     floors_prefix,
-    hint_key,
+    hinted_version,
+    mend_hint,
     newest_floor,
     newest_version,
-    version_hint,
+    put_hint,
     version_key,
+    version_number,
+    version_numbers,
 )
-from streamhouse_spark.lake.iceberg.moved import Move, moved_metadata
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.log.lifecycle.home import moved_error
 from streamhouse_spark.storage.base import Storage
@@ -70,10 +72,8 @@ ATTEMPT_PROPERTY = "streamhouse.attempt"
 """Table property with the uuid of the commit that wrote a version: no two writers ever store equal bytes."""
 
 FLOOR_GRACE_MS = 24 * 60 * 60 * 1000
-FLOOR_CHECK_AFTER_MS = 60_000
 PUT_ATTEMPTS_MAX = 4
 Rewrite = Callable[[TableMetadata, Move | None], TableMetadata | None]
-_VERSION_FILE = re.compile(r"v(\d+)\.metadata\.json\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +119,9 @@ class FileCatalog(MetastoreCatalog):
         """
         key = self._key(identifier)
         number = self._hints_behind.pop(key, None)
-        if number is not None and (version_hint(self._storage, key) or 0) < number:
+        if number is not None:
             with suppress(StorageError):  # the next look tries again
-                self._storage.put(hint_key(key), str(number).encode())
+                mend_hint(self._storage, key, number)
 
     def table_exists(self, identifier: str | Identifier) -> bool:
         try:
@@ -142,7 +142,7 @@ class FileCatalog(MetastoreCatalog):
         """Create a table. Raises `TableAlreadyExistsError`, also if a dropped table still holds the location."""
         key = self._key(identifier)
         started_ms = self._world.clock.boot_ms()
-        if newest_floor(self._storage, key) > 0 or version_hint(self._storage, key) is not None:
+        if newest_floor(self._storage, key) > 0 or hinted_version(self._storage, key) is not None:
             raise TableAlreadyExistsError(f"{self._storage.url}/{key} is taken")
         metadata = new_table_metadata(
             location=location or self._io.files.location_of(key),
@@ -169,7 +169,7 @@ class FileCatalog(MetastoreCatalog):
         identifier = table.name()
         key = self._key(identifier)
         started_ms = self._world.clock.boot_ms()
-        base = self._newest(key, from_number=_version_number(table.metadata_location))
+        base = self._newest(key, from_number=version_number(table.metadata_location))
         self._require_home(key, base.metadata)
         if base.metadata.table_uuid != table.metadata.table_uuid:
             raise CommitFailedException(
@@ -210,8 +210,8 @@ class FileCatalog(MetastoreCatalog):
         """Close the table for good. Its files stay, so `undrop_table` can bring it back until `purge_table`."""
         key = self._key(identifier)
         owner = self._newest(key).metadata.properties.get(TABLE_UUID_PROPERTY, "")
-        dropped = floor_key(key, DROPPED)
-        slot = Slot(self._storage, dropped, lambda: self._storage.read(dropped), lambda _: True)
+        closed = floor_key(key, DROPPED)
+        slot = Slot(self._storage, closed, lambda: self._storage.read(closed), lambda _: True)
         taken = slot.take(owner.encode())
         if taken.holder is Holder.UNREADABLE:
             raise taken.error
@@ -279,7 +279,7 @@ class FileCatalog(MetastoreCatalog):
         floors = sorted((int(info.key.rpartition("/")[2]), info) for info in self._storage.list(floors_prefix(key)))
         settled_ms = self._storage.now_ms() - grace_ms
         settled = max((number for number, info in floors if info.modified_ms <= settled_ms), default=0)
-        numbers = sorted(_version_numbers(self._storage.list_names(f"{key}/metadata/")))
+        numbers = sorted(version_numbers(self._storage.list_names(f"{key}/metadata/")))
         doomed = [version_key(key, number) for number in numbers if number < settled]
         if dry_run:
             return doomed
@@ -302,11 +302,11 @@ class FileCatalog(MetastoreCatalog):
     # -- versions -------------------------------------------------------------------------------------------------
 
     def _newest(self, key: str, *, from_number: int | None = None) -> _Version:
-        """Return the result of `newest_version`, parsed. Raises `NoSuchTableError`."""
-        found = newest_version(self._storage, key, from_number=from_number)
+        """Return the newest version: never an older one, however wrong the hint is. Raises `NoSuchTableError`."""
+        found = newest_version(self._storage, self._world, key, from_number=from_number)
         if found is None:
             raise NoSuchTableError(f"no Iceberg table at {self._storage.url}/{key}")
-        if from_number is None and found.hint != found.number:
+        if found.is_behind_hint:
             self._hints_behind[key] = found.number
         return self._parsed(key, found.number, found.data)
 
@@ -334,7 +334,7 @@ class FileCatalog(MetastoreCatalog):
         if waited_ms > FLOOR_CHECK_AFTER_MS and newest_floor(self._storage, key) >= number:
             return None  # the slot was free only because its file had been deleted: the new file there is void
         with suppress(StorageError):
-            self._storage.put(hint_key(key), str(number).encode())
+            put_hint(self._storage, key, number)
         return _Version(number, stored)
 
     def _dated(self, changed: TableMetadata, base: TableMetadata) -> TableMetadata:
@@ -441,12 +441,3 @@ class FileCatalog(MetastoreCatalog):
 
 def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:
     return CommitTableResponse.model_validate({"metadata": metadata, "metadata-location": location})
-
-
-def _version_number(metadata_location: str) -> int | None:
-    match = _VERSION_FILE.search(metadata_location)
-    return int(match[1]) if match else None
-
-
-def _version_numbers(names: Iterable[str]) -> Iterable[int]:
-    return (number for name in names if (number := _version_number(name)) is not None)

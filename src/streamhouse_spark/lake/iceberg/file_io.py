@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -22,6 +22,7 @@ from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, Snap
 from streamhouse_spark.lake.avro import whole_avro
 from streamhouse_spark.lake.damaged_metadata import file_of
 from streamhouse_spark.lake.iceberg.moved import Move, moved_avro
+from streamhouse_spark.lake.kept_metadata import metadata_ahead
 from streamhouse_spark.lake.parquet.access import RangeReader, StorageFiles
 from streamhouse_spark.storage.base import Storage
 
@@ -40,6 +41,12 @@ def _read_double(self: DoubleReader, decoder: BinaryDecoder) -> float:
 
 
 DoubleReader.read = _read_double  # type: ignore[method-assign]
+
+
+def expect(io: FileIO, files: Iterable[tuple[str, int]]) -> None:
+    """Announce metadata files that will be read, by location and bytes."""
+    if isinstance(io, StorageFileIO):
+        io.expect(files)
 
 
 def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
@@ -81,11 +88,17 @@ class StorageFileIO(FileIO):
         super().__init__(properties)
         self.files = StorageFiles(storage)
         self.move = move
+        self._ahead: dict[str, bytes] = {}
+
+    def expect(self, files: Iterable[tuple[str, int]]) -> None:
+        """Read metadata files under fresh names now, given by location and bytes, if that saves time later."""
+        inside = ((self.files.key_of(at), size_bytes) for at, size_bytes in files if self.files.holds(at))
+        self._ahead |= metadata_ahead(self.files.storage, inside)
 
     def new_input(self, location: str) -> InputFile:
         if not self.files.holds(location):
             return load_file_io(self.properties, location).new_input(location)
-        return _StorageInput(location, self.files, self.move)
+        return _StorageInput(location, self.files, self.move, self._ahead.get(self.files.key_of(location)))
 
     def new_output(self, location: str) -> OutputFile:
         """Open a file for writing. Raises `LakeMismatchError` outside the warehouse."""
@@ -98,8 +111,10 @@ class StorageFileIO(FileIO):
 
 
 class _StorageInput(InputFile):
-    def __init__(self, location: str, files: StorageFiles, move: Move | None = None) -> None:
+    def __init__(self, location: str, files: StorageFiles, move: Move | None = None, data: bytes | None = None) -> None:
+        """``data`` is the content, if it is here already."""
         super().__init__(location)
+        self._data = data
         self._files = files
         self._key = files.key_of(location)
         self._move = move
@@ -117,7 +132,8 @@ class _StorageInput(InputFile):
     def open(self, seekable: bool = True) -> InputStream:
         try:
             if self._key.endswith(".avro"):
-                data = whole_avro(self._files.storage.read(self._key), self.location)
+                read = self._files.storage.read(self._key) if self._data is None else self._data
+                data = whole_avro(read, self.location)
                 return io.BytesIO(data if self._move is None else moved_avro(data, self.location, self._move))
             return RangeReader(self._files.storage, self._key)
         except ObjectNotFoundError as error:

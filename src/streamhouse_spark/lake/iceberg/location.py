@@ -13,7 +13,7 @@ from streamhouse_spark.errors import CommitConflictError, CorruptDataError, Lake
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.iceberg.metadata.snapshots import AnySnapshot, AnySnapshots, kept_snapshots
-from streamhouse_spark.lake.iceberg.metadata.versions import newest_version
+from streamhouse_spark.lake.iceberg.versions import DROPPED, floor_key, newest_version, version_key
 from streamhouse_spark.lake.model.marks import LakeMarks
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.outside_files import CATALOG_SETTINGS, catalog_properties
@@ -275,7 +275,7 @@ class IcebergLocation:
         """Return the snapshots of the newest state; None if there is no lake table (yet). Raises as `load` does."""
         key = self._key
         if key is not None:
-            version = newest_version(self.storage, key)
+            version = newest_version(self.storage, self.world, key)
             if version is None:
                 return None
             kept = kept_snapshots(version.data)
@@ -288,8 +288,11 @@ class IcebergLocation:
     def marks(self) -> LakeMarks | None:
         """Return the objects by which the next change shows; None if there are none, or no lake table (yet)."""
         key = self._key
-        version = None if key is None else newest_version(self.storage, key)
-        return None if key is None or version is None else version.marks(key)
+        version = None if key is None else newest_version(self.storage, self.world, key)
+        if key is None or version is None:
+            return None
+        absent = version_key(key, version.number + 1), floor_key(key, DROPPED)
+        return LakeMarks((version_key(key, version.number),), absent)
 
     @property
     def _key(self) -> str | None:

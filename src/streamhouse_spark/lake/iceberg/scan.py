@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from streamhouse_spark.errors import LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.column_map import ColumnMap
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
-from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
 from streamhouse_spark.lake.iceberg.schema import is_stored_as, lake_schema
 from streamhouse_spark.lake.model.values import LakeProjection
@@ -74,9 +74,11 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
 
     planner = ManifestGroupPlanner(table.metadata, table.io, AlwaysTrue(), case_sensitive=False)
     with lake_metadata(table.location()):
+        expect(table.io, [(snapshot.manifest_list, 0)])
         manifests = manifests_of(table.io, snapshot)
         data = [m for m in manifests if m.content == ManifestContent.DATA and (chosen is None or chosen.may_be_in(m))]
         deletes = [m for m in manifests if m.content != ManifestContent.DATA] if data else []
+        expect(table.io, ((m.manifest_path, m.manifest_length) for m in (*data, *deletes)))
         try:
             tasks = list(planner.plan_files([*data, *deletes], is_asked))
         except ValueError as error:

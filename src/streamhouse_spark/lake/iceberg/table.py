@@ -186,7 +186,7 @@ class IcebergLake(LakeTable):
         return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
-        from streamhouse_spark.lake.iceberg.manifests import rewrite_manifests
+        from streamhouse_spark.lake.iceberg.maintenance.manifests import rewrite_manifests
 
         self._require_home_unless(dry_run, "joining manifests")
         return rewrite_manifests(self.place, dry_run=dry_run)

@@ -7,7 +7,7 @@ before it names them.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from pypaimon.common.file_io import FileIO
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError, StreamhouseError
 from streamhouse_spark.lake.avro import whole_avro
 from streamhouse_spark.lake.damaged_metadata import file_of
+from streamhouse_spark.lake.kept_metadata import metadata_ahead
 from streamhouse_spark.lake.parquet.access import StorageFiles
 
 MANIFEST_FOLDER = "manifest"
@@ -32,12 +33,18 @@ class PaimonFiles(FileIO):  # type: ignore[misc]
         """Location → bytes written there."""
         self.sizes: dict[str, int] = {}
         """Location → bytes of a metadata file, by the file that names it."""
+        self._ahead: dict[str, bytes] = {}
+
+    def expect(self, files: Iterable[tuple[str, int]]) -> None:
+        """Read metadata files under fresh names now, given by location and bytes, if that saves time later."""
+        self._ahead |= metadata_ahead(self.files.storage, ((self.files.key_of(at), size) for at, size in files))
 
     def new_input_stream(self, path: str) -> io.BytesIO:
         if path in self.written:
             return _Input(self.written[path], path)
+        key = self.files.key_of(path)
         try:
-            data = self.files.storage.read(self.files.key_of(path))
+            data = self._ahead[key] if key in self._ahead else self.files.storage.read(key)
         except ObjectNotFoundError as error:
             raise FileNotFoundError(str(error)) from error
         if len(data) != self.sizes.get(path, len(data)):

@@ -29,9 +29,12 @@ from streamhouse_spark.lake.parquet.access import FileAccess, StorageFiles
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.lifecycle.home import Home
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import ReadAhead
 from streamhouse_spark.storage.slots import slot_of_bytes
 
 ATTEMPTS_MAX = 5
+_SCHEMAS_AHEAD = 3
+"""Schemas that are asked for at once: most tables have one or two."""
 _SCHEMA = "schema/schema-"
 
 
@@ -120,9 +123,11 @@ class PaimonLocation:
     def find(self) -> PaimonTable | None:
         """Return the newest state, or None if there is no lake table (yet). Raises `CorruptDataError`."""
         schemas: dict[int, PaimonSchema] = {}
-        while (schema := self._read_schema(len(schemas))) is not None:
+        ahead = ReadAhead(self.storage)
+        ahead.expect([*map(self._schema_key, range(_SCHEMAS_AHEAD)), self.snapshots.hint_key])
+        while (schema := self._read_schema(len(schemas), ahead)) is not None:
             schemas[schema.id] = schema
-        return PaimonTable(self.location, schemas, self.snapshots.newest()) if schemas else None
+        return PaimonTable(self.location, schemas, self.snapshots.newest(ahead)) if schemas else None
 
     def require(self) -> PaimonTable:
         """Return the result of `find` for a table that has to exist. Raises `LakeMismatchError`."""
@@ -211,10 +216,10 @@ class PaimonLocation:
         data = JSON.to_json(schema, indent=2).encode()
         slot_of_bytes(self.storage, self._schema_key(schema.id), data).take(data).won()
 
-    def _read_schema(self, schema_id: int) -> PaimonSchema | None:
+    def _read_schema(self, schema_id: int, ahead: ReadAhead) -> PaimonSchema | None:
         key = self._schema_key(schema_id)
         try:
-            data = self.storage.read(key)
+            data = ahead.read(key)
         except ObjectNotFoundError:
             return None
         try:

@@ -51,6 +51,7 @@ class MetadataReader:
             (snapshot.base_manifest_list, snapshot.base_manifest_list_size),
             (snapshot.delta_manifest_list, snapshot.delta_manifest_list_size),
         )
+        self._files.expect((f"{self._folder}/{name}", size_bytes or 0) for name, size_bytes in lists)
         with paimon_metadata(self._table.location):
             reader = ManifestListManager(self._store)
             found: list[ManifestFileMeta] = []
@@ -86,6 +87,7 @@ class MetadataReader:
 
     def all_entries(self, manifests: Sequence[ManifestFileMeta]) -> Iterable[list[ManifestEntry]]:
         """Return the entries of each manifest, in their order."""
+        self._files.expect((f"{self._folder}/{one.file_name}", one.file_size or 0) for one in manifests)
         return in_parallel(self.entries, manifests)
 
     def location(self, entry: ManifestEntry) -> str:

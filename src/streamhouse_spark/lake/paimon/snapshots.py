@@ -31,6 +31,7 @@ from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
 from streamhouse_spark.lake.snapshot_times import own_ms
 from streamhouse_spark.log.commits.chains import last_reached
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import ReadAhead
 from streamhouse_spark.storage.slots import Holder, Slot, Taken
 
 SNAPSHOT_PREFIX = "snapshot-"
@@ -44,13 +45,20 @@ class SnapshotFolder:
         self._storage = storage
         self._table_key = table_key
 
-    def newest(self) -> Snapshot | None:
-        """Return the snapshot without a successor; None before the first."""
-        hint = self._hint()
-        current = self.find(hint) if hint else None
+    def newest(self, ahead: ReadAhead | None = None) -> Snapshot | None:
+        """Return the snapshot without a successor; None before the first. The hint may be in ``ahead``."""
+        ahead = ahead or ReadAhead(self._storage)
+        hint = self._hint(ahead)
+        if hint:
+            ahead.expect([self._key(hint), self._key(hint + 1)])
+
+        def find(snapshot_id: int) -> Snapshot | None:
+            return self._read(self._key(snapshot_id), ahead)
+
+        current = find(hint) if hint else None
         if current is None:
-            current = self._newest_listed() or self.find(1)
-        return None if current is None else last_reached(self.find, current.id, current)
+            current = self._newest_listed() or find(1)
+        return None if current is None else last_reached(find, current.id, current)
 
     def find(self, snapshot_id: int) -> Snapshot | None:
         """Return the snapshot, or None if there is none of that number (yet, or any more). Raises
@@ -58,9 +66,11 @@ class SnapshotFolder:
         """
         return self._read(self._key(snapshot_id)) if snapshot_id > 0 else None
 
-    def require(self, snapshot_id: int) -> Snapshot:
-        """Return the snapshot, also if only a tag still has it. Raises `SnapshotExpiredError`."""
-        found = self.find(snapshot_id)
+    def require(self, snapshot_id: int, newest: Snapshot | None = None) -> Snapshot:
+        """Return the snapshot, also if only a tag still has it; it may be the ``newest``, which was just read. Raises
+        `SnapshotExpiredError`.
+        """
+        found = newest if newest is not None and newest.id == snapshot_id else self.find(snapshot_id)
         if found is None:
             tagged = (self.tagged(name) for name in self.tags())
             found = next((snapshot for snapshot in tagged if snapshot and snapshot.id == snapshot_id), None)
@@ -139,7 +149,7 @@ class SnapshotFolder:
         """
         text = JSON.to_json(snapshot, indent=2).encode()
         for key, data in (
-            (f"{self._table_key}/snapshot/LATEST", str(snapshot.id).encode()),
+            (self.hint_key, str(snapshot.id).encode()),
             (f"{self._table_key}/tag/{TAG_PREFIX}{COMMIT_USER}", text),
             (self.consumer_key, consumer_text(snapshot.id)),
         ):
@@ -194,9 +204,13 @@ class SnapshotFolder:
 
     # -- internals ------------------------------------------------------------------------------------------------
 
-    def _hint(self) -> int | None:
+    @property
+    def hint_key(self) -> str:
+        return f"{self._table_key}/snapshot/LATEST"
+
+    def _hint(self, ahead: ReadAhead) -> int | None:
         try:
-            text = self._storage.read(f"{self._table_key}/snapshot/LATEST").strip()
+            text = ahead.read(self.hint_key).strip()
         except ObjectNotFoundError:
             return None
         return int(text) if text.isdigit() else None
@@ -211,9 +225,9 @@ class SnapshotFolder:
     def _key(self, snapshot_id: int) -> str:
         return f"{self._table_key}/snapshot/{SNAPSHOT_PREFIX}{snapshot_id}"
 
-    def _read(self, key: str) -> Snapshot | None:
+    def _read(self, key: str, ahead: ReadAhead | None = None) -> Snapshot | None:
         try:
-            data = self._storage.read(key)
+            data = (ahead or self._storage).read(key)
         except ObjectNotFoundError:
             return None
         return _parsed(key, data)

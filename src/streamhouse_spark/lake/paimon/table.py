@@ -137,7 +137,8 @@ class PaimonLake(LakeTable):
         if table is None and snapshot_id is None:
             return LakePlan(None, identity_projection(schema or self.place.spec.schema, columns), ())
         table = table or self._require_table(f"no snapshot {snapshot_id}")
-        snapshot = table.snapshot if snapshot_id is None else self.place.snapshots.require(snapshot_id)
+        newest = table.snapshot
+        snapshot = newest if snapshot_id is None else self.place.snapshots.require(snapshot_id, newest)
         lake = table.schema if snapshot is None or snapshot_id is None else table.schema_of(snapshot)
         known = paimon_columns(table.schema, self.place.spec)
         how = projection(lake, known, self.place.spec.schema, columns, schema)
@@ -158,7 +159,7 @@ class PaimonLake(LakeTable):
         node: Node = ALWAYS_TRUE,
     ) -> LakeScan:
         table = self._require_table(f"no snapshot {snapshot_id}")
-        snapshot: Snapshot = self.place.snapshots.require(snapshot_id)
+        snapshot: Snapshot = self.place.snapshots.require(snapshot_id, table.snapshot)
         lake = table.schema_of(snapshot)
         known = paimon_columns(table.schema, self.place.spec)
         how = projection(lake, known, self.place.spec.schema, columns, schema)

@@ -7,15 +7,18 @@ warehouse go through its `Storage`, so that they are as durable and as carefully
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from operator import itemgetter
+from typing import TYPE_CHECKING, Protocol, Self
 
 import pyarrow as pa
 
 from streamhouse_spark.core.locations import plain_location, plain_root, same_directory_above
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
+from streamhouse_spark.storage.s3.byte_ranges import stretches
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -84,9 +87,13 @@ class StorageFiles:
         key = self.key_of(location)
         path = self.storage.local_path(key)
         if path is None:
-            return pa.PythonFile(RangeReader(self.storage, key), mode="r")
+            return RangeFile(RangeReader(self.storage, key))
         self.storage.size_bytes(key)  # an absent file gets the error of the contract
         return pa.memory_map(path)
+
+    def open_sized(self, location: str, size_bytes: int) -> pa.NativeFile:
+        """Open a remote file whose size is known: an absent one shows at the first read."""
+        return RangeFile(RangeReader(self.storage, self.key_of(location), size_bytes))
 
     def create(self, location: str) -> AbstractContextManager[Sink]:
         return self.storage.create(self.key_of(location))
@@ -95,11 +102,20 @@ class StorageFiles:
 class RangeReader(io.RawIOBase):
     """A seekable view of one object that reads only the ranges asked for."""
 
-    def __init__(self, storage: Storage, key: str) -> None:
+    def __init__(self, storage: Storage, key: str, size_bytes: int | None = None) -> None:
+        """Without the object's ``size_bytes`` they are asked for. Raises `ObjectNotFoundError`."""
         self._storage = storage
         self._key = key
-        self._size_bytes = storage.size_bytes(key)
+        self._size_bytes = storage.size_bytes(key) if size_bytes is None else size_bytes
         self._position = 0
+        self._held: list[tuple[int, int, bytes]] = []
+        """Begin and end of stretches that were fetched ahead, and their bytes, in order."""
+
+    def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Fetch byte ranges that will be read, at the same time; they are held until others are expected."""
+        wanted = stretches(ranges)
+        found = self._storage.read_ranges(self._key, wanted)
+        self._held = [(start, end, data) for (start, end), data in zip(wanted, found, strict=True)]
 
     def readable(self) -> bool:
         return True
@@ -122,9 +138,18 @@ class RangeReader(io.RawIOBase):
         end = self._size_bytes if size is None or size < 0 else min(self._size_bytes, self._position + size)
         if end <= self._position:
             return b""
-        (data,) = self._storage.read_ranges(self._key, [(self._position, end)])
+        data = self._held_at(self._position, end)
+        if data is None:
+            (data,) = self._storage.read_ranges(self._key, [(self._position, end)])
         self._position += len(data)
         return data
+
+    def _held_at(self, start: int, end: int) -> bytes | None:
+        at = bisect_right(self._held, start, key=itemgetter(0)) - 1
+        if at < 0 or end > self._held[at][1]:
+            return None
+        low, _, data = self._held[at]
+        return data[start - low : end - low]
 
     def readall(self) -> bytes:
         return self.read()
@@ -134,6 +159,17 @@ class RangeReader(io.RawIOBase):
         data = self.read(len(view))
         view[: len(data)] = data
         return len(data)
+
+
+class RangeFile(pa.PythonFile):  # type: ignore[misc]
+    """A `RangeReader` as Arrow reads it."""
+
+    def __new__(cls, reader: RangeReader) -> Self:
+        made: Self = super().__new__(cls, reader, mode="r")
+        return made
+
+    def __init__(self, reader: RangeReader) -> None:
+        self.ranges = reader
 
 
 @contextmanager

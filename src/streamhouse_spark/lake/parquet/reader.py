@@ -26,6 +26,7 @@ from streamhouse_spark.lake.model.values import FieldNames, Filter, LakeProjecti
 from streamhouse_spark.lake.offset_runs import OffsetRuns
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.footer_seal import checked_footer, is_whole
+from streamhouse_spark.lake.parquet.opened_file import OpenedFile
 from streamhouse_spark.query import row_selection
 
 TABLE_KEY = "streamhouse.table"
@@ -219,11 +220,11 @@ def _width_bits(data_type: pa.DataType) -> int:
         return 1 << 20
 
 
-def _opened(files: FileAccess, location: str, *, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+def _opened(files: FileAccess, location: str, *, dictionaries: Sequence[str] = ()) -> OpenedFile:
     """Open the file; each page and footer that has a checksum is verified, as all have that the package writes."""
     try:
         source = files.open_input(location)
-        return pq.ParquetFile(
+        return OpenedFile(
             source,
             metadata=checked_footer(source, location),
             pre_buffer=True,
@@ -237,12 +238,10 @@ def _opened(files: FileAccess, location: str, *, dictionaries: Sequence[str] = (
 
 
 def _batches(
-    file: pq.ParquetFile, location: str, groups: list[int], names: list[str], *, threads: bool = False
+    file: OpenedFile, location: str, groups: list[int], names: list[str], *, threads: bool = False
 ) -> Iterator[pa.RecordBatch]:
     expected = sum(file.metadata.row_group(i).num_rows for i in groups)
-    batches = file.iter_batches(
-        batch_size=_batch_rows(file, groups), row_groups=groups, columns=names, use_threads=threads
-    )
+    batches = file.batches(_batch_rows(file, groups), groups, names, threads=threads)
     while True:
         try:
             batch = next(batches, None)

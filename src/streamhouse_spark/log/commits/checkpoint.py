@@ -29,7 +29,7 @@ from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import ReadAhead
+from streamhouse_spark.storage.read_ahead import FIRST, ReadAhead
 from streamhouse_spark.storage.slots import fill, slot_of_bytes
 
 logger = logging.getLogger(__name__)
@@ -98,6 +98,11 @@ def read_checkpoint(storage: Storage, table_uuid: str, number: int) -> TableStat
     return _read(storage, table_uuid, number).state
 
 
+def read_from(ahead: ReadAhead, table_uuid: str, number: int) -> Checkpoint:
+    """Read a checkpoint that was asked for ahead. Raises as `read_checkpoint`."""
+    return _read(ahead.storage, table_uuid, number, ahead)
+
+
 def _read(storage: Storage, table_uuid: str, number: int, ahead: ReadAhead | None = None) -> Checkpoint:
     key = checkpoint_key(table_uuid, number)
     return _decoded(storage.read(key) if ahead is None else ahead.read(key), table_uuid, number, storage.url)
@@ -142,11 +147,14 @@ def find_checkpoint(
 
     hinted = _hinted_number(storage, table_uuid)
     if ahead is not None and ahead.is_useful:
-        first = (hinted or 0) + 1
-        records = [commit_key(table_uuid, first + step) for step in range(ahead.window)]
-        ahead.expect([*([checkpoint_key(table_uuid, hinted)] if hinted else []), *records])
-        if hinted is None and at_least <= 1 and ahead.found_absent(records[-1]) and not ahead.found_absent(records[0]):
-            return None, []
+        records = [commit_key(table_uuid, (hinted or 0) + step) for step in range(1, 1 + ahead.window)]
+        other = checkpoint_key(table_uuid, hinted) if hinted else floor_key(table_uuid, 1)
+        ahead.expect([other, *records[:FIRST]])
+        if hinted is None and at_least <= 1 and not ahead.found_absent(records[0]):
+            if not ahead.found_absent(records[:FIRST][-1]):
+                ahead.expect(records[FIRST:])
+            if ahead.found_absent(records[-1]) or not ahead.has(records[-1]):
+                return None, []
     if hinted is not None and hinted >= at_least and (found := usable(hinted)) is not None:
         return found, []
     for number in reversed(list_checkpoints(storage, table_uuid)):
@@ -164,6 +172,11 @@ def _hinted_number(storage: Storage, table_uuid: str) -> int | None:
         text = storage.read(checkpoint_hint_key(table_uuid))
     except ObjectNotFoundError:
         return None
+    return parsed_hint(text)
+
+
+def parsed_hint(text: bytes) -> int | None:
+    """Return the record of the checkpoint that a hint names; None for one that names none."""
     return int(text) if text.isdigit() and len(text) <= 20 else None
 
 

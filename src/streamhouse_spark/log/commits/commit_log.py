@@ -6,8 +6,8 @@ attempt compared.
 
 **The tail** is found by reading N+1, N+2, …, never by listing. Records may be deleted below a floor (see
 `log.commits.checkpoint`), so what was read from N+1 on, absent or present, counts only when the newest
-floor, read afterwards, is at most N+1. Floors are read at opening and again when more than `FLOOR_CHECK_MS` of boot
-time passed, which is far less than the grace between a floor and the first deletion.
+floor, read afterwards or less than `FLOOR_CHECK_MS` of boot time before, is at most N+1. That is far less than the
+grace between a floor and the first deletion. Floors are read at opening, and again when so much time passed.
 
 **The chain.** Each record names the attempt before it. A process whose newest record is not the one that a record
 follows, or is no longer there, stands in another history than the log, which was restored under it: it reads and writes
@@ -38,9 +38,10 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.log.commits import standing
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation, out_of_mixed
-from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, find_checkpoint, no_checkpoint, write_checkpoint
+from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, Checkpoint, no_checkpoint, write_checkpoint
 from streamhouse_spark.log.commits.floors import newest_floor
-from streamhouse_spark.log.commits.group import Group, outcomes
+from streamhouse_spark.log.commits.group import Group, outcomes, require_known
+from streamhouse_spark.log.commits.opening import begin, leap
 from streamhouse_spark.log.commits.record import Body, Record, encode_record, has_record, read_record, records_from
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for, require_stored, staged_uuids
@@ -48,7 +49,7 @@ from streamhouse_spark.log.commits.transaction_outcome import known_transaction,
 from streamhouse_spark.log.commits.waiting import Calls, Committed, Plan, Waiting, told
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
-from streamhouse_spark.storage.slots import Holder, Slot, Taken, fill
+from streamhouse_spark.storage.slots import Slot, fill
 
 logger = logging.getLogger(__name__)
 
@@ -122,6 +123,7 @@ class CommitLog:
                 raise DifferentHistoryError(self._severed)
             for _ in range(FAILURES_MAX):
                 opening = self._state is None
+                began_ms = self._world.clock.boot_ms()
                 ahead = ReadAhead(self._storage, self._records_ahead)
                 start = self._state or self._opened(ahead)
                 read_from = start.version + 1 if start is not None else 1
@@ -134,7 +136,9 @@ class CommitLog:
                     damage = error
                 if not opening and start is not None and state is start:  # may read the floor, so before it is compared
                     self._require_standing(start, is_certain=stands or damage is not None)
-                if self._floor_allows(read_from):
+                if opening and state is not None:
+                    ahead.expect([commit_key(self._table_uuid, state.version + 2)])
+                if self._floor_allows(read_from, ahead if opening else None, began_ms):
                     if damage is not None:
                         raise damage
                     if state is None:
@@ -303,9 +307,10 @@ class CommitLog:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def _opened(self, ahead: ReadAhead) -> TableState | None:
-        found, self._damaged = find_checkpoint(self._storage, self._table_uuid, at_least=self._floor - 1, ahead=ahead)
-        if found is None:
-            return None
+        found, self._damaged = begin(self._storage, self._table_uuid, self._floor - 1, ahead)
+        return self._at(found) if found is not None else None
+
+    def _at(self, found: Checkpoint) -> TableState:
         self._checkpointed = max(self._checkpointed, found.state.version)
         if found.floor_index > self._floor_index:  # its writer knew this floor: newer ones are looked for from there on
             self._floor_index, self._floor = found.floor_index, max(self._floor, found.floor)
@@ -313,10 +318,15 @@ class CommitLog:
 
     def _read_forward(self, state: TableState | None, own: dict[str, Committed], ahead: ReadAhead) -> TableState | None:
         """Return the state at the tail. ``own`` gets the records of attempts that are under way in this process."""
+        known = self._state
         for record in records_from(ahead, self._table_uuid, state.version + 1 if state is not None else 1):
             before, state = state, fold(state, record)
             if before is not None and any(part.attempt in self._calls for part in record.attempts):
                 own.update(outcomes(before, state, record))
+            if known is not None:  # an attempt of this process that landed is the first of the news
+                found = leap(ahead, self._table_uuid, state.version - known.version, state.version)
+                if found is not None:
+                    return self._read_forward(self._at(found), own, ahead)
         return state
 
     def _without_hole(self, state: TableState, own: dict[str, Committed], ahead: ReadAhead) -> TableState:
@@ -358,17 +368,23 @@ class CommitLog:
             if self.relation(mark) is Relation.OTHER:
                 raise standing.other_history(self.state.name, mark, who)
 
-    def _floor_allows(self, read_from: int) -> bool:
-        """Tell whether records from ``read_from`` on were never deleted, so that reads there are the log."""
+    def _floor_allows(self, read_from: int, ahead: ReadAhead | None, asked_ms: int) -> bool:
+        """Tell whether records from ``read_from`` on were never deleted, so that reads there are the log. Floors count
+        as they were when an opener asked for them ``ahead``, no earlier than ``asked_ms``, for as long as others do.
+        """
         now_ms = self._world.clock.boot_ms()
-        if self._state is None or now_ms - self._floor_checked_ms > FLOOR_CHECK_MS:
+        if ahead is not None and now_ms - asked_ms <= FLOOR_CHECK_MS:
+            self._check_floor(asked_ms, ahead)
+        elif self._state is None or now_ms - self._floor_checked_ms > FLOOR_CHECK_MS:
             self.check_floor()
         return self._floor <= read_from
 
     def check_floor(self) -> int:
         """Read the newest floor: records below it are void."""
-        checked_ms = self._world.clock.boot_ms()
-        index, floor = newest_floor(self._storage, self._table_uuid, self._floor_index)
+        return self._check_floor(self._world.clock.boot_ms())
+
+    def _check_floor(self, checked_ms: int, ahead: ReadAhead | None = None) -> int:
+        index, floor = newest_floor(self._storage, self._table_uuid, self._floor_index, ahead=ahead)
         if floor is not None:
             self._floor_index, self._floor = index, max(self._floor, floor.floor)
         self._floor_checked_ms = checked_ms
@@ -394,7 +410,7 @@ class CommitLog:
             taken = slot.look(error)  # for an earlier request of this attempt, which may have landed meanwhile
         else:
             taken = slot.take(encoded.data)
-        self._require_known(record, taken)
+        require_known(self._storage.url, record, taken)
         return (encoded.stored if taken.failure is None else taken.stored), taken.failure
 
     def _require_stored(self, before: TableState, actions: Sequence[Action], staged_ms: int) -> None:
@@ -406,20 +422,6 @@ class CommitLog:
         if uuids and is_to_be_looked_for(self._storage, staged_ms):
             self._require_standing(before, is_certain=self._storage.local_path("") is not None)
             require_stored(self._storage, before, uuids)
-
-    def _require_known(self, record: Record, taken: Taken[Record]) -> None:
-        """Raises `CommitStateUnknownError` where nobody can tell whose record is there, or whether it stays."""
-        if taken.holder is Holder.UNREADABLE:
-            raise CommitStateUnknownError(
-                f"commit of record {record.number} to {self._storage.url}: the record cannot be read back "
-                f"({taken.doubt}); look whether a record with attempt {record.attempt} is in $commits before writing "
-                "the rows again",
-            ) from taken.doubt
-        if taken.holder is Holder.UNSURE:
-            raise CommitStateUnknownError(
-                f"record {record.number} of {self._storage.url} is visible but may not survive a power loss "
-                f"({taken.failure}); check the disk, then look for attempt {record.attempt} in $commits",
-            ) from taken.doubt
 
     def _refresh_after(self, call: Waiting) -> TableState:
         """Return the newest state. After a failed put on a remote store, only reading the tail tells the outcome."""

@@ -17,12 +17,22 @@ from streamhouse_spark.errors import CorruptDataError, FormatVersionError, Objec
 from streamhouse_spark.log.commits.chains import last_number
 from streamhouse_spark.log.commits.checkpoint import LANDMARK_EVERY, Floor, decode_floor, read_floor
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import ReadAhead
 
 NONE: Final = 0
 
 
-def newest_floor(storage: Storage, table_uuid: str, known: int = NONE) -> tuple[int, Floor | None]:
-    """Return index and floor of the newest one above ``known``; ``(known, None)`` if there is none.
+def keys_behind(table_uuid: str, known: int) -> list[str]:
+    """Return what `newest_floor` reads where there is no newer one."""
+    landmark = (known // LANDMARK_EVERY + 1) * LANDMARK_EVERY
+    return [floor_key(table_uuid, known + 1), *([] if _is_kept(known + 1) else [floor_key(table_uuid, landmark)])]
+
+
+def newest_floor(
+    storage: Storage, table_uuid: str, known: int = NONE, *, ahead: ReadAhead | None = None
+) -> tuple[int, Floor | None]:
+    """Return index and floor of the newest one above ``known``; ``(known, None)`` if there is none. Those that were
+    asked for ``ahead`` are as they were then.
 
     Without a newer one this takes one request in the young chain of a table, two in an old one; else some for each
     doubling of the distance. Raises `CorruptDataError` if all copies of the newest are damaged.
@@ -31,7 +41,7 @@ def newest_floor(storage: Storage, table_uuid: str, known: int = NONE) -> tuple[
 
     def is_there(index: int) -> bool:
         try:
-            found[index] = storage.read(floor_key(table_uuid, index))
+            found[index] = (ahead or storage).read(floor_key(table_uuid, index))
         except ObjectNotFoundError:
             return False
         return True

@@ -19,7 +19,7 @@ from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.log.commits.actions import Action, Payload, action_from_json, action_to_json, without_rows
 from streamhouse_spark.log.commits.frame import Frame, decode_frame, encode_frame, to_text
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import ReadAhead
+from streamhouse_spark.storage.read_ahead import FIRST, ReadAhead
 
 RECORD_BYTES_MAX = 256 << 10
 """Bytes of one attempt's record without a manifest. Records of several have none: their bytes are bounded otherwise."""
@@ -184,8 +184,9 @@ def records_from(ahead: ReadAhead, table_uuid: str, number: int) -> Iterator[Rec
     """Read the records from a number on, up to the first absent one.
 
     One is asked for alone, because most of the time there is none; behind those that are there, twice as many at once.
+    Behind the first ones that an opener asked for, all that may follow its checkpoint.
     """
-    window = 1
+    window = max(ahead.window - FIRST, 1) if ahead.has(commit_key(table_uuid, number)) else 1
     while True:
         if not ahead.has(commit_key(table_uuid, number)):
             ahead.expect(commit_key(table_uuid, number + step) for step in range(window))

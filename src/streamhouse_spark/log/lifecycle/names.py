@@ -19,7 +19,14 @@ from typing import Any
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.core.paths import RESERVED_DATABASES, WAREHOUSE_KEY, database_key, is_table_name, name_key
+from streamhouse_spark.core.paths import (
+    RESERVED_DATABASES,
+    WAREHOUSE_KEY,
+    database_key,
+    is_table_name,
+    name_key,
+    parse_name_key,
+)
 from streamhouse_spark.errors import (
     InvalidNameError,
     ObjectNotFoundError,
@@ -156,6 +163,17 @@ def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, Nam
         else:
             if pointer.uuid is not None:
                 yield path, pointer
+
+
+def listed_pointers(storage: Storage, database: str) -> dict[TablePath, int]:
+    """Return the number of each name's newest pointer by one listing: a hint of what to resolve again."""
+    found: dict[TablePath, int] = {}
+    for info in storage.list(f"{database}/"):
+        match = parse_name_key(info.key)
+        if match is not None:
+            path, number = match
+            found[path] = max(number, found.get(path, 0))
+    return found
 
 
 def resolve(storage: Storage, path: TablePath, ahead: ReadAhead | None = None) -> NamePointer:

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import commit_key, segment_key
 from streamhouse_spark.errors import (
     CorruptDataError,
+    FormatVersionError,
     ObjectNotFoundError,
     SnapshotExpiredError,
     StorageError,
@@ -36,14 +39,16 @@ from streamhouse_spark.log.segments.messages import (
     ChosenColumns,
     head_end,
 )
-from streamhouse_spark.log.segments.part_ranges import PartRanges
+from streamhouse_spark.log.segments.part_ranges import ONE_REQUEST_BYTES_MAX, PartRanges
 from streamhouse_spark.log.segments.segment_bytes import BlockSums, FetchedBytes, MappedBytes, SegmentBytes
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import ReadAhead, ReadsMany, at_once
 
 _FOOTER_TAIL_BYTES = 10  # int32 footer length, then the magic
 _MAGIC = b"ARROW1"
-ONE_REQUEST_BYTES_MAX = 1 << 20
-"""So many bytes are fetched with all their columns: that takes no longer than another request."""
+RECORDS_AHEAD: Final = 256
+RECORD_BYTES_AHEAD: Final = 32 << 20
+"""Records, and bytes of rows in them, that are read at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,35 +102,83 @@ def read_segment(
 
 
 class InlineRecords:
-    """Commit records, and parts of objects, that hold rows of several segments, each read once.
+    """Commit records, and parts of objects, that hold rows of several segments, each read once. Safe for threads.
 
-    It keeps everything that it has read, so it lives no longer than one read, whose result is as large.
+    It keeps all records that it has read, so it lives no longer than one read, whose result is as large.
     """
 
     def __init__(self, storage: Storage, table_uuid: str) -> None:
         self._storage = storage
         self._table_uuid = table_uuid
         self._payloads: dict[int, memoryview] = {}
+        self._ahead: dict[int, int] = {}
+        """Records that will be asked for, in that order, with the bytes of their rows."""
         self.parts = PartRanges(storage, table_uuid)
+        self._lock = new_lock()
 
     def expect(self, segments: Iterable[Segment]) -> None:
         """Announce segments that will be read, once each: neighbours in an object that they share come in one
-        request.
+        request, and on a store that reads many objects at once so do all.
         """
-        self.parts.expect(segments)
+        announced = list(segments)
+        self.parts.expect(announced)
+        for segment in announced:
+            if segment.uuid is None and segment.commit not in self._payloads:
+                start, end = segment.inline or (0, 0)
+                self._ahead[segment.commit] = self._ahead.get(segment.commit, 0) + end - start
+
+    def fetch_first(self) -> None:
+        """Read the first of the announced records and parts now, on a store that reads many at once."""
+        if isinstance(self._storage, ReadsMany):
+            for _ in at_once(self._storage, lambda begin: begin(), [self._fetch_records, self.parts.fetch_first]):
+                pass
+
+    def _fetch_records(self) -> None:
+        with self._lock:
+            if self._ahead:
+                self._read(self._window())
 
     def rows_of(self, segment: Segment) -> bytes:
         """Return the bytes of an inline segment's rows, aligned for Arrow's kernels."""
-        payload = self._payloads.get(segment.commit)
-        if payload is None:
-            try:
-                _, payload = read_record(self._storage, self._table_uuid, segment.commit)
-            except ObjectNotFoundError as error:
-                key = commit_key(self._table_uuid, segment.commit)
-                raise _missing(self._storage, self._table_uuid, segment, key) from error
-            self._payloads[segment.commit] = payload
+        with self._lock:
+            if segment.commit not in self._payloads:
+                self._ahead.pop(segment.commit, None)
+                failures = self._read([segment.commit, *self._window()])
+                if isinstance(error := failures.get(segment.commit), ObjectNotFoundError):
+                    key = commit_key(self._table_uuid, segment.commit)
+                    raise _missing(self._storage, self._table_uuid, segment, key) from error
+                if error is not None:
+                    raise error
+            payload = self._payloads[segment.commit]
         start, end = segment.inline or (0, 0)
         return payload[start:end].tobytes()
+
+    def _read(self, numbers: Sequence[int]) -> dict[int, StreamhouseError]:
+        """Read records at the same time. Returns the errors of those that cannot be read, which counts once they are
+        asked for.
+        """
+        ahead = ReadAhead(self._storage)
+        ahead.expect(commit_key(self._table_uuid, number) for number in numbers)
+        failures: dict[int, StreamhouseError] = {}
+        for number in numbers:
+            try:
+                _, self._payloads[number] = read_record(self._storage, self._table_uuid, number, ahead)
+            except (ObjectNotFoundError, CorruptDataError, FormatVersionError) as error:
+                failures[number] = error
+        return failures
+
+    def _window(self) -> list[int]:
+        """Take those of the announced records that are read together."""
+        found: list[int] = []
+        left_bytes = RECORD_BYTES_AHEAD
+        while isinstance(self._storage, ReadsMany) and self._ahead and len(found) < RECORDS_AHEAD:
+            number = next(iter(self._ahead))
+            left_bytes -= self._ahead[number]
+            if found and left_bytes < 0:
+                break
+            del self._ahead[number]
+            found.append(number)
+        return found
 
 
 def _inline_batches(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 GAP_BYTES_MAX = 64 << 10
@@ -25,7 +25,7 @@ class RangePlan:
             if not 0 <= start <= end:
                 raise ValueError(f"not a byte range: [{start}, {end})")
         pieces: list[tuple[int, int]] = []
-        for start, end in _stretches(ranges):
+        for start, end in stretches(ranges):
             pieces.extend((at, min(at + PIECE_BYTES_MAX, end)) for at in range(start, end, PIECE_BYTES_MAX))
         return cls(tuple(ranges), tuple(pieces))
 
@@ -47,7 +47,8 @@ class RangePlan:
         return b"".join(parts)
 
 
-def _stretches(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def stretches(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join ranges that lie near each other, sorted."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(r for r in ranges if r[0] < r[1]):
         if merged and start - merged[-1][1] <= GAP_BYTES_MAX:

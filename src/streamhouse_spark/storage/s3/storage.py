@@ -23,6 +23,7 @@ from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
 from streamhouse_spark.storage.race import race
 from streamhouse_spark.storage.s3.byte_ranges import RangePlan
 from streamhouse_spark.storage.s3.client import CLIENTS, Client, failures
+from streamhouse_spark.storage.s3.counted import CountedClient
 from streamhouse_spark.storage.s3.settings import S3Settings
 from streamhouse_spark.storage.s3.store_clock import StoreClock
 from streamhouse_spark.storage.s3.upload import Upload
@@ -64,7 +65,7 @@ class S3Storage:
         return self._url
 
     def read(self, key: str) -> bytes:
-        async def get(client: Client) -> bytes:
+        async def get(client: CountedClient) -> bytes:
             return await _get(client, Bucket=self._bucket, Key=self._prefix + key)
 
         return self._call("read", key, get)
@@ -73,7 +74,7 @@ class S3Storage:
         """Read whole objects at the same time; None stands for an absent one."""
         found: dict[str, bytes | None] = {}
 
-        async def fetch(client: Client, key: str, turn: asyncio.Semaphore) -> None:
+        async def fetch(client: CountedClient, key: str, turn: asyncio.Semaphore) -> None:
             async with turn:
                 try:
                     found[key] = await _get(client, Bucket=self._bucket, Key=self._prefix + key)
@@ -82,7 +83,7 @@ class S3Storage:
                         raise
                     found[key] = None
 
-        async def fetch_missing(client: Client) -> None:
+        async def fetch_missing(client: CountedClient) -> None:
             turn = asyncio.Semaphore(_READS_MAX)
             missing = [key for key in keys if key not in found]
             outcomes = await asyncio.gather(*(fetch(client, key, turn) for key in missing), return_exceptions=True)
@@ -100,11 +101,11 @@ class S3Storage:
             return [b""] * len(plan.wanted)
         fetched: dict[tuple[int, int], bytes] = {}
 
-        async def fetch(client: Client, piece: tuple[int, int], turn: asyncio.Semaphore) -> None:
+        async def fetch(client: CountedClient, piece: tuple[int, int], turn: asyncio.Semaphore) -> None:
             async with turn:
                 fetched[piece] = await _get_range(client, piece, Bucket=self._bucket, Key=self._prefix + key)
 
-        async def fetch_missing(client: Client) -> None:
+        async def fetch_missing(client: CountedClient) -> None:
             turn = asyncio.Semaphore(_FETCHES_MAX)
             missing = [piece for piece in plan.pieces if piece not in fetched]
             outcomes = await asyncio.gather(*(fetch(client, p, turn) for p in missing), return_exceptions=True)
@@ -232,7 +233,7 @@ class S3Storage:
         parameters |= {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
         while True:
 
-            async def list_page(client: Client) -> dict[str, Any]:
+            async def list_page(client: CountedClient) -> dict[str, Any]:
                 return await client.send("list_objects_v2", **parameters)
 
             page = self._call("list", prefix, list_page)
@@ -244,21 +245,30 @@ class S3Storage:
     def _send(
         self, doing: str, key: str, operation: str, *, resend_unclear: bool = True, **parameters: Any
     ) -> dict[str, Any]:
-        async def send(client: Client) -> dict[str, Any]:
+        async def send(client: CountedClient) -> dict[str, Any]:
             return await client.send(operation, Bucket=self._bucket, Key=self._prefix + key, **parameters)
 
         return self._call(doing, key, send, resend_unclear=resend_unclear)
 
     def _call(
-        self, doing: str, key: str, request: Callable[[Client], Coroutine[Any, Any, T]], *, resend_unclear: bool = True
+        self,
+        doing: str,
+        key: str,
+        request: Callable[[CountedClient], Coroutine[Any, Any, T]],
+        *,
+        resend_unclear: bool = True,
     ) -> T:
         """Send the request, and again while that may help. Every failure is a `StorageError`."""
         clock = self._world.clock
         give_up_ms = clock.boot_ms() + RETRY_MS_MAX
         attempts = 0
+
+        def counted(client: Client) -> Coroutine[Any, Any, T]:
+            return request(CountedClient(client, self._url, self._prefix))
+
         while True:
             try:
-                return CLIENTS.get(self._settings).run(request)
+                return CLIENTS.get(self._settings).run(counted)
             except failures.S3_FAILURES as error:
                 attempts += 1
                 kind = failures.classify(error)
@@ -293,14 +303,14 @@ def _is_object(key: str) -> bool:
     return key != "" and not key.endswith("/") and not key.rpartition("/")[2].startswith(_TEMPORARY)
 
 
-async def _get(client: Client, **parameters: Any) -> bytes:
+async def _get(client: CountedClient, **parameters: Any) -> bytes:
     answer = await client.send("get_object", **parameters)
     async with answer["Body"] as body:
         data: bytes = await body.read()  # checks the length that the answer announced
     return data
 
 
-async def _get_range(client: Client, piece: tuple[int, int], **parameters: Any) -> bytes:
+async def _get_range(client: CountedClient, piece: tuple[int, int], **parameters: Any) -> bytes:
     start, end = piece
     try:
         answer = await client.send("get_object", Range=f"bytes={start}-{end - 1}", **parameters)

@@ -12,7 +12,8 @@ from pyiceberg.table.update import AssertTableUUID, SetPropertiesUpdate
 from faults.faulty_storage import FaultyStorage
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, StorageError
-from streamhouse_spark.lake.iceberg.catalog import DROPPED, FLOOR_GRACE_MS, FileCatalog
+from streamhouse_spark.lake.iceberg.catalog import FLOOR_GRACE_MS, FileCatalog
+from streamhouse_spark.lake.iceberg.versions import DROPPED
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage

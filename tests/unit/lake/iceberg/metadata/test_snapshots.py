@@ -10,8 +10,8 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.iceberg.metadata.snapshots import kept_snapshots
-from streamhouse_spark.lake.iceberg.metadata.versions import newest_version
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets
+from streamhouse_spark.lake.iceberg.versions import newest_version
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.table.tiering import tier_table
 
@@ -27,7 +27,7 @@ def table(tmp_path_factory) -> Table:
 
 @pytest.fixture(scope="module")
 def data(table) -> bytes:
-    version = newest_version(table.storage, table.open_lake().location)
+    version = newest_version(table.storage, table.world, table.open_lake().location)
     assert version is not None
     return version.data
 

@@ -36,19 +36,6 @@ final class Errors {
     }
   }
 
-  /** Runs an action without a result, as the other method does. */
-  static void plainly(Step step) {
-    plainly(
-        () -> {
-          step.run();
-          return null;
-        });
-  }
-
-  interface Step {
-    void run() throws Exception;
-  }
-
   /** Sets the condition at the text's beginning: Spark then shows a task's error itself, and not the job's. */
   private static RuntimeException analysis(String message, Throwable cause) {
     Matcher condition = CONDITION.matcher(message);

@@ -11,6 +11,7 @@ import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.types.DataTypeUtils;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.execution.streaming.sources.WriteToMicroBatchDataSource;
 import org.apache.spark.sql.internal.SQLConf;
 import scala.Option;
 import scala.collection.immutable.Seq;
@@ -18,7 +19,8 @@ import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
 /**
- * Gives batch reads of {@code format("streamhouse")} the table that the catalog reads, and so its plan and its readers.
+ * Gives batch reads of {@code format("streamhouse")} the table that the catalog reads, and so its plan and its readers;
+ * and its streams that append the writer of small batches.
  *
  * <p>Spark makes this rule anew for each query, and asks it several times. So {@link SourceRead} remembers the answers.
  */
@@ -32,18 +34,21 @@ final class SourceReads extends Rule<LogicalPlan> {
         new AbstractPartialFunction<LogicalPlan, LogicalPlan>() {
           @Override
           public boolean isDefinedAt(LogicalPlan node) {
-            return node instanceof DataSourceV2Relation && isSource((DataSourceV2Relation) node);
+            return node instanceof WriteToMicroBatchDataSource
+                || node instanceof DataSourceV2Relation && isSource(((DataSourceV2Relation) node).table());
           }
 
           @Override
           public LogicalPlan apply(LogicalPlan node) {
-            return replaced((DataSourceV2Relation) node, isOn);
+            return node instanceof DataSourceV2Relation
+                ? replaced((DataSourceV2Relation) node, isOn)
+                : StreamedSource.in(node);
           }
         });
   }
 
-  private static boolean isSource(DataSourceV2Relation relation) {
-    return relation.table() instanceof PythonTable && relation.table().name().equalsIgnoreCase(PythonCalls.SOURCE);
+  static boolean isSource(Object table) {
+    return table instanceof PythonTable && ((PythonTable) table).name().equalsIgnoreCase(PythonCalls.SOURCE);
   }
 
   private static LogicalPlan replaced(DataSourceV2Relation relation, boolean isOn) {

@@ -35,13 +35,13 @@ class TableWrite implements Write {
   public BatchWrite toBatch() {
     table.checkOptions("write", options);
     LogicalPlan merged = merged();
-    if (merged == null) return new PlainBatchWrite(inner.toBatch());
+    if (merged == null) return new PlainWrite(inner.toBatch());
     boolean readsOnce =
         Statements.leaves().stream().filter(leaf -> !leaf.equals(merged)).noneMatch(
             leaf -> Statements.mayRead(leaf, table));
     JsonNode described = KeyedRowLevelOperation.described(table, RowLevelOperation.Command.MERGE, options);
     Write write = table.writer(info, info.schema(), KeyedRowLevelOperation.read(described, readsOnce, null)).build();
-    return new PlainBatchWrite(write.toBatch());
+    return new PlainWrite(write.toBatch());
   }
 
   /**
@@ -66,7 +66,9 @@ class TableWrite implements Write {
               + " other rows there, which would be dropped; use trigger(processingTime=...) or"
               + " trigger(availableNow=True)");
     }
-    return new PlainStreamingWrite(inner.toStreaming());
+    // By key, tasks prepare changes by rows that their hosts keep.
+    boolean isKeyed = table.loaded.get("takes_updates").asBoolean();
+    return new PlainWrite(inner.toStreaming(), info, isKeyed ? null : table.id());
   }
 
   /** Whether the query that is being planned has a real-time trigger. Spark tells a sink nothing of it. */

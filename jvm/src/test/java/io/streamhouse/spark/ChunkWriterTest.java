@@ -13,7 +13,9 @@ import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.connector.write.DataWriter;
 import org.apache.spark.sql.connector.write.DataWriterFactory;
+import org.apache.spark.sql.connector.write.DeltaBatchWrite;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
+import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.types.StructType;
 import org.junit.jupiter.api.Test;
@@ -101,7 +103,14 @@ class ChunkWriterTest {
         };
     ChunkMessages two = new ChunkMessages();
     two.chunks.addAll(List.of(new Message(), new Message()));
-    KeyedDeltaBatchWrite write = new KeyedDeltaBatchWrite(inner, WRITTEN, 2);
+    Write python =
+        new Write() {
+          @Override
+          public BatchWrite toBatch() {
+            return inner;
+          }
+        };
+    DeltaBatchWrite write = new KeyedDeltaWrite(null, python, () -> python, WRITTEN).toBatch();
     write.commit(new WriterCommitMessage[] {two, new ChunkMessages()});
     assertEquals(two.chunks, committed);
     committed.clear();

@@ -1,0 +1,80 @@
+package io.streamhouse.spark;
+
+import java.util.Set;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.connector.catalog.Column;
+import org.apache.spark.sql.connector.catalog.SupportsWrite;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.Write;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.streaming.OutputMode;
+import scala.jdk.javaapi.CollectionConverters;
+
+/** The table of {@code format("streamhouse")} that a stream appends to, and its write: Python's, as a plain one. */
+final class StreamedSource implements SupportsWrite, WriteBuilder, Write {
+  private final SupportsWrite source;
+  private final LogicalWriteInfo info;
+
+  private StreamedSource(SupportsWrite source, LogicalWriteInfo info) {
+    this.source = source;
+    this.info = info;
+  }
+
+  /** A batch of a stream that appends, with this table in the place of Python's; any other batch as it is. */
+  static <T extends TreeNode<?>> T in(T batch) {
+    boolean appends = CollectionConverters.asJava(batch.productIterator().toSeq()).contains(OutputMode.Append());
+    return appends ? replaced(batch) : batch;
+  }
+
+  /** Spark before 4.2 names the table itself, later a relation of it. */
+  @SuppressWarnings("unchecked")
+  private static <T extends TreeNode<?>> T replaced(T node) {
+    boolean isChanged = false;
+    Object[] parts = CollectionConverters.asJava(node.productIterator().toSeq()).toArray();
+    for (int i = 0; i < parts.length; i++) {
+      Object part = parts[i];
+      if (part instanceof DataSourceV2Relation) parts[i] = replaced((DataSourceV2Relation) part);
+      if (SourceReads.isSource(part)) parts[i] = new StreamedSource((SupportsWrite) part, null);
+      isChanged |= parts[i] != part;
+    }
+    return isChanged ? (T) node.makeCopy(parts) : node;
+  }
+
+  @Override
+  public String name() {
+    return source.name();
+  }
+
+  @Override
+  public Column[] columns() {
+    return source.columns();
+  }
+
+  @Override
+  public Set<TableCapability> capabilities() {
+    return source.capabilities();
+  }
+
+  @Override
+  public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    return new StreamedSource(source, info);
+  }
+
+  @Override
+  public Write build() {
+    return this;
+  }
+
+  @Override
+  public String description() {
+    return name();
+  }
+
+  @Override
+  public StreamingWrite toStreaming() {
+    return new PlainWrite(source.newWriteBuilder(info).build().toStreaming(), info, "");
+  }
+}

@@ -1,0 +1,90 @@
+package io.streamhouse.spark;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
+import java.util.stream.LongStream;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.write.DataWriter;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.types.StructType;
+import org.junit.jupiter.api.Test;
+
+/** Few rows of a stream's task need no writer of Python's; more go to it, all of them, in their order. */
+class PlainWriterTest {
+  private static final StructType SCHEMA = new StructType().add("id", "bigint");
+  private static final long BYTES_OF_A_ROW = 16;
+
+  private static final class Message implements WriterCommitMessage {}
+
+  private final List<Long> written = new ArrayList<>();
+  private int writers;
+
+  private DataWriter<InternalRow> python() {
+    writers++;
+    return new DataWriter<>() {
+      @Override
+      public void write(InternalRow row) {
+        written.add(row.getLong(0));
+      }
+
+      @Override
+      public WriterCommitMessage commit() {
+        return new Message();
+      }
+
+      @Override
+      public void abort() {}
+
+      @Override
+      public void close() {}
+    };
+  }
+
+  /** Rows as Spark may hand them over: the same object again and again. */
+  private static Iterator<InternalRow> rows(long count) {
+    GenericInternalRow reused = new GenericInternalRow(1);
+    return LongStream.range(0, count)
+        .mapToObj(
+            id -> {
+              reused.update(0, id);
+              return (InternalRow) reused;
+            })
+        .iterator();
+  }
+
+  private PlainWriter written(long count, long carriedBytesMax) {
+    PlainWriter writer = new PlainWriter(this::python, SCHEMA, carriedBytesMax);
+    writer.writeAll(rows(count));
+    return writer;
+  }
+
+  @Test
+  void fewRowsAreCarried() throws Exception {
+    try (PlainWriter writer = written(3, 3 * BYTES_OF_A_ROW)) {
+      writer.abort();
+    }
+    assertEquals(0, writers);
+  }
+
+  @Test
+  void moreRowsGoToPythonInTheirOrder() throws Exception {
+    try (PlainWriter writer = written(1000, 3 * BYTES_OF_A_ROW)) {
+      assertInstanceOf(Message.class, writer.commit());
+    }
+    assertEquals(LongStream.range(0, 1000).boxed().toList(), written);
+    assertEquals(1, writers);
+  }
+
+  @Test
+  void aBatchCarriesNone() throws Exception {
+    try (PlainWriter writer = written(2, 0)) {
+      assertInstanceOf(Message.class, writer.commit());
+    }
+    assertEquals(List.of(0L, 1L), written);
+  }
+}

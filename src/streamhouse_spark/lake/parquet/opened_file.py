@@ -1,0 +1,44 @@
+"""A Parquet file that is being read, whose columns come in few requests where each takes long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streamhouse_spark.lake.parquet.access import RangeFile
+
+EXPECTED_BYTES_MAX: Final = 256 << 20
+"""More bytes are left to Arrow, which asks for them one range after the other."""
+
+
+class OpenedFile(pq.ParquetFile):  # type: ignore[misc]
+    """Arrow's reader of a file, with the source that it reads from."""
+
+    def __init__(self, source: pa.NativeFile, **how: Any) -> None:
+        super().__init__(source, **how)
+        self._source = source
+
+    def batches(
+        self, batch_rows: int, groups: Sequence[int], names: Sequence[str], *, threads: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Read columns of row groups. On a remote store all their bytes are asked for at the same time."""
+        if isinstance(self._source, RangeFile):
+            ranges = self._ranges(groups, names)
+            if sum(end - start for start, end in ranges) <= EXPECTED_BYTES_MAX:
+                self._source.ranges.expect(ranges)
+        yield from self.iter_batches(batch_size=batch_rows, row_groups=groups, columns=names, use_threads=threads)
+
+    def _ranges(self, groups: Sequence[int], names: Sequence[str]) -> list[tuple[int, int]]:
+        """Return where the column chunks lie; a column with fields has one for each."""
+        nested = tuple(f"{name}." for name in names)
+        found = []
+        for group in map(self.metadata.row_group, groups):
+            for chunk in map(group.column, range(group.num_columns)):
+                path = chunk.path_in_schema
+                if path in names or path.startswith(nested):
+                    start = min(at for at in (chunk.dictionary_page_offset, chunk.data_page_offset) if at)
+                    found.append((start, start + chunk.total_compressed_size))
+        return found

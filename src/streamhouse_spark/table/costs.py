@@ -1,0 +1,216 @@
+"""Costs of a table on an object store: requests that were sent, and an estimate of what a month costs.
+
+The estimate takes the table's own log (commits and tiering rounds of its last day), the bytes that it stores, and the
+mean requests of each operation, which a test holds against a real store's count. Requests of readers are not in it:
+they are not written down anywhere. A reader that waits for rows sends one request for each look.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Final
+
+from streamhouse_spark.core.paths import names_prefix, table_prefix
+from streamhouse_spark.errors import InvalidOptionError, ObjectNotFoundError, shown
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.actions import Append
+from streamhouse_spark.log.commits.record import Record, read_record
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import LAKE_HISTORY_MAX, TableState
+from streamhouse_spark.read.pin import Pin, pin_newest
+from streamhouse_spark.read.planner import Wanted, scan_pinned
+from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
+from streamhouse_spark.storage.requests import METER, Requests
+
+DAY_MS: Final = 86_400_000
+DAYS_A_MONTH: Final = 30
+GIB: Final = 1 << 30
+
+COMMIT_PUTS: Final = 1.15
+"""The record, checkpoints, and merging of rows that lie in records; rows above 256 KiB have an object of their own."""
+COMMIT_GETS: Final = 2.0
+ROUND_PUTS: Final = 7.0
+ROUND_PUTS_A_BUCKET: Final = 1.0
+ROUND_LISTS: Final = 9.0
+ROUND_GETS: Final = 34.0
+ROUND_GETS_A_BUCKET: Final = 3.0
+UPKEEPS_A_DAY: Final = 144
+"""The tiering service maintains a table each ten minutes."""
+UPKEEP_PUTS: Final = 3.0
+UPKEEP_LISTS: Final = 14.0
+UPKEEP_GETS: Final = 45.0
+
+_WINDOW_MS_MIN: Final = 60_000
+"""The pace of a table that is younger than that would say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """A price table of a store, in US dollars. Deletions are free, as they are at most stores."""
+
+    puts_usd_per_1000: float = 0.005
+    """Also listings."""
+    gets_usd_per_1000: float = 0.0004
+    """Also questions for sizes."""
+    stored_usd_per_gib_month: float = 0.023
+    name: str = "Amazon S3 Standard, us-east-1, without discounts"
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Prices:
+        """Take some or all prices by the names of the fields; the others stay. Raises `InvalidOptionError`."""
+        names = [field.name for field in fields(cls) if field.name != "name"]
+        for name, value in given.items():
+            if name not in names:
+                raise InvalidOptionError(f"unknown price {shown(name)}; there are {', '.join(names)}")
+            if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+                raise InvalidOptionError(f"price {name}: found {shown(value)}, expected US dollars, at least 0")
+        return replace(cls(), **given, name="given, else those of " + cls().name) if given else cls()
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Work on one table in a day, and the bytes that it stores."""
+
+    commits_per_day: float
+    rounds_per_day: float
+    """Tiering rounds that moved rows."""
+    buckets: int = 1
+    hot_bytes: int = 0
+    lake_bytes: int = 0
+    objects_per_commit: float = 0
+    """Objects of rows beside a record, on average: none for a small append, one a bucket for a large one."""
+    looks_per_day: float = 0
+    """Looks of waiting readers for new rows. Nothing knows them: the caller says how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostEstimate:
+    """Requests of a day, and US dollars of a month of 30 days."""
+
+    puts_per_day: float
+    """Also listings."""
+    gets_per_day: float
+    """Also questions for sizes."""
+    puts_usd: float
+    gets_usd: float
+    stored_usd: float
+    prices: Prices
+
+    @property
+    def total_usd(self) -> float:
+        return self.puts_usd + self.gets_usd + self.stored_usd
+
+
+@dataclass(frozen=True, slots=True)
+class TableCosts:
+    """Requests of this process for one table since its start, and the estimate for everybody's."""
+
+    requests: Requests
+    workload: Workload
+    estimate: CostEstimate
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "requests": {**asdict(self.requests), "total": self.requests.total},
+            "workload": asdict(self.workload),
+            "estimate": {**asdict(self.estimate), "total_usd": self.estimate.total_usd},
+        }
+
+
+def estimate(workload: Workload, prices: Prices | None = None) -> CostEstimate:
+    """Estimate the requests and dollars of a workload."""
+    prices = prices or Prices()
+    rounds, buckets = workload.rounds_per_day, workload.buckets
+    upkeeps = UPKEEPS_A_DAY if rounds else 0
+    puts = (
+        workload.commits_per_day * (COMMIT_PUTS + workload.objects_per_commit)
+        + rounds * (ROUND_PUTS + ROUND_LISTS + ROUND_PUTS_A_BUCKET * buckets)
+        + upkeeps * (UPKEEP_PUTS + UPKEEP_LISTS)
+    )
+    gets = (
+        workload.commits_per_day * COMMIT_GETS
+        + rounds * (ROUND_GETS + ROUND_GETS_A_BUCKET * buckets)
+        + upkeeps * UPKEEP_GETS
+        + workload.looks_per_day
+    )
+    stored_gib = (workload.hot_bytes + workload.lake_bytes) / GIB
+    return CostEstimate(
+        puts_per_day=puts,
+        gets_per_day=gets,
+        puts_usd=puts * DAYS_A_MONTH / 1000 * prices.puts_usd_per_1000,
+        gets_usd=gets * DAYS_A_MONTH / 1000 * prices.gets_usd_per_1000,
+        stored_usd=stored_gib * prices.stored_usd_per_gib_month,
+        prices=prices,
+    )
+
+
+def table_costs(table: TableHandle, prices: Mapping[str, Any] | None = None) -> TableCosts:
+    """Count and estimate the costs of a table in its newest state. ``prices`` are fields of `Prices`.
+
+    Reads some records, about the logarithm of the day's commits, and the manifests of the lake snapshot. Raises as a
+    read does, and `InvalidOptionError` for prices that cannot be.
+    """
+    chosen = Prices.of(prices or {})
+    state = table.refresh()
+    lake_bytes = with_stand_ins(table, pin_newest(state), Begun(()), lambda pin: _lake_bytes(table, pin))
+    workload = replace(_activity(table, state), lake_bytes=lake_bytes)
+    prefixes = [table_prefix(state.table_uuid), names_prefix(table.path), f"{state.lake_location}/"]
+    return TableCosts(METER.of(table.storage.url, prefixes), workload, estimate(workload, chosen))
+
+
+def _lake_bytes(table: TableHandle, pin: Pin) -> int:
+    """Return the size of the snapshot's files; those of older snapshots are not known without their manifests."""
+    return sum(file.size_bytes for file in scan_pinned(table, pin, Wanted(None)).files) if pin.lake else 0
+
+
+def _activity(table: TableHandle, state: TableState) -> Workload:
+    """Return the commits and rounds of the last day, or of the table's life if that is shorter, as if it went on so."""
+    now_ms = table.storage.now_ms()
+    day_ago_ms = now_ms - DAY_MS
+    hot_bytes = sum(segment.size_bytes for segment in state.kept_segments())
+    if state.time_ms < day_ago_ms:
+        return Workload(0, 0, state.num_buckets, hot_bytes)
+    records = _some_records_since(table, state, day_ago_ms)
+    oldest = records[-1]
+    commits = state.version - oldest.number + 1
+    pairs = [pair.time_ms for pair in state.lake_history if pair.time_ms >= day_ago_ms]
+    all_rounds_known = len(pairs) < LAKE_HISTORY_MAX
+    objects = [sum(s.uuid is not None for s in _appended(record)) for record in records]
+    return Workload(
+        commits_per_day=_a_day(commits, oldest.time_ms, now_ms),
+        rounds_per_day=_a_day(len(pairs), oldest.time_ms if all_rounds_known else pairs[0], now_ms),
+        buckets=state.num_buckets,
+        hot_bytes=hot_bytes,
+        objects_per_commit=sum(objects) / len(objects),
+    )
+
+
+def _a_day(count: int, since_ms: int, now_ms: int) -> float:
+    return count * DAY_MS / max(now_ms - since_ms, _WINDOW_MS_MIN)
+
+
+def _some_records_since(table: TableHandle, state: TableState, since_ms: int) -> list[Record]:
+    """Return the newest record, then, by halving, older ones down to the oldest that is kept and since a time."""
+    found = [read_record(table.storage, state.table_uuid, state.version)[0]]
+    low, high = 1, state.version
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            record, _ = read_record(table.storage, state.table_uuid, middle)
+        except ObjectNotFoundError:
+            low = middle + 1
+            continue
+        if record.time_ms < since_ms:
+            low = middle + 1
+        else:
+            high = middle
+            found.append(record)
+    return found
+
+
+def _appended(record: Record) -> Iterator[Segment]:
+    for action in record.actions:
+        if isinstance(action, Append):
+            yield from action.segments
