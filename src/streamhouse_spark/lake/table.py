@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, Self
@@ -115,6 +116,14 @@ class LakeTable(ABC):
         """
         self.place.require_home("making the lake table")
         self.place.create_or_evolve()
+
+    def one_look(self) -> AbstractContextManager[None]:
+        """Let reads of this thread that plan one step take the newest state as the first of them found it.
+
+        Commits look for themselves, and are refused where others went on. A format that does not know it looks anew
+        each time.
+        """
+        return nullcontext()
 
     def exists(self) -> bool:
         return self.place.exists()

@@ -52,6 +52,7 @@ from streamhouse_spark.lake.iceberg.versions import (
     floor_key,
     floors_prefix,
     hinted_version,
+    look_again,
     mend_hint,
     newest_floor,
     newest_version,
@@ -325,6 +326,7 @@ class FileCatalog(MetastoreCatalog):
         attempt = {ATTEMPT_PROPERTY: self._world.ids.new_uuid()}
         stored = metadata.model_copy(update={"properties": {**metadata.properties, **attempt}})
         data = stored.model_dump_json().encode()
+        look_again()
         with self._storage.contention_hint(f"{key}/metadata/.lock"):
             won = self._put_and_read_back(version_key(key, number), data)
         if not won:

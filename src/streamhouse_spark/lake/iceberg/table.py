@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.lake.commit_checks import LogRange
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.offsets import described, newest_offsets
+from streamhouse_spark.lake.iceberg.versions import one_look
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.marks import LakeMarks
@@ -60,6 +62,9 @@ class IcebergLake(LakeTable):
         return IcebergRelocation(self.place) if self.place.uses_files else None
 
     # -- snapshots ------------------------------------------------------------------------------------------------
+
+    def one_look(self) -> AbstractContextManager[None]:
+        return one_look()
 
     def newest(self) -> LakeSnapshot | None:
         metadata = self.place.snapshots()

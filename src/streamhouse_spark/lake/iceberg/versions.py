@@ -8,8 +8,10 @@ versions are deleted only a day after a floor above them was stored.
 from __future__ import annotations
 
 import re
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,6 +52,8 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
 
     ``from_number`` is a known version: the hint is not looked at.
     """
+    if from_number is None and (seen := _looks.found(storage, key)) is not None:
+        return seen
     if from_number is not None:
         begun: _Known | None = _Known(from_number, is_hinted=True)
     elif (begun := _known.get(storage, key)) is None:
@@ -67,7 +71,48 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
     is_hinted = begun is not None and begun.is_hinted and begun.number == found[0]
     if from_number is None:
         _known.note(storage, key, _Known(found[0], is_hinted))
-    return NewestVersion(*found, is_behind_hint=from_number is None and not is_hinted)
+    newest = NewestVersion(*found, is_behind_hint=from_number is None and not is_hinted)
+    if from_number is None:
+        _looks.note(storage, key, newest)
+    return newest
+
+
+@contextmanager
+def one_look() -> Iterator[None]:
+    """Let steps of this thread that follow one another take the newest version as the first of them found it.
+
+    For planning alone: a commit looks for itself, and is refused where the table went on.
+    """
+    if _looks.versions is not None:
+        yield
+        return
+    _looks.versions = {}
+    try:
+        yield
+    finally:
+        _looks.versions = None
+
+
+def look_again() -> None:
+    """Have the next step of `one_look` look for itself."""
+    if _looks.versions:
+        _looks.versions.clear()
+
+
+class _Looks(threading.local):
+    """The newest versions that this thread has found within `one_look`, by table."""
+
+    versions: dict[tuple[str, str], NewestVersion] | None = None
+
+    def found(self, storage: Storage, key: str) -> NewestVersion | None:
+        return self.versions.get((storage.url, key)) if self.versions else None
+
+    def note(self, storage: Storage, key: str, newest: NewestVersion) -> None:
+        if self.versions is not None:
+            self.versions[storage.url, key] = newest
+
+
+_looks = _Looks()
 
 
 def _hinted(storage: Storage, key: str) -> _Known | None:

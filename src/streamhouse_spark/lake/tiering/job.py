@@ -159,17 +159,12 @@ class TieringJob:
         run_tasks: RunTasks,
         done: list[tuple[LakeSnapshot, list[LakeFile]]],
     ) -> bool:
-        """Commit one snapshot. Returns True if there was nothing left to do."""
+        """Commit one snapshot. Returns True if there is nothing left to do."""
         self._lake = self._lake.with_state(state)
-        if state.lake is not None:  # never make a new table where one that holds rows has vanished
-            self._require_progress(state, state.lake)
-        self._fit_lake(state)
-        newest = self._lake.newest()
-        require_of_history(self._log, newest)
-        if newest is not None and is_ahead(newest, state) and not is_ahead(newest, self._refreshed()):
-            raise CommitConflictError(
-                f"table {state.name}: another service tiered rows that were committed since this round began; try again"
-            )
+        is_due = any(state.lake_offset(bucket) < end for bucket, end in targets.items())
+        with self._lake.one_look():
+            newest = self._fitted(state)
+            context = self._lake.write_context() if is_due else None
         if newest is not None and not is_ahead(newest, self._log.state):
             self._record(newest)
         offsets, starts = (newest.offsets, newest.starts) if newest is not None else ({}, NEVER_TRUNCATED)
@@ -178,7 +173,7 @@ class TieringJob:
         planned = self._planned(state, begin, targets, bases)
         if not planned and not bases and state.begins_at(starts):
             return True
-        context = self._lake.write_context()
+        context = context or self._lake.write_context()
         live = self._live_files(state, context, planned) if state.begins_at(starts) else {}
         tasks = [
             TieringTask(plan_range(state, bucket, wanted), context, live.get(bucket, ()))
@@ -198,7 +193,20 @@ class TieringJob:
             done.append((snapshot, files))
             warn_of_duplicates(state.name, _healed(files))
             self._record(snapshot)
-        return False
+        return snapshot is not None and all(new.get(bucket, 0) >= end for bucket, end in targets.items())
+
+    def _fitted(self, state: TableState) -> LakeSnapshot | None:
+        """Make the lake table fit the state, and return its newest snapshot, whose rows the log has."""
+        if state.lake is not None:  # never make a new table where one that holds rows has vanished
+            self._require_progress(state, state.lake)
+        self._fit_lake(state)
+        newest = self._lake.newest()
+        require_of_history(self._log, newest)
+        if newest is not None and is_ahead(newest, state) and not is_ahead(newest, self._refreshed()):
+            raise CommitConflictError(
+                f"table {state.name}: another service tiered rows that were committed since this round began; try again"
+            )
+        return newest
 
     def _was_replaced(self, state: TableState) -> bool:
         return state.lake is not None and self._lake.was_replaced(state.lake.snapshot_id)
