@@ -28,6 +28,7 @@ from streamhouse_spark.datasource.write.schema_merging import merge_columns
 from streamhouse_spark.errors import SchemaMismatchError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.log import append as staging
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log.commits import record
 from streamhouse_spark.log.lifecycle import cleaning
@@ -281,6 +282,19 @@ class AppendShared(AppendObjects):
         super().check(run)
         shared = [s.uuid for s in run.open().refresh().live_segments() if s.part is not None]
         assert not shared or len(shared) > len(set(shared)), "nothing is shared"
+
+
+class AppendStreams(AppendObjects):
+    """The objects of both buckets are written at once."""
+
+    name = "append streams"
+    is_sequential = False
+
+    @contextmanager
+    def limits(self) -> Iterator[None]:
+        few = mock.patch.object(staging, "FEW_BUCKETS", range(2, 9))
+        with few, mock.patch.object(staging, "PARALLEL_BYTES_MIN", 1):
+            yield
 
 
 class AppendManifest(AppendInline):
@@ -1049,6 +1063,7 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     AppendInline,
     AppendObjects,
     AppendShared,
+    AppendStreams,
     AppendManifest,
     AppendTransaction,
     ExpireTransactions,

@@ -12,5 +12,9 @@ from streamhouse_spark.log import append as staging
 
 @contextmanager
 def one_thing_at_a_time() -> Iterator[None]:
-    with mock.patch.object(parallel, "THREADS_MAX", 1), mock.patch.object(staging, "WRITERS", 1):
+    with (
+        mock.patch.object(parallel, "THREADS_MAX", 1),
+        mock.patch.object(staging, "WRITERS", 1),
+        mock.patch.object(staging, "FEW_BUCKETS", range(0)),
+    ):
         yield

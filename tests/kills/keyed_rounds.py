@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from kills.keyed_workers import COLUMNS, KEYED_NAME, PROPERTIES, sums_of
-from kills.rounds import Figures, journal, kill_processes, worked
+from changelogs import folded
+from kills.keyed_workers import KEYED_NAME, columns_of, keyed_crew_of, properties_of, sums_of
+from kills.rounds import ACKNOWLEDGED_MIN, Figures, acknowledged_by, journal, kill_processes, shared_records, worked
 from kills.workers import read_journal
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.views import open_view
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PROCESSES = (("keyed writer", 1), ("keyed writer", 2), ("keeper", 1), ("keyed reader", 1))
@@ -21,7 +23,9 @@ def keyed_kill_rounds(directory: Path, rounds: int, seed: int) -> Figures:
     ``STREAMHOUSE_CACHE_DIR`` says where all of them keep their rows by key.
     """
     location = str(directory / "warehouse")
-    Warehouse(location).create_table(KEYED_NAME, COLUMNS, primary_key=["id"], buckets=2, properties=PROPERTIES)
+    properties = {**properties_of((1, 2)), "table.log.ttl": "1s"}
+    columns = columns_of((1, 2))
+    Warehouse(location).create_table(KEYED_NAME, columns, primary_key=["id"], buckets=2, properties=properties)
     figures = Figures()
     done = lambda: worked(directory, "keyed writer", "keyed reader")  # noqa: E731
     kill_processes(directory, rounds, seed, PROCESSES, figures, until=done)
@@ -30,6 +34,32 @@ def keyed_kill_rounds(directory: Path, rounds: int, seed: int) -> Figures:
         _check_sums(table, directory, number, figures)
     figures.rows = table.to_arrow().num_rows
     figures.reads = sum(e["kind"] == "read" for e in read_journal(journal(directory, "keyed reader", 1)))
+    close_tablets()
+    return figures
+
+
+def keyed_crew_kill_rounds(directory: Path, rounds: int, seed: int) -> Figures:
+    """The same with two processes of several writing threads each, whose upserts share records; at the end the
+    changelog makes the rows that are there.
+    """
+    location = str(directory / "warehouse")
+    writers = (*keyed_crew_of(1), *keyed_crew_of(2))
+    table = Warehouse(location).create_table(
+        KEYED_NAME, columns_of(writers), primary_key=["id"], buckets=2, properties=properties_of(writers)
+    )
+    figures = Figures()
+
+    def until() -> bool:
+        done = acknowledged_by(directory, writers, "keyed writer")
+        return done > ACKNOWLEDGED_MIN and shared_records(table) > 0
+
+    kill_processes(directory, rounds, seed, (("keyed crew", 1), ("keyed crew", 2), ("keeper", 1)), figures, until=until)
+    table = Warehouse(location).table(KEYED_NAME)
+    for number in writers:
+        _check_sums(table, directory, number, figures)
+    rows = {(row["id"],): row for row in table.to_arrow().to_pylist()}
+    assert folded(open_view(table, "changelog"), ["id"]) == rows, "the changelog makes other rows"
+    figures.rows, figures.shared_records = len(rows), shared_records(table)
     close_tablets()
     return figures
 

@@ -9,25 +9,30 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
 
-from kills.workers import Journal, read_journal
+from kills.workers import Journal, in_crew, read_journal
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.kv import snapshots
+from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 KEYED_NAME = "sales.sums"
-COLUMNS = "id BIGINT, text STRING, w1 BIGINT, w2 BIGINT"
-PROPERTIES = {
-    "table.merge-engine": "aggregation",
-    "fields.w1.agg": "sum",
-    "fields.w2.agg": "sum",
-    "table.datalake.enabled": "false",
-    "table.log.ttl": "1s",
-}
 KEYS = 500
+KEYED_CREW = 4
+
+
+def columns_of(writers: Iterable[int]) -> str:
+    """The columns of a table into which these writers sum."""
+    return ", ".join(["id BIGINT", "text STRING", *(f"w{number} BIGINT" for number in writers)])
+
+
+def properties_of(writers: Iterable[int]) -> dict[str, str]:
+    sums = {f"fields.w{number}.agg": "sum" for number in writers}
+    return {"table.merge-engine": "aggregation", "table.datalake.enabled": "false", **sums}
 
 
 def keys_of(writer: int, batch: int) -> list[int]:
@@ -42,9 +47,23 @@ def sums_of(writer: int, batches: range) -> Counter[int]:
 
 def keyed_writer(location: str, journal_path: str, number: int) -> None:
     """Send batch after batch, and after a restart the last one again, under its own identity."""
+    sum_on(Warehouse(location).table(KEYED_NAME), journal_path, number)
+
+
+def keyed_crew(location: str, journal_path: str, number: int) -> None:
+    """The same with several threads, whose changes to the same keys go into common records."""
+    in_crew(Warehouse(location).table(KEYED_NAME), journal_path, "keyed writer", keyed_crew_of(number), sum_on)
+
+
+def keyed_crew_of(number: int) -> range:
+    """Return the numbers of the writers of a crew."""
+    return range(10 * number, 10 * number + KEYED_CREW)
+
+
+def sum_on(table: Table, journal_path: str, number: int) -> None:
+    """Send batch after batch, from the last one in the journal on."""
     sent = [e["batch"] for e in read_journal(Path(journal_path)) if e["kind"] == "attempt"]
     journal = Journal(journal_path)
-    table = Warehouse(location).table(KEYED_NAME)
     batch = sent[-1] if sent else 1
     while True:
         journal.write("attempt", batch=batch)
@@ -85,4 +104,4 @@ def keyed_reader(location: str, journal_path: str, _number: int) -> None:
         journal.write("read", rows=len(rows))
 
 
-KEYED_ROLES = {"keyed writer": keyed_writer, "keeper": keeper, "keyed reader": keyed_reader}
+KEYED_ROLES = {"keyed writer": keyed_writer, "keyed crew": keyed_crew, "keeper": keeper, "keyed reader": keyed_reader}

@@ -73,17 +73,19 @@ def crew_kill_rounds(directory: Path, rounds: int, seed: int) -> Figures:
     table = Warehouse(location).create_table(NAME, SCHEMA, buckets=2, properties=PROPERTIES)
     figures, writers = Figures(), (*crew_of(1), *crew_of(2))
 
-    def shared_records() -> int:
-        records = (read_record(table.storage, table.uuid, n + 1)[0] for n in range(table.refresh().version))
-        return sum(bool(found.members) for found in records)
-
     def until() -> bool:
-        return _acknowledged(directory, writers) > ACKNOWLEDGED_MIN and shared_records() > 0
+        return acknowledged_by(directory, writers) > ACKNOWLEDGED_MIN and shared_records(table) > 0
 
     kill_processes(directory, rounds, seed, (("crew", 1), ("crew", 2), ("tierer", 1)), figures, until=until)
     check(location, directory, figures, writers=writers)
-    figures.shared_records = shared_records()
+    figures.shared_records = shared_records(table)
     return figures
+
+
+def shared_records(table: Table) -> int:
+    """Count the records of several appends or upserts."""
+    records = (read_record(table.storage, table.uuid, n + 1)[0] for n in range(table.refresh().version))
+    return sum(bool(found.members) for found in records)
 
 
 def kill_processes(
@@ -140,11 +142,11 @@ def kill(process: BaseProcess, victim: tuple[str, int], directory: Path) -> None
 def worked(directory: Path, writer: str, reader: str) -> bool:
     """Tell whether writers were acknowledged some batches, and a reader read: else the kills met nothing."""
     reads = read_journal(journal(directory, reader, 1))
-    acknowledged = _acknowledged(directory, (1, 2), writer)
+    acknowledged = acknowledged_by(directory, (1, 2), writer)
     return acknowledged > ACKNOWLEDGED_MIN and any(event["kind"] == "read" for event in reads)
 
 
-def _acknowledged(directory: Path, numbers: Sequence[int], writer: str = "writer") -> int:
+def acknowledged_by(directory: Path, numbers: Sequence[int], writer: str = "writer") -> int:
     written = [(number, event) for number in numbers for event in read_journal(journal(directory, writer, number))]
     return len({(number, event["batch"]) for number, event in written if event["kind"] == "acknowledged"})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kills.keyed_rounds import keyed_kill_rounds
+from kills.keyed_rounds import keyed_crew_kill_rounds, keyed_kill_rounds
 from kills.rounds import ACKNOWLEDGED_MIN, crew_kill_rounds, kill_rounds
 
 
@@ -30,3 +30,11 @@ def test_ten_rounds_of_kills_of_writers_by_key(tmp_path, own_cache):
     print(figures)  # noqa: T201
     assert figures.acknowledged > ACKNOWLEDGED_MIN
     assert figures.reads > 0
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=pytest.mark.long)])
+def test_rounds_of_kills_of_processes_with_several_writers_by_key(tmp_path, own_cache, rounds):
+    figures = keyed_crew_kill_rounds(tmp_path, rounds=rounds, seed=rounds)
+    print(figures)  # noqa: T201
+    assert figures.acknowledged > ACKNOWLEDGED_MIN
+    assert figures.shared_records > 0

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,17 @@ def writer(location: str, journal_path: str, number: int) -> None:
 
 def crew(location: str, journal_path: str, number: int) -> None:
     """Write with several threads, which wait for one log: what they append goes into common records."""
-    journal, table = Journal(journal_path), Warehouse(location).table(NAME)
-    with ThreadPoolExecutor(CREW) as pool:
-        paths = {n: str(Path(journal_path).parent / f"writer-{n}.journal") for n in crew_of(number)}
-        writing = [pool.submit(write_on, table, path, n) for n, path in paths.items()]
+    in_crew(Warehouse(location).table(NAME), journal_path, "writer", crew_of(number), write_on)
+
+
+def in_crew(
+    table: Table, journal_path: str, role: str, numbers: Sequence[int], work: Callable[[Table, str, int], None]
+) -> None:
+    """Run the work of each of these writers in a thread, with a journal of its own."""
+    journal = Journal(journal_path)
+    with ThreadPoolExecutor(len(numbers)) as pool:
+        paths = {n: str(Path(journal_path).parent / f"{role}-{n}.journal") for n in numbers}
+        writing = [pool.submit(work, table, path, n) for n, path in paths.items()]
         while not (ended := wait(writing, timeout=0.05, return_when=FIRST_EXCEPTION).done):
             journal.write("writing")
         journal.write("error", text=repr(next(iter(ended)).exception()))

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 from duckdb_extensions import import_extension
 
+from changelogs import folded
 from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
@@ -356,26 +357,6 @@ def duck():
     for extension in ("avro", "iceberg"):
         connection.load_extension(extension)
     return connection
-
-
-def folded(view, key_names=("dt", "id")):
-    """What the changelog makes of nothing, where it holds every change; each change is checked on the way."""
-    rows, before = {}, None
-    for row in view.to_arrow().to_pylist():
-        kind, _, _ = row.pop("_change_type"), row.pop("_log_offset"), row.pop("_commit_timestamp")
-        key = tuple(row[name] for name in key_names)
-        if kind == "insert":
-            assert key not in rows
-            rows[key] = row
-        elif kind == "delete":
-            assert rows.pop(key) == row
-        elif kind == "update_before":
-            assert rows[key] == row
-            before = key
-        else:
-            assert before == key
-            rows[key] = row  # the same where the column that changed was dropped since
-    return rows
 
 
 @pytest.fixture(autouse=True)

@@ -94,12 +94,12 @@ def tier_here(table: Table) -> TieringReport:
 
 
 def _serve_here(session: Session, names: Sequence[str], address: Address | None) -> None:
-    from streamhouse_spark.lake.tiering.job import run_tasks_locally
+    from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
     from streamhouse_spark.service.tiering_service import Service
     from streamhouse_spark.warehouse.connection import Connection
 
     warehouse, output = session.warehouse, session.output
-    tasks = run_tasks_locally(warehouse.storage, warehouse.settings, warehouse.world)
+    tasks = run_tasks_in_threads(warehouse.storage, warehouse.settings, warehouse.world)
     connection = Connection.of(session.warehouse_location, session.settings)
     service = Service(tasks, connection, list(names) or None, on_report=_reporter(output))
     output.remark(f"tiering {warehouse.url} until Ctrl-C")

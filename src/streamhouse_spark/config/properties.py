@@ -21,7 +21,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import TableSchema
 
-BUCKET_COUNT_MAX: Final = 4096
+BUCKET_COUNT_MAX: Final = 16_384
 
 Compression = Literal["none", "lz4", "zstd"]
 LakeFormat = Literal["iceberg", "paimon"]

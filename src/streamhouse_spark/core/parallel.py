@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TypeVar
 
 THREADS_MAX = 8
@@ -24,3 +25,14 @@ def in_parallel(work: Callable[[T], R], items: Sequence[T], *, threads_max: int 
         return
     with ThreadPoolExecutor(threads) as pool:
         yield from pool.map(work, items)
+
+
+def ahead(pool: Executor, work: Callable[[T], R], items: Iterable[T], *, num_ahead: int) -> Iterator[R]:
+    """Return the results in the order of the items, of which ``num_ahead`` are worked on before they are asked for."""
+    waiting: deque[Future[R]] = deque()
+    for item in items:
+        waiting.append(pool.submit(work, item))
+        if len(waiting) > num_ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.model.values import LakeFile
-from streamhouse_spark.lake.tiering.job import RunTasks, TieringReport, run_task
-from streamhouse_spark.lake.tiering.plan import TieringTask
+from streamhouse_spark.lake.tiering.job import RunTasks, TieringReport, records_of, run_task
+from streamhouse_spark.lake.tiering.plan import TieringTask, task_groups
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.connection import Connection
 from streamhouse_spark.warehouse.opened_tables import open_listed, open_named
@@ -46,16 +46,21 @@ def tier_tables(spark: SparkSession, connection: Connection, tables: Sequence[st
 
 
 def spark_tasks(spark: SparkSession, connection: Connection) -> RunTasks:
-    """Return a function that runs the tasks of a round as one Spark job, one Spark task each."""
+    """Return a function that runs the tasks of a round as one Spark job, one Spark task for each of their groups."""
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
         if not tasks:
             return []
-        texts = [json.dumps(task.to_json()) for task in tasks]
+        groups = task_groups(tasks)
+        texts = [json.dumps([tasks[position].to_json() for position in group]) for group in groups]
         numbers = spark.range(0, len(texts), 1, len(texts))
         rows = numbers.mapInArrow(_task_function(connection, texts), _RESULT_DDL).collect()
-        found = {row["position"]: [LakeFile.from_json(file) for file in json.loads(row["files"])] for row in rows}
-        return [found[position] for position in range(len(texts))]
+        found: dict[int, list[LakeFile]] = {}
+        for row in rows:
+            written = json.loads(row["files"])
+            for position, files in zip(groups[row["position"]], written, strict=True):
+                found[position] = [LakeFile.from_json(file) for file in files]
+        return [found[position] for position in range(len(tasks))]
 
     return run
 
@@ -72,9 +77,10 @@ def _task_function(
     return write
 
 
-def run_on_executor(connection: Connection, task_text: str) -> str:
-    """Write the files of one task; JSON in, JSON out."""
+def run_on_executor(connection: Connection, tasks_text: str) -> str:
+    """Write the files of a group of tasks; a JSON list of them in, a list of lists of files out."""
     warehouse = connection.warehouse()
-    task = TieringTask.from_json(json.loads(task_text))
-    files = run_task(warehouse.storage, warehouse.settings, warehouse.world, task)
-    return json.dumps([file.to_json() for file in files])
+    tasks = [TieringTask.from_json(task) for task in json.loads(tasks_text)]
+    records = records_of(warehouse.storage, tasks)
+    found = [run_task(warehouse.storage, warehouse.settings, warehouse.world, task, records) for task in tasks]
+    return json.dumps([[file.to_json() for file in files] for files in found])

@@ -1,9 +1,10 @@
-"""Opening the lake of a table. The lake libraries are optional: they are imported here, when a lake is opened."""
+"""Opening the lake of a table. The lake libraries are optional: one that is missing is found when a lake is opened."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from streamhouse_spark.config.properties import LakeFormat
 from streamhouse_spark.core.clock import World
@@ -30,6 +31,7 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
             from streamhouse_spark.lake.paimon.table import PaimonLake
 
             return PaimonLake(storage, spec, settings=settings, world=world)
+        _require_installed("pyiceberg")  # loading it takes long, and is left to what needs it
         from streamhouse_spark.lake.iceberg.table import IcebergLake
 
         return IcebergLake(storage, spec, settings=settings, world=world)
@@ -73,6 +75,11 @@ def file_spec_of(context: WriteContext) -> FileSpec:
     from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 
     return IcebergFileSpec.from_json(context.lake)
+
+
+def _require_installed(library: str) -> None:
+    if find_spec(library) is None:
+        raise ModuleNotFoundError(f"No module named {library!r}", name=library)
 
 
 @contextmanager

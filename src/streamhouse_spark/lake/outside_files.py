@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyiceberg.io import FileIO, OutputStream, load_file_io
 
 from streamhouse_spark.errors import LakeMismatchError, ObjectNotFoundError
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.storage.base import Bytes, Sink
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO, OutputStream
 
 CATALOG_SETTINGS = "lake.iceberg.catalog."
 """Prefix of warehouse settings that are properties of a pyiceberg catalog to use instead of the files."""
@@ -63,6 +66,8 @@ class _StreamSink:
 
 def outside_files(settings: Mapping[str, str], location: str) -> FileAccess:
     """Return the access to data files outside the warehouse, by the settings of the warehouse and its lake catalog."""
+    from pyiceberg.io import load_file_io
+
     is_writable = any(name.startswith(CATALOG_SETTINGS) for name in settings)
     return CatalogFiles(load_file_io(catalog_properties(settings), location), is_writable=is_writable)
 

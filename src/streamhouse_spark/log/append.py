@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +21,7 @@ from streamhouse_spark.config.properties import LakeFormat, TableProperties
 from streamhouse_spark.core import slicing
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction
+from streamhouse_spark.core.parallel import ahead
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.log.buckets.bucketing import row_buckets
@@ -31,6 +31,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import require_there
 from streamhouse_spark.log.commits.waiting import Committed
 from streamhouse_spark.log.segments.shared_object import grouped, stage_group
+from streamhouse_spark.log.segments.streams import Part, SegmentStream, StreamForm, stage_streams
 from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX, SegmentOptions, StagedSegment, one_batch, stage_inline
 from streamhouse_spark.schema.defaults import same_defaults
 from streamhouse_spark.schema.evolution import can_be_read_as
@@ -49,11 +50,11 @@ WRITERS = 2
 """Objects that are written at once."""
 CUTTERS = 2
 """Threads that bring rows into the order of their buckets meanwhile."""
-
-Numbered: TypeAlias = tuple[int, tuple[int, pa.Table]]
-"""The rows of a segment, with its number and its bucket."""
-Run: TypeAlias = Callable[[Callable[[pa.Table], list[tuple[int, pa.RecordBatch]]], Iterable[pa.Table]], Iterable[Any]]
-"""Maps a function over tables, as `map` does, or in threads."""
+FEW_BUCKETS = range(2, 9)
+"""Numbers of buckets whose objects are written all at once: fewer than share objects, and an upload of each, with its
+parts under way, takes little memory."""
+STEP_BYTES_MAX = 64 << 20
+"""Bytes of rows that one of them takes at once."""
 
 
 def inline_share(bytes_max: int, num_buckets: int) -> int:
@@ -135,15 +136,19 @@ class Stager:
 
     def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
         """Write the rows as segments, those of a bucket in the order of its rows."""
+        if rows.nbytes >= PARALLEL_BYTES_MIN and self._routing.bucket_key and self._routing.num_buckets in FEW_BUCKETS:
+            return self._as_streams(rows)
+        parts = ((bucket, part) for piece in _pieces(rows) for bucket, part in self._routed(piece))
+        groups = grouped(enumerate(parts), lambda numbered: numbered[1][1].nbytes)
         staged: dict[int, StagedSegment] = {}
         if rows.nbytes < PARALLEL_BYTES_MIN:
-            for group in self._groups(rows, map):
+            for group in groups:
                 staged |= self._as_object(group, self._world.ids.new_uuid())
             return [staged[number] for number in sorted(staged)]
-        # While objects wait for the store, the next piece is cut; never more than that is in memory.
+        # While one object waits for the store, the next is cut and written; never more than that is in memory.
         waiting: deque[Future[dict[int, StagedSegment]]] = deque()
-        with ThreadPoolExecutor(WRITERS + CUTTERS, thread_name_prefix="streamhouse-stage") as pool:
-            for group in self._groups(rows, pool.map):
+        with ThreadPoolExecutor(WRITERS, thread_name_prefix="streamhouse-stage") as pool:
+            for group in groups:
                 if len(waiting) == WRITERS:
                     staged |= waiting.popleft().result()
                 waiting.append(pool.submit(self._as_object, group, self._world.ids.new_uuid()))
@@ -151,17 +156,26 @@ class Stager:
                 staged |= future.result()
         return [staged[number] for number in sorted(staged)]
 
-    def _groups(self, rows: pa.Table, run: Run) -> Iterator[tuple[Numbered, ...]]:
-        """Cut the rows into the segments of one object each, all of them numbered. ``run`` cuts by bucket."""
-        parts = ((bucket, part) for piece in _pieces(rows) for bucket, part in self._routed(piece, run))
-        return grouped(enumerate(parts), lambda numbered: numbered[1][1].nbytes)
+    def _as_streams(self, rows: pa.Table) -> list[StagedSegment]:
+        """Write the rows as segments of few buckets, each of which grows while further rows are cut by bucket."""
+        form = StreamForm(self._options, SEGMENT_BYTES_MAX)
 
-    def _as_object(self, group: Sequence[Numbered], uuid: str) -> dict[int, StagedSegment]:
+        def begun(bucket: int) -> SegmentStream:
+            uuid = self._world.ids.new_uuid()
+            return SegmentStream(self._storage, self._table_uuid, uuid, bucket, rows.schema, form)
+
+        with ThreadPoolExecutor(CUTTERS, thread_name_prefix="streamhouse-cut") as pool:
+            steps = ahead(
+                pool, partial(_by_bucket, self._routing), self._steps(rows, STEP_BYTES_MAX), num_ahead=CUTTERS
+            )
+            return stage_streams(steps, begun, SEGMENT_BYTES_MAX // self._routing.num_buckets)
+
+    def _as_object(self, group: Sequence[tuple[int, tuple[int, pa.Table]]], uuid: str) -> dict[int, StagedSegment]:
         """Write the group's segments; returns them by their number."""
         staged = stage_group(self._storage, self._table_uuid, uuid, [part for _, part in group], self._options)
         return {number: segment for (number, _), segment in zip(group, staged, strict=True)}
 
-    def _routed(self, rows: pa.Table, run: Run = map) -> Iterator[tuple[int, pa.Table]]:
+    def _routed(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """Return the rows of each bucket, in their order."""
         routing = self._routing
         if routing.num_buckets == 1:
@@ -170,21 +184,24 @@ class Stager:
             self._sticky = (self._sticky + 1) % routing.num_buckets
             yield self._sticky, rows
         else:
-            step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * routing.num_buckets  # parts of just under a full batch
-            steps = [rows.slice(start, step_rows) for start in range(0, rows.num_rows, step_rows)]
             parts: dict[int, list[pa.RecordBatch]] = {}
-            for found in run(partial(_by_bucket, routing), steps):
-                for bucket, part in found:
+            for step in self._steps(rows, SEGMENT_BYTES_MAX):
+                for bucket, part in _by_bucket(routing, step):
                     parts.setdefault(bucket, []).append(part)
             yield from ((bucket, pa.Table.from_batches(found)) for bucket, found in sorted(parts.items()))
 
+    def _steps(self, rows: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
+        """Cut rows into slices that have just under a full batch for each bucket, unless these are too large."""
+        step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * self._routing.num_buckets
+        for start in range(0, rows.num_rows, step_rows):
+            yield from slicing.slices(rows.slice(start, step_rows), min(bytes_max, slicing.SLICE_BYTES_MAX))
 
-def _by_bucket(routing: Routing, rows: pa.Table) -> list[tuple[int, pa.RecordBatch]]:
+
+def _by_bucket(routing: Routing, rows: pa.Table) -> list[Part]:
     batch, num_buckets = one_batch(rows), routing.num_buckets
     found = row_buckets([batch.column(name) for name in routing.bucket_key], num_buckets, routing.lake_format)
     buckets = found.astype(np.uint16)  # 16 bits are sorted by radix
-    order = pa.array(np.argsort(buckets, kind="stable"))
-    ordered = pc.take(batch, order, boundscheck=False)
+    ordered = pc.take(batch, pa.array(np.argsort(buckets, kind="stable")), boundscheck=False)
     ends = np.cumsum(np.bincount(buckets, minlength=num_buckets)).tolist()
     bounds = enumerate(itertools.pairwise([0, *ends]))
     return [(bucket, ordered.slice(start, end - start)) for bucket, (start, end) in bounds if end > start]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
+from streamhouse_spark.log.buckets.filtered import filtered_buckets
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.match import segment_may_match
@@ -31,9 +32,12 @@ class Pruning:
     node: Node = ALWAYS_TRUE
     """The filter, in the names that the state has; every row of the answer satisfies it."""
 
-    def buckets(self, state: TableState) -> frozenset[int] | None:  # noqa: ARG002
-        """Name the only buckets that can have rows of the answer; None for any."""
-        return None
+    def buckets(self, state: TableState) -> frozenset[int] | None:
+        """Name the only buckets that can have rows of the answer, by equality on the bucket key; None for any."""
+        properties = state.parsed  # in this state the key may have another name than now
+        key = properties.bucket_key
+        column = state.schema.find(key[0]) if len(key) == 1 else None
+        return filtered_buckets(self.node, column, state.num_buckets, properties.datalake_format)
 
     def keeps_segment(self, state: TableState, segment: Segment, offsets: OffsetRange) -> bool:
         return self.node is ALWAYS_TRUE or segment_may_match(state, segment, offsets, self.node)

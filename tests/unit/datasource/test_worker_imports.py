@@ -13,7 +13,20 @@ import pytest
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 
-HEAVY = {"pandas", "pyarrow.dataset", "pyarrow.acero", "pyiceberg", "pypaimon", "fsspec", "lmdb", "boto3", "click"}
+HEAVY = {
+    "pandas",
+    "pyarrow.dataset",
+    "pyarrow.acero",
+    "pyiceberg",
+    "pydantic",
+    "pyparsing",
+    "strictyaml",
+    "pypaimon",
+    "fsspec",
+    "lmdb",
+    "boto3",
+    "click",
+}
 WRITING = {"write", "log.append", "log.compaction", "log.segments.shared_object", "schema.rows", "datasource.write"}
 UPKEEP = {"service", "table.maintain", "table.partitions", "table.retiering"}
 MOVING = {"warehouse.adoption", "warehouse.relocation"}
@@ -25,6 +38,9 @@ MAINTENANCE = {"lake.iceberg.maintenance", "lake.iceberg.round", "lake.iceberg.f
 COMMON = {"cli", "demo", "datasource.catalog.procedures", "datasource.joins", *UPKEEP, *MOVING}
 READER = COMMON | WRITING | KEYED | LAKES
 WRITER = COMMON | READING | LAKES | CATALOG
+LOADED = {"pyiceberg", "pydantic", "pyparsing", "strictyaml"}
+LIBRARY = {"lake.iceberg.catalog", "lake.iceberg.reading", "lake.iceberg.schema", "lake.iceberg.file_io"}
+"""Modules that load the library, which takes longer than all others: the newest snapshot is found without it."""
 ICEBERG = (READER - LAKES - {"schema.rows"}) | {"lake.paimon", *MAINTENANCE}
 
 BEGIN = """
@@ -74,6 +90,13 @@ table = ask("load", database=database, table=name)
 equal = {"op": "=", "children": [{"column": ["name"]}, {"literal": "a", "type": '"string"'}]}
 planned = ask("plan", pin=table["pin"], columns=["id", "name"], filters=[equal])
 assert planned["rows"] == 1 or NAME == "sales.keyed"
+""",
+    "load a lake": """
+database, name = NAME.split(".")
+assert json.loads(ask("load", database=database, table=f"{name}$lake")["pin"])["lake_snapshot"] is not None
+""",
+    "begin": """
+assert ask("begin", part="reads") == {}
 """,
     "plan a read": """
 reader = source().reader(source().schema())
@@ -141,8 +164,10 @@ def needless(loaded: dict[str, list[str]], ours: set[str], libraries: set[str]) 
         ("keyed", ["plan"], READER, set()),
         ("keyed", ["plan a read"], READER | CATALOG, set()),
         ("keyed", ["plan a write"], WRITER, set()),
-        ("iceberg", ["plan"], ICEBERG, {"pyiceberg"}),
-        ("iceberg", ["plan a read"], ICEBERG, {"pyiceberg"}),
+        ("iceberg", ["load a lake"], ICEBERG | LIBRARY, set()),
+        ("iceberg", ["begin"], ICEBERG | LIBRARY, set()),
+        ("iceberg", ["plan"], ICEBERG, LOADED),
+        ("iceberg", ["plan a read"], ICEBERG, LOADED),
         ("iceberg", ["stream"], READER | CATALOG, set()),
     ],
     ids=lambda value: " and ".join(value) if isinstance(value, list) else value if isinstance(value, str) else "",

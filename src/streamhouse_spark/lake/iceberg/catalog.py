@@ -44,7 +44,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.locations import is_same_place, recorded_root
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
-from streamhouse_spark.lake.iceberg.metadata_cache import parsed, remember, updated
+from streamhouse_spark.lake.iceberg.metadata.cache import parsed, remember, updated
 from streamhouse_spark.lake.iceberg.moved import Move, moved_metadata
 from streamhouse_spark.lake.iceberg.versions import (
     DROPPED,
@@ -60,7 +60,6 @@ from streamhouse_spark.lake.iceberg.versions import (
     version_number,
     version_numbers,
 )
-from streamhouse_spark.lake.model.marks import LakeMarks
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.log.lifecycle.home import moved_error
 from streamhouse_spark.storage.base import Storage
@@ -111,11 +110,6 @@ class FileCatalog(MetastoreCatalog):
     def load_table(self, identifier: str | Identifier) -> Table:
         key = self._key(identifier)
         return self._table(identifier, key, self._newest(key))
-
-    def marks(self, table: Table) -> LakeMarks:
-        """Return the objects by which the next change of a loaded table shows."""
-        key, number = self._key(table.name()), version_number(table.metadata_location) or 0
-        return LakeMarks((version_key(key, number),), (version_key(key, number + 1), floor_key(key, DROPPED)))
 
     def mend_hint(self, identifier: str | Identifier) -> None:
         """Point the hint to the newest version if the last look found it behind, because its writer died before it did

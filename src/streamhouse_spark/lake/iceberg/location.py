@@ -4,31 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-
-from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
-from pyiceberg.exceptions import TableAlreadyExistsError as IcebergTableExistsError
-from pyiceberg.schema import Schema
-from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.typedef import Identifier
+from typing import TYPE_CHECKING
 
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.locations import is_same_place, recorded_root
 from streamhouse_spark.core.paths import LAKE_PREFIX
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.file_access import lake_files
-from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.errors import catalog_answers, commit_answers
-from streamhouse_spark.lake.iceberg.evolution import Evolved, commit_columns, evolved, iceberg_columns
-from streamhouse_spark.lake.iceberg.file_io import manifests_of
-from streamhouse_spark.lake.iceberg.schema import differences, iceberg_schema, partition_spec
+from streamhouse_spark.lake.iceberg.metadata.snapshots import AnySnapshot, AnySnapshots, kept_snapshots
+from streamhouse_spark.lake.iceberg.versions import DROPPED, floor_key, newest_version, version_key
+from streamhouse_spark.lake.model.marks import LakeMarks
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.outside_files import CATALOG_SETTINGS, catalog_properties
 from streamhouse_spark.lake.parquet.access import FileAccess, StorageFiles
 from streamhouse_spark.lake.spec import TARGET_FILE_BYTES, LakeTableSpec
 from streamhouse_spark.log.lifecycle.home import Home
 from streamhouse_spark.storage.base import Storage
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.typedef import Identifier
+
+    from streamhouse_spark.lake.iceberg.evolution import Evolved
 
 ATTEMPTS_MAX = 5
 
@@ -45,7 +46,10 @@ TABLE_PROPERTIES: Mapping[str, str] = {
 
 
 class IcebergLocation:
-    """The location of one lake table. Holds nothing of the table itself: `load` reads the newest metadata."""
+    """The location of one lake table. Holds nothing of the table itself: `load` reads the newest metadata.
+
+    Iceberg's library takes long to load. So it is imported by what needs it, and the newest snapshots do not.
+    """
 
     def __init__(
         self,
@@ -85,6 +89,14 @@ class IcebergLocation:
 
     def create_or_evolve(self) -> None:
         """Create or fit the table as `LakeTable.create_or_evolve` does. A new table gets its map of columns at once."""
+        from pyiceberg.exceptions import NamespaceAlreadyExistsError
+        from pyiceberg.exceptions import TableAlreadyExistsError as IcebergTableExistsError
+
+        from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+        from streamhouse_spark.lake.iceberg.errors import catalog_answers, commit_answers
+        from streamhouse_spark.lake.iceberg.evolution import commit_columns, iceberg_columns
+        from streamhouse_spark.lake.iceberg.schema import differences, iceberg_schema, partition_spec
+
         schema = iceberg_schema(self.spec.schema, self.spec.primary_key)
         bucket_key = self.spec.bucket_key[0] if self.spec.bucket_key else None
         spec = partition_spec(schema, self.spec.partition_by, bucket_key, self.spec.num_buckets)
@@ -129,6 +141,8 @@ class IcebergLocation:
 
     def _evolved(self, metadata: TableMetadata, *, is_own: bool) -> Evolved:
         """Return the evolved schema. A table that is yet to be adopted has to have the columns already."""
+        from streamhouse_spark.lake.iceberg.evolution import Evolved, evolved
+
         if is_own:
             return evolved(metadata, self.spec)
         fields = [(field.field_id, field.name) for field in metadata.schema().fields]
@@ -141,6 +155,9 @@ class IcebergLocation:
         return {TABLE_UUID_PROPERTY: self.spec.table_uuid, COLUMNS_PROPERTY: columns.to_text(self.spec.table_uuid)}
 
     def _adopt(self, table: Table) -> None:
+        from streamhouse_spark.lake.iceberg.errors import commit_answers
+        from streamhouse_spark.lake.iceberg.file_io import manifests_of
+
         owner = table.properties.get(TABLE_UUID_PROPERTY)
         if owner == self.spec.table_uuid:
             return
@@ -161,12 +178,19 @@ class IcebergLocation:
         table = self.find()
         if table is None or table.properties.get(TABLE_UUID_PROPERTY) != self.spec.table_uuid:
             return
+        from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
+
         known = iceberg_columns(table.metadata, self.spec).schema_id
         if known is None or known < self.spec.schema_id:
             self.create_or_evolve()
 
     def drop(self, *, purge: bool) -> None:
         """Drop the lake table, only if it is this table's: another table's lake at the same location stays."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+        from streamhouse_spark.lake.iceberg.errors import commit_answers
+
         table = self.find()
         if table is not None:
             owner = table.properties.get(TABLE_UUID_PROPERTY)
@@ -178,7 +202,7 @@ class IcebergLocation:
         with suppress(NoSuchTableError), commit_answers(f"dropping lake table {'.'.join(self.identifier)}"):
             drop(self.identifier)
 
-    def require_owner(self, metadata: TableMetadata) -> None:
+    def require_owner(self, metadata: AnySnapshots[AnySnapshot]) -> None:
         """Raise `LakeMismatchError` if the lake table is not this table's."""
         owner = metadata.properties.get(TABLE_UUID_PROPERTY)
         if owner != self.spec.table_uuid:
@@ -194,23 +218,30 @@ class IcebergLocation:
 
     def _open_catalog(self) -> Catalog:
         properties = catalog_properties(self.settings)
-        if self._uses_files:
+        if self.uses_files:
+            from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+
             return FileCatalog(self.storage, world=self.world, properties=properties)
+        from pyiceberg.catalog import load_catalog
+
+        from streamhouse_spark.lake.iceberg.errors import catalog_answers
+
         with catalog_answers(f"it was opened for {self.spec.path}"):
             return load_catalog(properties.pop("name", "lake"), **properties)
 
     @property
-    def _uses_files(self) -> bool:
+    def uses_files(self) -> bool:
+        """Whether the catalog is a `FileCatalog`."""
         return not any(key.startswith(CATALOG_SETTINGS) for key in self.settings)
 
     @property
     def identifier(self) -> Identifier:
         """The identifier from the location at creation, so that renaming the table leaves its lake table alone."""
         database, _, name = self.spec.location.removeprefix(LAKE_PREFIX).partition("/")
-        return (database, name if self._uses_files else name.replace("-", "_"))
+        return (database, name if self.uses_files else name.replace("-", "_"))
 
     def _new_location(self) -> str | None:
-        if self._uses_files or f"{CATALOG_SETTINGS}warehouse" in self.settings:
+        if self.uses_files or f"{CATALOG_SETTINGS}warehouse" in self.settings:
             return None
         return StorageFiles(self.storage).location_of(self.spec.location)
 
@@ -218,6 +249,8 @@ class IcebergLocation:
         """Read the newest state of the table. Raises pyiceberg's `NoSuchTableError`, `StorageError`,
         `CorruptDataError`.
         """
+        from streamhouse_spark.lake.iceberg.errors import catalog_answers
+
         name = ".".join(self.identifier)
         with catalog_answers(f"{name} of {self.spec.path} was loaded"):
             try:
@@ -231,10 +264,40 @@ class IcebergLocation:
 
     def find(self) -> Table | None:
         """Return the result of `load`, or None if there is no lake table (yet)."""
+        from pyiceberg.exceptions import NoSuchTableError
+
         try:
             return self.load()
         except NoSuchTableError:
             return None
+
+    def snapshots(self) -> AnySnapshots[AnySnapshot] | None:
+        """Return the snapshots of the newest state; None if there is no lake table (yet). Raises as `load` does."""
+        key = self._key
+        if key is not None:
+            version = newest_version(self.storage, self.world, key)
+            if version is None:
+                return None
+            kept = kept_snapshots(version.data)
+            root = None if kept is None else recorded_root(kept.location, key)
+            if kept is not None and (root is None or is_same_place(root, self.storage.url)):
+                return kept
+        table = self.find()
+        return None if table is None else table.metadata
+
+    def marks(self) -> LakeMarks | None:
+        """Return the objects by which the next change shows; None if there are none, or no lake table (yet)."""
+        key = self._key
+        version = None if key is None else newest_version(self.storage, self.world, key)
+        if key is None or version is None:
+            return None
+        absent = version_key(key, version.number + 1), floor_key(key, DROPPED)
+        return LakeMarks((version_key(key, version.number),), absent)
+
+    @property
+    def _key(self) -> str | None:
+        """Return the folder of the table in a `FileCatalog`; None in another catalog."""
+        return self.spec.location if self.uses_files else None
 
     def require(self) -> Table:
         """Return the result of `load` for a table that has to exist. Raises `LakeMismatchError`."""

@@ -7,17 +7,20 @@ snapshot with offsets; it counts only where an expiry cut the chain before any o
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
+from typing import TYPE_CHECKING
 
 from streamhouse_spark.errors import LakeRolledBackError
-from streamhouse_spark.lake.model.values import COMMIT_USER
+from streamhouse_spark.lake.iceberg.metadata.snapshots import AnySnapshot, AnySnapshots, Found
+from streamhouse_spark.lake.model.values import COMMIT_USER, LakeSnapshot
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, OFFSETS_PROPERTY, FoundOffsets, parse_offsets
 from streamhouse_spark.lake.snapshot_times import own_ms
 
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
-def offsets_at(metadata: TableMetadata, snapshot: Snapshot, table_uuid: str) -> FoundOffsets | None:
+
+def offsets_at(metadata: AnySnapshots[Found], snapshot: Found, table_uuid: str) -> FoundOffsets | None:
     """Return the offsets that a snapshot holds: its own, or those of the nearest ancestor that has some."""
     for ancestor in ancestors(metadata, snapshot):
         found = own_offsets(ancestor, table_uuid, metadata.location)
@@ -26,7 +29,7 @@ def offsets_at(metadata: TableMetadata, snapshot: Snapshot, table_uuid: str) -> 
     return None
 
 
-def newest_offsets(metadata: TableMetadata, table_uuid: str) -> FoundOffsets | None:
+def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> FoundOffsets | None:
     """Return the offsets of the current snapshot; None if the table never had any.
 
     Raises `LakeRolledBackError` if the tag has later ones which the current snapshot lacks.
@@ -53,10 +56,10 @@ def newest_offsets(metadata: TableMetadata, table_uuid: str) -> FoundOffsets | N
     )
 
 
-def ancestors(metadata: TableMetadata, snapshot: Snapshot) -> Iterator[Snapshot]:
+def ancestors(metadata: AnySnapshots[Found], snapshot: Found) -> Iterator[Found]:
     """Return the snapshot and its ancestors, as far as they are kept."""
     by_id = {s.snapshot_id: s for s in metadata.snapshots}
-    current: Snapshot | None = snapshot
+    current: Found | None = snapshot
     while current is not None:
         yield current
         parent = current.parent_snapshot_id
@@ -70,16 +73,16 @@ def find_commit(metadata: TableMetadata, commit_uuid: str) -> Snapshot | None:
     return next((s for s in chain if s.summary and s.summary.get(COMMIT_PROPERTY) == commit_uuid), None)
 
 
-def _tagged_snapshot(metadata: TableMetadata) -> Snapshot | None:
+def _tagged_snapshot(metadata: AnySnapshots[AnySnapshot]) -> AnySnapshot | None:
     ref = metadata.refs.get(COMMIT_USER)
     return metadata.snapshot_by_id(ref.snapshot_id) if ref is not None else None
 
 
-def _sequence(snapshot: Snapshot) -> int:
+def _sequence(snapshot: AnySnapshot) -> int:
     return snapshot.sequence_number or 0
 
 
-def own_offsets(snapshot: Snapshot, table_uuid: str, location: str) -> FoundOffsets | None:
+def own_offsets(snapshot: AnySnapshot, table_uuid: str, location: str) -> FoundOffsets | None:
     """Return the offsets in the snapshot's own summary."""
     text = snapshot.summary.get(OFFSETS_PROPERTY) if snapshot.summary else None
     return None if text is None else parse_offsets(text, table_uuid, snapshot.snapshot_id, location)
@@ -99,3 +102,12 @@ def log_time_ms(metadata: TableMetadata, entry: SnapshotLogEntry) -> int:
     if snapshot is None or snapshot.timestamp_ms != entry.timestamp_ms:
         return entry.timestamp_ms
     return own_time_ms(snapshot)
+
+
+def described(snapshot: AnySnapshot, found: FoundOffsets | None) -> LakeSnapshot:
+    """Return the snapshot with the offsets that were found for it."""
+    if found is None:
+        return LakeSnapshot(snapshot.snapshot_id, {}, snapshot.timestamp_ms)
+    offsets, starts = dict(found.offsets), dict(found.starts)
+    held = found.dropped_rows, found.history
+    return LakeSnapshot(snapshot.snapshot_id, offsets, snapshot.timestamp_ms, starts, *held)

@@ -7,20 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.lake.commit_checks import LogRange
-from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
-from streamhouse_spark.lake.iceberg.metadata_tables import METADATA_TABLES, metadata_table
-from streamhouse_spark.lake.iceberg.offsets import log_time_ms, newest_offsets, offsets_at
-from streamhouse_spark.lake.iceberg.scan import projection, require_snapshot, snapshot_schema
-from streamhouse_spark.lake.iceberg.scan_files import same_by_name, scan_files
+from streamhouse_spark.lake.iceberg.offsets import described, newest_offsets
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.marks import LakeMarks
@@ -34,9 +27,6 @@ from streamhouse_spark.lake.model.values import (
     LakeSnapshot,
     WriteContext,
 )
-from streamhouse_spark.lake.offsets import FoundOffsets
-from streamhouse_spark.lake.reader import identity_projection
-from streamhouse_spark.lake.snapshot_times import latest_ms
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.query.partition_match import PartitionMatches
@@ -67,60 +57,37 @@ class IcebergLake(LakeTable):
     def relocation(self) -> IcebergRelocation | None:
         from streamhouse_spark.lake.iceberg.relocation import IcebergRelocation
 
-        return IcebergRelocation(self.place) if isinstance(self.place.catalog, FileCatalog) else None
+        return IcebergRelocation(self.place) if self.place.uses_files else None
 
     # -- snapshots ------------------------------------------------------------------------------------------------
 
     def newest(self) -> LakeSnapshot | None:
-        table = self.place.find()
-        if table is None:
+        metadata = self.place.snapshots()
+        if metadata is None:
             return None
-        metadata = table.metadata
         self.place.require_owner(metadata)
         found = newest_offsets(metadata, self.place.spec.table_uuid)
         head = metadata.current_snapshot()
-        if head is None:
-            return None
-        return _snapshot(head, found)
+        return None if head is None else described(head, found)
 
     def marks(self) -> LakeMarks | None:
-        catalog = self.place.catalog
-        if not isinstance(catalog, FileCatalog) or (table := self.place.find()) is None:
-            return None
-        return catalog.marks(table)
+        return self.place.marks()
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
-        metadata = self._metadata_with_snapshots()
-        return self._described(metadata, require_snapshot(metadata, snapshot_id))
+        from streamhouse_spark.lake.iceberg.reading import snapshot
+
+        return snapshot(self.place, snapshot_id)
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
         """Return the snapshot of a tag or branch. Raises `SnapshotExpiredError` naming the existing ones."""
-        metadata = self._metadata_with_snapshots()
-        found = metadata.snapshot_by_name(name)
-        if found is None:
-            raise SnapshotExpiredError(
-                f"lake table {metadata.location} has no tag or branch '{name}'; there are {', '.join(metadata.refs)}"
-            )
-        return self._described(metadata, found)
+        from streamhouse_spark.lake.iceberg.reading import snapshot_by_name
+
+        return snapshot_by_name(self.place, name)
 
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
-        metadata = self._metadata_with_snapshots()
-        times_ms = latest_ms([log_time_ms(metadata, entry) for entry in metadata.snapshot_log])
-        entries = [e for e, time_ms in zip(metadata.snapshot_log, times_ms, strict=True) if time_ms <= timestamp_ms]
-        if not entries:
-            first = min(times_ms, default=None)
-            raise SnapshotExpiredError(
-                f"lake table {metadata.location} has no snapshot from {timestamp_ms} ms or before; the oldest that is "
-                f"kept is from {first} ms; choose a later time"
-            )
-        # The last in the log's order: while a clock is behind, all snapshots get the time of the newest before them.
-        return self._described(metadata, require_snapshot(metadata, entries[-1].snapshot_id))
+        from streamhouse_spark.lake.iceberg.reading import snapshot_as_of
 
-    def _metadata_with_snapshots(self) -> TableMetadata:
-        table = self.place.find()
-        if table is None:
-            raise SnapshotExpiredError(f"{self.place.spec.path} has no lake table yet, so no snapshots; tier it first")
-        return table.metadata
+        return snapshot_as_of(self.place, timestamp_ms)
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -157,26 +124,9 @@ class IcebergLake(LakeTable):
         node: Node = ALWAYS_TRUE,
         schema: TableSchema | None = None,
     ) -> LakePlan:
-        table = self.place.find()
-        if table is None and snapshot_id is None:
-            return LakePlan(None, identity_projection(schema or self.place.spec.schema, columns), ())
-        if table is None:
-            raise self._no_table(snapshot_id)
-        metadata = table.metadata
-        snapshot = metadata.current_snapshot() if snapshot_id is None else require_snapshot(metadata, snapshot_id)
-        lake = metadata.schema() if snapshot is None or snapshot_id is None else snapshot_schema(metadata, snapshot)
-        known = iceberg_columns(metadata, self.place.spec)
-        how = projection(lake, known, self.place.spec.schema, columns, schema)
-        if snapshot is None:
-            return LakePlan(None, how, ())
-        every = projection(lake, known, self.place.spec.schema, None, schema)
-        files = scan_files(table, snapshot, every, self.place.spec.num_buckets, node=node)
-        return LakePlan(self._described(metadata, snapshot), how, tuple(s for file in files for s in file.splits()))
+        from streamhouse_spark.lake.iceberg.reading import plan_read
 
-    def _no_table(self, snapshot_id: int | None) -> SnapshotExpiredError:
-        return SnapshotExpiredError(
-            f"{self.place.spec.path} has no lake table, so no snapshot {snapshot_id}; tier it, which says more"
-        )
+        return plan_read(self.place, snapshot_id, columns, node, schema)
 
     def scan_files(
         self,
@@ -187,17 +137,9 @@ class IcebergLake(LakeTable):
         statistics_of: Sequence[str] = (),
         node: Node = ALWAYS_TRUE,
     ) -> LakeScan:
-        table = self.place.find()
-        if table is None:
-            raise self._no_table(snapshot_id)
-        snapshot = require_snapshot(table.metadata, snapshot_id)
-        lake = snapshot_schema(table.metadata, snapshot)
-        known = iceberg_columns(table.metadata, self.place.spec)
-        how = projection(lake, known, self.place.spec.schema, columns, schema)
-        every = projection(lake, known, self.place.spec.schema, None, schema)
-        files = scan_files(table, snapshot, every, self.place.spec.num_buckets, statistics_of, node)
-        same = same_by_name(table.metadata, how, self.place.spec.schemas)
-        return LakeScan(self._described(table.metadata, snapshot), how, files, same)
+        from streamhouse_spark.lake.iceberg.reading import scan_snapshot
+
+        return scan_snapshot(self.place, snapshot_id, columns, schema, statistics_of, node)
 
     def read_offsets(self, bucket: int, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
         if self.place.spec.primary_key:
@@ -209,6 +151,8 @@ class IcebergLake(LakeTable):
         return super().read_offsets(bucket, wanted)
 
     def metadata_table(self, name: str) -> pa.Table:
+        from streamhouse_spark.lake.iceberg.metadata_tables import metadata_table
+
         table = self.place.find()
         if table is not None:
             return metadata_table(table, name)
@@ -217,6 +161,8 @@ class IcebergLake(LakeTable):
         return metadata_table(made.require(), name).slice(0, 0)
 
     def metadata_table_names(self) -> tuple[str, ...]:
+        from streamhouse_spark.lake.iceberg.metadata_tables import METADATA_TABLES
+
         return METADATA_TABLES
 
     # -- maintenance ----------------------------------------------------------------------------------------------
@@ -246,27 +192,10 @@ class IcebergLake(LakeTable):
         return rewrite_manifests(self.place, dry_run=dry_run)
 
     def prune_metadata(self, *, dry_run: bool = False) -> list[str]:
+        from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+
         self._require_home_unless(dry_run, "pruning metadata")
         catalog = self.place.catalog
         return (
             catalog.prune_versions(self.place.identifier, dry_run=dry_run) if isinstance(catalog, FileCatalog) else []
         )
-
-    def _described(self, metadata: TableMetadata, snapshot: Snapshot) -> LakeSnapshot:
-        try:
-            found = offsets_at(metadata, snapshot, self.place.spec.table_uuid)
-        except LakeMismatchError:
-            if snapshot.snapshot_id == metadata.current_snapshot_id:
-                raise
-            return _snapshot(snapshot, None)  # of a table that had the lake before
-        if found is None and snapshot.snapshot_id == metadata.current_snapshot_id:
-            found = newest_offsets(metadata, self.place.spec.table_uuid)
-        return _snapshot(snapshot, found)
-
-
-def _snapshot(snapshot: Snapshot, found: FoundOffsets | None) -> LakeSnapshot:
-    if found is None:
-        return LakeSnapshot(snapshot.snapshot_id, {}, snapshot.timestamp_ms)
-    offsets, starts = dict(found.offsets), dict(found.starts)
-    held = found.dropped_rows, found.history
-    return LakeSnapshot(snapshot.snapshot_id, offsets, snapshot.timestamp_ms, starts, *held)

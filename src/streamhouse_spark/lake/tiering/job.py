@@ -48,18 +48,23 @@ from streamhouse_spark.lake.tiering.plan import (
     plan_tiering,
     require_progress,
     round_begin,
+    task_bytes,
 )
 from streamhouse_spark.lake.tiering.recording import is_ahead, record_snapshot
 from streamhouse_spark.log.commits.actions import LakePair
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
+from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_split, snapshot_split
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import ReadsMany
 
 logger = logging.getLogger(__name__)
 
 CONFLICTS_MAX = 20
+SMALL_TASK_BYTES_MAX = 8 << 20
+SMALL_TASKS_AT_ONCE = 16
 
 RunTasks = Callable[[Sequence[TieringTask]], Sequence[Sequence[LakeFile]]]
 """Runs tasks anywhere, in any order, and returns their files in the order of the tasks."""
@@ -273,25 +278,37 @@ def _healed(files: Sequence[LakeFile]) -> int:
     return sum(file.deletes.num_duplicates for file in files if file.deletes is not None)
 
 
-def run_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:
+def run_task(
+    storage: Storage,
+    settings: Mapping[str, str],
+    world: World,
+    task: TieringTask,
+    records: InlineRecords | None = None,
+) -> list[LakeFile]:
     """Write one task's files, on an executor. Durable when this returns, visible to nobody.
+
+    Tasks of one round that are run in one process share ``records``: a record may hold rows of all buckets.
 
     Raises `MissingExtraError` if the executor lacks the lake's library.
     """
     with lake_library(task.context.lake["format"], "the table to be tiered"):
         if task.context.primary_key:
-            return _run_keyed_task(storage, settings, world, task)
+            return _run_keyed_task(storage, settings, world, task, records)
         shape = file_spec_of(task.context)
         files = lake_files(storage, settings, shape.data_location)
-        return write_files(task.context, shape, files, world.ids, task.bucket, task.offsets, _rows(storage, task))
+        return write_files(
+            task.context, shape, files, world.ids, task.bucket, task.offsets, _rows(storage, task, records)
+        )
 
 
-def _run_keyed_task(storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask) -> list[LakeFile]:
+def _run_keyed_task(
+    storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask, records: InlineRecords | None
+) -> list[LakeFile]:
     files_at = partial(lake_files, storage, settings)
     if task.base is not None:
         return _run_base_task(storage, files_at, world, task, task.base)
     written = TableSchema((CHANGE_COLUMN, *task.context.schema.columns))
-    found = check_dense(read_split(storage, task.split, written), task.offsets)
+    found = check_dense(read_split(storage, task.split, written, records=records), task.offsets)
     changes = (part.batch for part in found)
     if task.context.lake["format"] == "paimon":
         from streamhouse_spark.lake.paimon import upsert as paimon_keyed
@@ -323,20 +340,42 @@ def _inserted(rows: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([kinds, *rows.columns], schema=written)
 
 
+def records_of(storage: Storage, tasks: Sequence[TieringTask]) -> InlineRecords | None:
+    """Return the records that tasks of one round share; None without tasks."""
+    if not tasks:
+        return None
+    records = InlineRecords(storage, tasks[0].split.table_uuid)
+    records.expect(segment for task in tasks for segment in task.split.segments)
+    return records
+
+
 def run_tasks_locally(storage: Storage, settings: Mapping[str, str], world: World) -> RunTasks:
     """Return a function that runs the tasks of a round one after the other in this process."""
-    return lambda tasks: [run_task(storage, settings, world, task) for task in tasks]
+
+    def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
+        records = records_of(storage, tasks)
+        return [run_task(storage, settings, world, task, records) for task in tasks]
+
+    return run
 
 
 def run_tasks_in_threads(storage: Storage, settings: Mapping[str, str], world: World) -> RunTasks:
-    """Return a function that runs the tasks of a round in threads of this process, one a core at once."""
+    """Return a function that runs the tasks of a round in threads of this process: one a core at once, and more of
+    small tasks where they wait for the store.
+    """
 
-    def run(task: TieringTask) -> list[LakeFile]:
-        return run_task(storage, settings, world, task)
+    def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
+        records = records_of(storage, tasks)
+        are_small = all(task_bytes(task) <= SMALL_TASK_BYTES_MAX for task in tasks)
+        waits = isinstance(storage, ReadsMany) and are_small
+        threads_max = SMALL_TASKS_AT_ONCE if waits else os.cpu_count() or 1
+        return list(
+            in_parallel(lambda t: run_task(storage, settings, world, t, records), tasks, threads_max=threads_max)
+        )
 
-    return lambda tasks: list(in_parallel(run, tasks, threads_max=os.cpu_count() or 1))
+    return run
 
 
-def _rows(storage: Storage, task: TieringTask) -> Iterable[tuple[int, pa.RecordBatch]]:
-    for found in read_split(storage, task.split, task.context.schema):
+def _rows(storage: Storage, task: TieringTask, records: InlineRecords | None) -> Iterable[tuple[int, pa.RecordBatch]]:
+    for found in read_split(storage, task.split, task.context.schema, records=records):
         yield found.base_offset, found.batch

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from streamhouse_spark.core.model import OffsetRange
@@ -18,6 +19,9 @@ ROUND_BYTES_PER_BUCKET_MAX = 512 << 20
 """Bytes in memory of a bucket that one round tiers at most, so that the rows of a long downtime are tiered in steps."""
 KEYED_ROUND_BYTES_PER_BUCKET_MAX = 128 << 20
 """The same with a primary key: a task has all changes of its range in memory, to tell the last of each key."""
+
+GROUPS_MIN = 32
+GROUP_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,31 @@ class TieringTask(Portable):
     @property
     def offsets(self) -> OffsetRange:
         return self.split.offsets if self.base is None else self.base
+
+
+def task_bytes(task: TieringTask) -> int:
+    """Return the bytes in memory of a task's rows, about."""
+    return sum(segment.memory_bytes for segment in task.split.segments)
+
+
+def task_groups(tasks: Sequence[TieringTask]) -> list[list[int]]:
+    """Divide tasks, by their positions, into groups of about equal bytes for one process each.
+
+    Few tasks are groups of their own. Of many there are `GROUPS_MIN` groups, or as many more as keep a group below
+    `GROUP_BYTES`: to start a process for a handful of rows costs more than to write them. The largest task goes first,
+    each to the smallest group (Graham's rule, "Bounds on Multiprocessing Timing Anomalies").
+    """
+    sizes = [task_bytes(task) for task in tasks]
+    num_groups = min(len(tasks), max(GROUPS_MIN, -(-sum(sizes) // GROUP_BYTES)))
+    if num_groups == len(tasks):
+        return [[position] for position in range(len(tasks))]
+    heap = [(0, group) for group in range(num_groups)]
+    groups: list[list[int]] = [[] for _ in range(num_groups)]
+    for position in sorted(range(len(tasks)), key=lambda p: -sizes[p]):
+        held, group = heapq.heappop(heap)
+        groups[group].append(position)
+        heapq.heappush(heap, (held + max(sizes[position], 1), group))
+    return groups
 
 
 def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, int]:

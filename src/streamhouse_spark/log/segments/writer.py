@@ -75,7 +75,7 @@ def stage_object(
 
 def stage_file(sink: Sink, segment_uuid: str, rows: pa.Table, bucket: int, options: SegmentOptions) -> StagedSegment:
     """Write rows to the object's sink, from its position on; durable when the sink's context ends well."""
-    size_bytes, index = write_file(sink, rows.schema, _rebatched(rows), rows.nbytes, options.codec)
+    size_bytes, index = write_file(sink, rows.schema, rebatched(rows), rows.nbytes, options.codec)
     described = _described(rows, bucket, options, size_bytes)
     segment = replace(
         described,
@@ -97,43 +97,61 @@ def write_file(
     times: Sequence[tuple[int, int]] = (),
 ) -> tuple[int, SegmentIndex]:
     """Write an Arrow IPC file at the sink's position. Returns its size, and its index, which counts from there."""
-    starts: list[int] = []
-    rows: list[int] = []
-    options = pa.ipc.IpcWriteOptions(compression=None if codec == "none" else codec)
-    summing = _SummingSink(sink, block_bytes_for(estimated_bytes))
-    file = pa.PythonFile(summing, mode="w")
-    with pa.ipc.new_file(file, schema, options=options) as writer:
-        for batch in batches:
-            starts.append(summing.size_bytes)
-            rows.append(batch.num_rows)
-            writer.write_batch(batch)
-    sums = summing.finish()
-    index = SegmentIndex(
-        block_bytes=summing.block_bytes,
-        batch_starts=np.array(starts, np.int64),
-        batch_rows=np.array(rows, np.int64),
-        block_sums=sums,
-        time_starts=np.array([t[0] for t in times], np.int64),
-        times_ms=np.array([t[1] for t in times], np.int64),
-    )
-    return summing.size_bytes, index
+    file = ArrowFile(sink, schema, estimated_bytes, codec)
+    for batch in batches:
+        file.write(batch)
+    return file.finish(times)
+
+
+class ArrowFile:
+    """An Arrow IPC file that is written from the sink's position on."""
+
+    def __init__(self, sink: Sink, schema: pa.Schema, estimated_bytes: int, codec: Codec) -> None:
+        options = pa.ipc.IpcWriteOptions(compression=None if codec == "none" else codec)
+        self._summing = _SummingSink(sink, block_bytes_for(estimated_bytes))
+        self._writer = pa.ipc.new_file(pa.PythonFile(self._summing, mode="w"), schema, options=options)
+        self._starts: list[int] = []
+        self._rows: list[int] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._starts.append(self._summing.size_bytes)
+        self._rows.append(batch.num_rows)
+        self._writer.write_batch(batch)
+
+    def finish(self, times: Sequence[tuple[int, int]] = ()) -> tuple[int, SegmentIndex]:
+        """Write the footer. Returns the file's size, and its index."""
+        self._writer.close()
+        index = SegmentIndex(
+            block_bytes=self._summing.block_bytes,
+            batch_starts=np.array(self._starts, np.int64),
+            batch_rows=np.array(self._rows, np.int64),
+            block_sums=self._summing.finish(),
+            time_starts=np.array([t[0] for t in times], np.int64),
+            times_ms=np.array([t[1] for t in times], np.int64),
+        )
+        return self._summing.size_bytes, index
 
 
 def _described(rows: pa.Table, bucket: int, options: SegmentOptions, size_bytes: int) -> Segment:
+    segment = staged_rows(rows.num_rows, bucket, options, size_bytes)
+    return replace(segment, partitions=collect_partitions(rows, options.partition_by))
+
+
+def staged_rows(num_rows: int, bucket: int, options: SegmentOptions, size_bytes: int) -> Segment:
+    """Return a segment that no record names yet, without the facts that only its rows tell."""
     return Segment(
         bucket=bucket,
         base_offset=0,
-        num_rows=rows.num_rows,
+        num_rows=num_rows,
         size_bytes=size_bytes,
         schema_id=options.schema_id,
         commit=0,
         first_time_ms=0,
         last_time_ms=0,
-        partitions=collect_partitions(rows, options.partition_by),
     )
 
 
-def _rebatched(rows: pa.Table) -> list[pa.RecordBatch]:
+def rebatched(rows: pa.Table) -> list[pa.RecordBatch]:
     """Return record batches of up to 64k rows or 64 MiB; many tiny chunks are joined first."""
     if rows.num_columns and rows.column(0).num_chunks * (BATCH_ROWS_MAX // 4) > rows.num_rows + BATCH_ROWS_MAX:
         rows = compacted(rows)

@@ -61,11 +61,11 @@ class TestThreads:
         events.append(event_rows(30))
         both, running, most = threading.Barrier(2), threading.Semaphore(2), []
 
-        def watched(storage, settings, world, task):
+        def watched(storage, settings, world, task, records):
             most.append(running.acquire(blocking=False))
             if len(most) <= 2:
                 both.wait(240)
-            written = run_task(storage, settings, world, task)
+            written = run_task(storage, settings, world, task, records)
             running.release()
             return written
 
@@ -77,10 +77,10 @@ class TestThreads:
     def test_an_error_is_the_rounds_and_the_next_round_has_the_rows(self, events, monkeypatch):
         events.append(event_rows(30))
 
-        def failing(storage, settings, world, task):
+        def failing(storage, settings, world, task, records):
             if task.bucket == 1:
                 raise StorageError("the disk is full")
-            return run_task(storage, settings, world, task)
+            return run_task(storage, settings, world, task, records)
 
         run = run_tasks_in_threads(events.storage, events.settings, events.world)
         with monkeypatch.context() as broken:

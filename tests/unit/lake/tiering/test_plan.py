@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
-from streamhouse_spark.lake.tiering.plan import plan_tiering, require_progress
+from streamhouse_spark.lake.model.values import WriteContext
+from streamhouse_spark.lake.tiering.plan import (
+    GROUP_BYTES,
+    GROUPS_MIN,
+    TieringTask,
+    plan_tiering,
+    require_progress,
+    task_bytes,
+    task_groups,
+)
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import BucketLog
+from streamhouse_spark.log.segments.scan import LogSplit
 
 
 def _log(row_counts: list[int], start: int = 0) -> BucketLog:
@@ -74,3 +86,37 @@ def test_progress():
     require_progress({0: 3}, {0: 3, 1: 7}, table="t")
     with pytest.raises(LakeRolledBackError, match="bucket 1 up to offset 0, it held it up to 4"):
         require_progress({0: 3, 1: 4}, {0: 9}, table="t")
+
+
+def _tasks(*sizes: int) -> list[TieringTask]:
+    context = cast("WriteContext", None)
+    splits = [
+        LogSplit(
+            "u", bucket, OffsetRange(0, size), (Segment(bucket, 0, size, size, 1, 2, 0, 0, uuid=f"{bucket:032x}"),), {}
+        )
+        for bucket, size in enumerate(sizes)
+    ]
+    return [TieringTask(split, context) for split in splits]
+
+
+def test_few_tasks_are_groups_of_their_own():
+    assert task_groups([]) == []
+    assert task_groups(_tasks(1, 10**9, 5)) == [[0], [1], [2]]
+    assert len(task_groups(_tasks(*[1] * GROUPS_MIN))) == GROUPS_MIN
+
+
+@given(st.lists(st.integers(0, 3 * GROUP_BYTES), max_size=200))
+def test_groups_hold_each_task_once_and_are_of_about_equal_bytes(sizes):
+    tasks = _tasks(*sizes)
+    groups = task_groups(tasks)
+    assert sorted(position for group in groups for position in group) == list(range(len(sizes)))
+    assert len(groups) >= min(len(sizes), GROUPS_MIN)
+    held = [sum(task_bytes(tasks[position]) for position in group) for group in groups]
+    if held:
+        # Graham: at most 4/3 of the best, which is at least the mean and the largest task.
+        best = max(sum(held) / len(held), *map(task_bytes, tasks))
+        assert max(held) <= 4 / 3 * best + len(sizes)
+
+
+def test_thousands_of_small_tasks_are_few_groups():
+    assert len(task_groups(_tasks(*[100] * 5000))) == GROUPS_MIN

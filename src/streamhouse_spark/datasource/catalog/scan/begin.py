@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-import streamhouse_spark.datasource.catalog.scan.scan  # noqa: F401 - it is loaded for the calls that follow
+import streamhouse_spark.datasource.catalog.scan.scan
+import streamhouse_spark.lake.iceberg.table  # noqa: F401 - these are loaded for the calls that follow
 from streamhouse_spark.warehouse.connection import Connection
 
 
 def begin(_connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Load the modules of a part of reads: ``reads`` are those of every query, ``lakes`` those of the default lake.
+    """Load the modules of a part of reads: ``reads`` are those of every query, ``lakes`` those with Iceberg's library.
 
     A query that is there already has its table loaded between the two. Nothing of the warehouse is read.
     """
     if args["part"] == "lakes":
         with suppress(ModuleNotFoundError):  # a table that has such a lake tells which library is missing
-            import streamhouse_spark.lake.iceberg.table  # noqa: F401
+            import streamhouse_spark.lake.iceberg.reading  # noqa: F401
     return {}

@@ -1,18 +1,13 @@
-"""Name the columns that a query's filters can speak of, and the buckets that they leave."""
+"""Name the columns that a query's filters can speak of."""
 
 from __future__ import annotations
 
-import decimal
 from collections.abc import Mapping
-from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.config.properties import LakeFormat
-from streamhouse_spark.log.buckets.bucketing import buckets_of as buckets_of_column
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
-from streamhouse_spark.query.predicate_tree import Node
-from streamhouse_spark.schema.table_schema import Column, TableSchema
+from streamhouse_spark.schema.table_schema import TableSchema
 
 METADATA_TYPES: Mapping[str, pa.DataType] = {
     f.name: f.type for f in (CHANGE_TYPE, BUCKET, LOG_OFFSET, COMMIT_TIMESTAMP)
@@ -22,30 +17,3 @@ METADATA_TYPES: Mapping[str, pa.DataType] = {
 def column_types(schema: TableSchema) -> dict[str, pa.DataType]:
     """Return the columns that a filter can use, with their types."""
     return {**METADATA_TYPES, **{column.name: column.type for column in schema.columns}}
-
-
-def buckets_of(node: Node, key: Column | None, num_buckets: int, lake_format: LakeFormat) -> frozenset[int] | None:
-    """Return the only buckets that can hold rows of the filter, by equality on the bucket key; None for any."""
-    values = node.values_of(key.name) if key is not None else None
-    if key is None or values is None:
-        return None
-    arrays = [array for value in values if value is not None and (array := _key_array(value, key.type)) is not None]
-    if None in values:
-        arrays.append(pa.nulls(1, key.type))
-    return frozenset(int(buckets_of_column(array, num_buckets, lake_format)[0]) for array in arrays)
-
-
-def _key_array(value: Any, data_type: pa.DataType) -> pa.Array | None:
-    """Return the value as the column stores it; None if no row can have it."""
-    try:
-        if pa.types.is_integer(data_type):
-            return pa.array([int(value)], data_type) if int(value) == value else None
-        if pa.types.is_decimal(data_type):
-            return pa.array([decimal.Decimal(value)], pa.decimal256(76, 38)).cast(data_type)
-        if pa.types.is_date32(data_type):
-            return pa.array([value], pa.int32()).cast(data_type)
-        if pa.types.is_timestamp(data_type):
-            return pa.array([value], pa.int64()).cast(data_type)
-        return pa.array([value], data_type)
-    except (pa.ArrowInvalid, OverflowError):
-        return None

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from streamhouse_spark.config.spark_options import ReadOptions
 from streamhouse_spark.datasource.catalog.scan.options import is_range
-from streamhouse_spark.datasource.catalog.scan.pruning import buckets_of
 from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin
 from streamhouse_spark.datasource.read.bounds import batch_ranges, require_offsets_of_all
 from streamhouse_spark.handle import TableHandle
@@ -39,18 +38,7 @@ class Question:
 
     @property
     def wanted(self) -> Wanted:
-        return Wanted(self.columns, BucketPruning(self.node), self.statistics_of)
-
-
-@dataclass(frozen=True, slots=True)
-class BucketPruning(Pruning):
-    """Chooses buckets, too, by equality on the bucket key."""
-
-    def buckets(self, state: TableState) -> frozenset[int] | None:
-        properties = state.parsed  # in this state the key may have another name than now
-        key = properties.bucket_key
-        column = state.schema.find(key[0]) if len(key) == 1 else None
-        return buckets_of(self.node, column, state.num_buckets, properties.datalake_format)
+        return Wanted(self.columns, Pruning(self.node), self.statistics_of)
 
 
 def sources_of(asked: Question) -> Sources:

@@ -1,0 +1,173 @@
+"""The snapshots in a table's metadata, as far as log offsets are found by them. Iceberg's library is not needed.
+
+`KeptSnapshots` has these parts of the library's metadata under the same names, so that `offsets` reads either.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+from streamhouse_spark.core.forks import new_lock
+
+_REMEMBERED: Final = 8
+_DAMAGE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+
+
+class AnySnapshot(Protocol):
+    """A snapshot of either reader."""
+
+    @property
+    def snapshot_id(self) -> int: ...
+
+    @property
+    def parent_snapshot_id(self) -> int | None: ...
+
+    @property
+    def sequence_number(self) -> int | None: ...
+
+    @property
+    def timestamp_ms(self) -> int: ...
+
+    @property
+    def summary(self) -> Mapping[str, Any] | None: ...
+
+
+class AnyRef(Protocol):
+    """A tag or a branch of either reader."""
+
+    @property
+    def snapshot_id(self) -> int: ...
+
+
+Found = TypeVar("Found", bound=AnySnapshot)
+Found_co = TypeVar("Found_co", bound=AnySnapshot, covariant=True)
+
+
+class AnySnapshots(Protocol[Found_co]):
+    """Metadata with its snapshots, of either reader."""
+
+    @property
+    def location(self) -> str: ...
+
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+    @property
+    def snapshots(self) -> Sequence[Found_co]: ...
+
+    @property
+    def refs(self) -> Mapping[str, AnyRef]: ...
+
+    @property
+    def current_snapshot_id(self) -> int | None: ...
+
+    def current_snapshot(self) -> Found_co | None: ...
+
+    def snapshot_by_id(self, snapshot_id: int) -> Found_co | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSnapshot:
+    """See `AnySnapshot`."""
+
+    snapshot_id: int
+    parent_snapshot_id: int | None
+    sequence_number: int | None
+    timestamp_ms: int
+    summary: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRef:
+    """See `AnyRef`."""
+
+    snapshot_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSnapshots:
+    """See `AnySnapshots`."""
+
+    location: str
+    properties: Mapping[str, str]
+    snapshots: Sequence[KeptSnapshot]
+    refs: Mapping[str, KeptRef]
+    current_snapshot_id: int | None
+
+    def current_snapshot(self) -> KeptSnapshot | None:
+        return None if self.current_snapshot_id is None else self.snapshot_by_id(self.current_snapshot_id)
+
+    def snapshot_by_id(self, snapshot_id: int) -> KeptSnapshot | None:
+        return next((snapshot for snapshot in self.snapshots if snapshot.snapshot_id == snapshot_id), None)
+
+
+_read: OrderedDict[bytes, KeptSnapshots] = OrderedDict()
+_lock = new_lock()
+
+
+def kept_snapshots(data: bytes) -> KeptSnapshots | None:
+    """Read metadata of format version 2; None for all else and for damage, which Iceberg's library has words for.
+
+    Looked up by content, so never out of date.
+    """
+    with _lock:
+        found = _read.get(data)
+        if found is not None:
+            _read.move_to_end(data)
+            return found
+    try:
+        found = _parsed(json.loads(data))
+    except _DAMAGE:
+        return None
+    with _lock:
+        _read[data] = found
+        while len(_read) > _REMEMBERED:
+            _read.popitem(last=False)
+    return found
+
+
+def _parsed(metadata: Mapping[str, Any]) -> KeptSnapshots:
+    if _number(metadata["format-version"]) != 2:
+        raise ValueError("another format version")
+    current, refs = metadata.get("current-snapshot-id"), metadata.get("refs", {})
+    kept = KeptSnapshots(
+        location=_text(metadata["location"]),
+        properties=_texts(metadata.get("properties", {})),
+        snapshots=[_snapshot(snapshot) for snapshot in metadata.get("snapshots", ())],
+        refs={name: KeptRef(_number(ref["snapshot-id"])) for name, ref in refs.items()},
+        current_snapshot_id=None if current in (None, -1) else _number(current),
+    )
+    if kept.current_snapshot_id is not None and kept.current_snapshot() is None:
+        raise ValueError("the current snapshot is not there")
+    return kept
+
+
+def _snapshot(snapshot: Mapping[str, Any]) -> KeptSnapshot:
+    parent, summary = snapshot.get("parent-snapshot-id"), snapshot.get("summary")
+    return KeptSnapshot(
+        snapshot_id=_number(snapshot["snapshot-id"]),
+        parent_snapshot_id=None if parent is None else _number(parent),
+        sequence_number=_number(snapshot.get("sequence-number", 0)),
+        timestamp_ms=_number(snapshot["timestamp-ms"]),
+        summary=None if summary is None else _texts(summary),
+    )
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is no number")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _text(value) for name, value in values.items()}
