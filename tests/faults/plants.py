@@ -25,7 +25,15 @@ from streamhouse_spark.lake.parquet import reader as parquet_read
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.log import append as staging
 from streamhouse_spark.log import compaction as merge
-from streamhouse_spark.log.commits import checkpoint, commit_log, standing, state_json, transaction_outcome, verified
+from streamhouse_spark.log.commits import (
+    checkpoint,
+    commit_log,
+    group,
+    standing,
+    state_json,
+    transaction_outcome,
+    verified,
+)
 from streamhouse_spark.log.commits import state as state_module
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.anchors import Anchors
@@ -132,7 +140,9 @@ def late_landing_of_an_attempt_is_not_recognised() -> Iterator[None]:
 
 @plant
 def unknown_outcome_is_told_as_a_failure() -> Iterator[None]:
-    with patched((commit_log, "CommitStateUnknownError", StorageError)):
+    with patched(
+        (commit_log, "CommitStateUnknownError", StorageError), (group, "CommitStateUnknownError", StorageError)
+    ):
         yield
 
 
