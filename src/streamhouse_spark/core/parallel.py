@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TypeVar
 
-THREADS_MAX = 8
+THREADS_MAX = 16
 
 T = TypeVar("T")
 R = TypeVar("R")

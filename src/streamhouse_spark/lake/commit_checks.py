@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError, ObjectNotFoundError
 from streamhouse_spark.lake.model.values import LakeFile, same_offsets
 from streamhouse_spark.lake.offsets import FoundOffsets
@@ -65,7 +65,7 @@ def require_present(files_at: Callable[[str], FileAccess], files: Sequence[LakeF
                 f"lake file {file.location} has {size_bytes} bytes, {file.size_bytes} were written; tier again"
             )
 
-    for _ in in_parallel(check, files):
+    for _ in in_parallel(check, files, threads_max=THREADS_MAX):
         pass
 
 

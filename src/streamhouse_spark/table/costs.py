@@ -31,16 +31,16 @@ GIB: Final = 1 << 30
 COMMIT_PUTS: Final = 1.15
 """The record, checkpoints, and merging of rows that lie in records; rows above 256 KiB have an object of their own."""
 COMMIT_GETS: Final = 2.0
-ROUND_PUTS: Final = 7.0
+ROUND_PUTS: Final = 5.0
 ROUND_PUTS_A_BUCKET: Final = 1.0
-ROUND_LISTS: Final = 9.0
-ROUND_GETS: Final = 34.0
-ROUND_GETS_A_BUCKET: Final = 3.0
+ROUND_LISTS: Final = 3.0
+ROUND_GETS: Final = 13.0
+ROUND_GETS_A_BUCKET: Final = 1.0
 UPKEEPS_A_DAY: Final = 144
 """The tiering service maintains a table each ten minutes."""
-UPKEEP_PUTS: Final = 3.0
+UPKEEP_PUTS: Final = 2.0
 UPKEEP_LISTS: Final = 14.0
-UPKEEP_GETS: Final = 45.0
+UPKEEP_GETS: Final = 33.0
 
 _WINDOW_MS_MIN: Final = 60_000
 """The pace of a table that is younger than that would say nothing."""

@@ -27,7 +27,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.log.commits.actions import Create, Drop
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import Record
-from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, CleanReport
 from streamhouse_spark.log.lifecycle.dropping import clean_dropped
@@ -221,10 +221,11 @@ class Warehouse:
                 )
             uuid, attempt = self._world.ids.new_uuid(), self._world.ids.new_uuid()
             placed = _placed(create, path, uuid, taken=pointer.number > 0)
-            put_first_record(self._storage, Record(1, uuid, attempt, self._storage.now_ms(), (placed,)))
+            first = Record(1, uuid, attempt, self._storage.now_ms(), (placed,))
+            put_first_record(self._storage, first)
             if names.point(self._storage, path, pointer, uuid, self._world):
                 self._keep_database(path)
-                return self._named(path, uuid)
+                return self._named(path, uuid, fold(None, first))
         raise CommitConflictError(f"creating {path} lost {_NAME_RACES_MAX} races for its name; try again")
 
     def adopt_table(
@@ -396,24 +397,24 @@ class Warehouse:
         with after_commit(logger, "keeping the database", path):
             names.create_database(self._storage, path.database, self._world)
 
-    def _named(self, path: TablePath, uuid: str) -> Table:
-        """Return the table of a committed name, its state read if possible, else on first use. Raises
-        `TableNotFoundError` if it was dropped since: a creator that slept made a table that is cleaned up.
+    def _named(self, path: TablePath, uuid: str, state: TableState | None = None) -> Table:
+        """Return the table of a committed name, its state read if possible (on from one that is known), else on first
+        use. Raises `TableNotFoundError` if it was dropped since: a creator that slept made a table that is cleaned up.
         """
         found: Table | None = self._unread(path, uuid)
         with after_commit(logger, "opening", path):
-            found = self._open(path, uuid)
+            found = self._open(path, uuid, state)
         if found is None:
             raise self._not_found(path)
         return found
 
-    def _unread(self, path: TablePath, uuid: str) -> Table:
+    def _unread(self, path: TablePath, uuid: str, state: TableState | None = None) -> Table:
         """Return a table whose state is read on first use."""
-        log = CommitLog(self._storage, uuid, self._world)
+        log = CommitLog(self._storage, uuid, self._world, state=state)
         return Table(self._storage, self._settings, path, log, self._world)
 
-    def _open(self, path: TablePath, uuid: str) -> Table | None:
-        table = self._unread(path, uuid)
+    def _open(self, path: TablePath, uuid: str, state: TableState | None = None) -> Table | None:
+        table = self._unread(path, uuid, state)
         try:
             return table if is_named(table.log.refresh(), path) else None
         except TableNotFoundError:  # dropped so long ago that its files are gone

@@ -7,7 +7,7 @@ the key or not: so a bucket in which another engine added a key twice, or delete
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,8 @@ from streamhouse_spark.lake.iceberg.key_index import KeyedFilter
 from streamhouse_spark.lake.iceberg.position_deletes import write_deletes
 from streamhouse_spark.lake.iceberg.scan import projection
 from streamhouse_spark.lake.model.live_files import LiveFile
-from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, WriteContext
+from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.bucket_writer import write_rows
 from streamhouse_spark.lake.parquet.key_lookup import find_rows
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, FilesAt
@@ -38,11 +39,13 @@ def write_changes(
     offsets: OffsetRange,
     changes: Iterable[pa.RecordBatch],
     live: Sequence[LiveFile],
+    files_ahead: Callable[[Sequence[LakeSplit]], FileAccess],
 ) -> list[LakeFile]:
     """Write data files and files of deleted positions, durable when this returns.
 
     ``changes`` are those of ``offsets``, in their order: the kind of change, then the table's columns. ``live`` are the
-    bucket's data files. Memory is bounded by the range: its rows, and the positions that it deletes.
+    bucket's data files; those that may hold a key are read by ``files_ahead``. Memory is bounded by the range: rows
+    and the positions that it deletes.
     """
     spec = IcebergFileSpec.from_json(context.lake)
     chosen = KeyedFilter(spec, context.schema, context.primary_key)
@@ -55,7 +58,8 @@ def write_changes(
     how = key_projection(context, spec)
     candidates = [file for file in live if chosen.may_hold(file, tail.keys)]
     probe = chosen.probe()
-    found = list(in_parallel(lambda file: find_rows(files_at(file.location), file, tail.keys, how, probe), candidates))
+    older = files_ahead([LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in candidates])
+    found = list(in_parallel(lambda file: find_rows(older, file, tail.keys, how, probe), candidates))
     seen = np.zeros(len(tail.keys), np.bool_)
     deletes = [
         write_deletes(

@@ -31,7 +31,7 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.lake.file_access import FilesAhead, lake_files
 from streamhouse_spark.lake.formats import file_spec_of, lake_library
 from streamhouse_spark.lake.healing import warn_of_duplicates
 from streamhouse_spark.lake.history import require_dropped, require_of_history
@@ -324,7 +324,10 @@ def _run_keyed_task(
         return paimon_keyed.write_changes(task.context, files_at, world.ids, task.bucket, task.offsets, changes)
     from streamhouse_spark.lake.iceberg import upsert as iceberg_keyed
 
-    return iceberg_keyed.write_changes(task.context, files_at, world.ids, task.bucket, task.offsets, changes, task.live)
+    ahead = partial(FilesAhead, storage, settings)
+    return iceberg_keyed.write_changes(
+        task.context, files_at, world.ids, task.bucket, task.offsets, changes, task.live, ahead
+    )
 
 
 def _run_base_task(

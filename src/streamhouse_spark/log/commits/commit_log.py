@@ -62,13 +62,21 @@ FAILURES_MAX = 5
 class CommitLog:
     """One process's view of a table's log. Safe for use by several threads; `state` never goes back."""
 
-    def __init__(self, storage: Storage, table_uuid: str, world: World, *, asked: Asked | None = None) -> None:
-        """``asked`` has what was asked for already, together with other logs."""
+    def __init__(
+        self,
+        storage: Storage,
+        table_uuid: str,
+        world: World,
+        *,
+        asked: Asked | None = None,
+        state: TableState | None = None,
+    ) -> None:
+        """``asked`` has what was asked for already, together with other logs. ``state`` is one that was stored."""
         self._storage = storage
         self._asked = asked
         self._table_uuid = table_uuid
         self._world = world
-        self._state: TableState | None = None
+        self._state = state
         self._floor = 0
         self._floor_index = 0
         self._floor_checked_ms = 0
@@ -393,9 +401,7 @@ class CommitLog:
     # -- committing -----------------------------------------------------------------------------------------------
 
     def _put(self, record: Record, body: Body) -> tuple[Record | None, StorageError | None]:
-        """Try to put the record. Returns the record that is stored under its number, if any, and the storage's
-        error.
-        """
+        """Try to put the record. Returns the one stored under its number, if any, and the storage's error."""
         encoded = encode_record(record, manifest_uuid := self._world.ids.new_uuid(), body)
         slot = Slot(
             self._storage,
@@ -436,9 +442,7 @@ class CommitLog:
             ) from error
 
     def _won(self, before: TableState, stored: Record) -> TableState | None:
-        """Return the state after this process's record; None if the number lay below a floor, so that the record is
-        void.
-        """
+        """Return the state after this process's record; None where it is void, because it lay below a floor."""
         waited_ms = self._world.clock.boot_ms() - self._floor_checked_ms
         if waited_ms > FLOOR_CHECK_MS or self._storage.local_path("") is not None:
             # On a local disk reading the floor costs next to nothing, and the grace is counted by a clock that jumps.

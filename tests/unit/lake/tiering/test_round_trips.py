@@ -1,0 +1,90 @@
+"""Round trips of tiering and creation on a store whose requests take long: how many, and how many in sequence."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from round_trips import RemoteStorage
+from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+BUCKETS = 4
+
+
+@pytest.fixture
+def remote(memory) -> RemoteStorage:
+    return RemoteStorage(memory)
+
+
+@pytest.fixture
+def wh(remote, world, monkeypatch) -> Warehouse:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    return Warehouse("wh", storage=remote, world=world)
+
+
+def write(table: Table, number: int) -> None:
+    rows = pa.table({"id": range(400), "v": [f"{number}"] * 400})
+    (table.upsert if table.state.primary_key else table.append)(rows)
+
+
+def tier(table: Table) -> None:
+    tier_table(table, run_tasks_in_threads(table.storage, table.settings, table.world))
+
+
+def table_of(wh: Warehouse, lake_format: str, *, keyed: bool) -> Table:
+    properties = {"bucket.key": "id", "table.datalake.format": lake_format}
+    key = {"primary_key": ["id"]} if keyed else {}
+    return wh.create_table("t", "id BIGINT NOT NULL, v STRING", buckets=BUCKETS, properties=properties, **key)
+
+
+@pytest.mark.parametrize(
+    ("lake_format", "keyed", "requests_max", "depth_max"),
+    [
+        ("iceberg", False, 28, 16),
+        ("iceberg", True, 70, 22),
+        pytest.param("paimon", False, 55, 28, marks=pytest.mark.paimon),
+        pytest.param("paimon", True, 56, 29, marks=pytest.mark.paimon),
+    ],
+)
+def test_a_round(wh, remote, lake_format, keyed, requests_max, depth_max):
+    """Data files are among the requests; with a key and Iceberg, so are the files of up to five rounds before."""
+    table = table_of(wh, lake_format, keyed=keyed)
+    for number in range(4):
+        write(table, number)
+        tier(table)
+    write(table, 9)
+    with remote.measured() as cost:
+        tier(table)
+    assert cost.requests <= requests_max
+    assert cost.depth <= depth_max
+    with remote.measured() as cost:
+        tier(table)
+    assert (cost.requests, cost.depth) <= ((5, 3) if lake_format == "iceberg" else (20, 8)), "nothing was left"
+
+
+def test_buckets_do_not_add_up(wh, remote):
+    """Rows of all buckets lie in one record, and files are written at the same time."""
+    costs = []
+    for buckets in (2, 16):
+        table = wh.create_table(f"t{buckets}", "id BIGINT", buckets=buckets, properties={"bucket.key": "id"})
+        for _ in range(2):
+            table.append(pa.table({"id": range(1000)}))
+            tier(table)
+        table.append(pa.table({"id": range(1000)}))
+        with remote.measured() as cost:
+            tier(table)
+        costs.append(cost)
+    assert costs[1].depth <= costs[0].depth + 2
+    assert costs[1].requests <= costs[0].requests + 2 * 14
+
+
+@pytest.mark.parametrize(("first", "requests_max"), [(True, 18), (False, 15)])
+def test_creating_a_table(wh, remote, first, requests_max):
+    if not first:
+        wh.create_table("before", "id BIGINT")
+    with remote.measured() as cost:
+        wh.create_table("t", "id BIGINT", buckets=BUCKETS)
+    assert cost.requests <= requests_max
