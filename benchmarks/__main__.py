@@ -25,6 +25,7 @@ from benchmarks.lookups import lookups
 from benchmarks.measure import Bench, Figure
 from benchmarks.opening import opening
 from benchmarks.producers import producer
+from benchmarks.reach import reach
 from benchmarks.reading import hot_projection
 from benchmarks.remote_lake import remote_lake
 from benchmarks.results import keep, this_machine
@@ -45,6 +46,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "hot-projection": hot_projection,
     "segments-compression": segments_compression,
     "opening": opening,
+    "reach": reach,
     "tiering": tiering,
     "tiering-buckets": tiering_buckets,
     "keyed-reading": keyed_reading,
