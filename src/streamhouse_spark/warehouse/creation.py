@@ -74,13 +74,16 @@ def create_action(
     return Create(str(path), table_schema, partitions, parsed.bucket_num, texts, "")
 
 
-def put_first_record(storage: Storage, record: Record) -> None:
-    """Store the record that creates a table. Its uuid is new, so nobody else puts a record there."""
+def put_first_record(storage: Storage, record: Record) -> Record:
+    """Store the record that creates a table, and return it as it is stored. Its uuid is new, so nobody else puts a
+    record there.
+    """
     uuid = record.table_uuid
     encoded = encode_record(record, uuid)
     if encoded.manifest is not None:
         fill(storage, manifest_key(uuid, uuid), encoded.manifest)
     slot_of_bytes(storage, commit_key(uuid, 1), encoded.data).take(encoded.data).won()
+    return encoded.stored
 
 
 def _keyed(

@@ -221,8 +221,7 @@ class Warehouse:
                 )
             uuid, attempt = self._world.ids.new_uuid(), self._world.ids.new_uuid()
             placed = _placed(create, path, uuid, taken=pointer.number > 0)
-            first = Record(1, uuid, attempt, self._storage.now_ms(), (placed,))
-            put_first_record(self._storage, first)
+            first = put_first_record(self._storage, Record(1, uuid, attempt, self._storage.now_ms(), (placed,)))
             if names.point(self._storage, path, pointer, uuid, self._world):
                 self._keep_database(path)
                 return self._named(path, uuid, fold(None, first))
