@@ -19,7 +19,7 @@ from patient_spark import fill_conf_folder
 from storage.s3_server import S3Server, running_s3_server
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.read.kept_tails import kept_tails
-from streamhouse_spark.storage import race
+from streamhouse_spark.storage.remote import race
 
 # Spark starts `python3` of the PATH on workers unless it is told otherwise; that one may lack the package.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

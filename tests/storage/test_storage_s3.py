@@ -25,11 +25,12 @@ from streamhouse_spark.errors import (
     StorageError,
     StorageRefusedError,
 )
-from streamhouse_spark.storage.race import RACERS, ROUNDS
+from streamhouse_spark.storage.remote.byte_ranges import PIECE_BYTES_MAX
+from streamhouse_spark.storage.remote.patience import RETRY_MS_MAX
+from streamhouse_spark.storage.remote.race import RACERS, ROUNDS
+from streamhouse_spark.storage.remote.upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
 from streamhouse_spark.storage.s3 import client as s3_client
-from streamhouse_spark.storage.s3.byte_ranges import PIECE_BYTES_MAX
-from streamhouse_spark.storage.s3.storage import RETRY_MS_MAX, S3Storage
-from streamhouse_spark.storage.s3.upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
+from streamhouse_spark.storage.s3.storage import S3Storage
 
 pytestmark = pytest.mark.s3
 

@@ -16,8 +16,8 @@ from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, Sto
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.storage.remote.upload import PART_BYTES
 from streamhouse_spark.storage.s3.storage import S3Storage
-from streamhouse_spark.storage.s3.upload import PART_BYTES
 
 ODD_KEYS = [
     "plain.json",

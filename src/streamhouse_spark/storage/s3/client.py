@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.core.forks import new_lock, renew_in_children
 from streamhouse_spark.errors import MissingExtraError
+from streamhouse_spark.storage.remote.store_clock import StoreClock
 from streamhouse_spark.storage.s3.settings import S3Settings
-from streamhouse_spark.storage.s3.store_clock import StoreClock
 
 try:
     import fsspec.asyn

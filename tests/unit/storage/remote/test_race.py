@@ -9,7 +9,7 @@ import pytest
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, StorageError
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.race import BODY_BYTES, RACERS, ROUNDS, race
+from streamhouse_spark.storage.remote.race import BODY_BYTES, RACERS, ROUNDS, race
 
 pytestmark = pytest.mark.usefixtures("all_races")
 
