@@ -128,6 +128,10 @@ class TestWriting:
 
     @pytest.mark.parametrize("key", ODD_KEYS)
     def test_keys_with_odd_characters(self, store, key):
+        if "\\" in key and store.url.startswith("abfss://"):
+            with pytest.raises(StorageError, match="which Azure takes for a slash"):
+                store.put_if_absent(key, b"1")
+            return
         store.put_if_absent(key, b"1")
         with pytest.raises(ObjectExistsError):
             store.put_if_absent(key, b"2")

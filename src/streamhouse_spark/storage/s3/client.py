@@ -96,6 +96,12 @@ class Client:
         self.clock.observe(answer["ResponseMetadata"]["HTTPHeaders"].get("date"), sent_ms, self._boot_ms())
         return answer
 
+    async def put_url(self, bucket: str, key: str) -> str:
+        """Return a URL by which anybody can put the object within a minute, if absent."""
+        parameters = {"Bucket": bucket, "Key": key, "IfNoneMatch": "*"}
+        url: str = await self._api.generate_presigned_url("put_object", Params=parameters, ExpiresIn=60)
+        return url
+
 
 def _config(settings: S3Settings) -> dict[str, Any]:
     styles = {None: "auto", True: "virtual", False: "path"}
@@ -104,6 +110,7 @@ def _config(settings: S3Settings) -> dict[str, Any]:
         "connect_timeout": settings.connect_timeout_seconds,
         "read_timeout": settings.request_timeout_seconds,
         "max_pool_connections": _CONNECTIONS_MAX,
+        "signature_version": "s3v4",  # presigned URLs have an older one in some regions, which leaves conditions out
         "s3": {"addressing_style": styles[settings.virtual_addressing]},
         # Segments and records carry checksums of their own; many stores refuse Amazon's newer ones.
         "request_checksum_calculation": "when_required",

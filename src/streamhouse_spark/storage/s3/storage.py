@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeVar
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import InvalidOptionError, ObjectNotFoundError, StorageError
+from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
 from streamhouse_spark.storage.remote.byte_ranges import RangePlan
 from streamhouse_spark.storage.remote.failures import FailureKind
@@ -26,12 +26,15 @@ from streamhouse_spark.storage.remote.patience import sent
 from streamhouse_spark.storage.remote.probe import TEMPORARY, is_object, prove_writable, require_clock
 from streamhouse_spark.storage.remote.store_clock import StoreClock
 from streamhouse_spark.storage.remote.upload import Upload
+from streamhouse_spark.storage.requests import METER, Requests
 from streamhouse_spark.storage.s3.client import CLIENTS, Client, failures
 from streamhouse_spark.storage.s3.counted import CountedClient
+from streamhouse_spark.storage.s3.held_puts import put_together
 from streamhouse_spark.storage.s3.parts import S3Parts
 from streamhouse_spark.storage.s3.settings import S3Settings
 
 T = TypeVar("T")
+Outcomes = list[StorageError | None]  # inside the class below, `list` is a method
 
 _FETCHES_MAX = 16
 _READS_MAX = 48
@@ -169,6 +172,17 @@ class S3Storage:
         """
         prove_writable(self, self._world, "If-None-Match", is_known=self._client().is_amazons)
 
+    def put_together(self, key: str, bodies: Sequence[bytes]) -> Outcomes:
+        """Put all bodies under one new key, if absent, so that none ends before all have begun."""
+        where = f"{self._url}/{key}"
+
+        async def put_all(client: Client) -> list[int]:
+            return await put_together(await client.put_url(self._bucket, self._prefix + key), bodies)
+
+        statuses = self._client().run(put_all)
+        METER.note(self._url, key, Requests(puts=len(bodies), sent_bytes=sum(map(len, bodies))))
+        return [None if 200 <= status < 300 else _refusal(status, where) for status in statuses]
+
     # -- internals ------------------------------------------------------------------------------------------------
 
     def _ask_time(self, clock: StoreClock) -> int:
@@ -233,6 +247,12 @@ class S3Storage:
             return CLIENTS.get(self._settings)
         except failures.S3_FAILURES as error:
             raise failures.storage_error(error, "connect to", self._url, self._settings.secrets) from error
+
+
+def _refusal(status: int, where: str) -> StorageError:
+    if status == 412:
+        return ObjectExistsError(f"{where} exists")
+    return StorageError(f"cannot write {where}: {f'HTTP {status}' if status else 'no answer'}")
 
 
 def _parse_url(url: str) -> tuple[str, str]:
