@@ -157,7 +157,7 @@ AZURITE := azurite@3.36.0
 
 .PHONY: matrix-stores
 matrix-stores: java $(VENV)/stores.stamp $(SERVERS)/stamp ## MinIO, fake-gcs-server, Azurite: stores, tables, kills, lost answers (fetched: needs Go and npm)
-	$(BIN)/python -m pytest tests/stores -m stores $(ARGS)
+	$(BIN)/python -m pytest tests/stores tests/spark/test_on_stores.py -m stores $(ARGS)
 	for store in minio fake-gcs-server azurite; do \
 	  STREAMHOUSE_TEST_CONTRACT=$$store $(BIN)/python -m pytest tests/contract -m stores $(ARGS) || exit 1; \
 	done
