@@ -148,6 +148,10 @@ cluster: java $(VENV)/dev.stamp ## two workers that share nothing but a store; k
 catalogs: java $(VENV)/catalogs.stamp ## lakes in PostgreSQL (of the system) and in Iceberg's own REST server (by Maven)
 	$(BIN)/python -m pytest tests/interop -m catalogs --timeout 900 $(ARGS)
 
+.PHONY: bench-latency
+bench-latency: java $(VENV)/bench.stamp $(SERVERS)/bin/minio ## work on a store that is 25 ms away, beside delta-rs (fetches MinIO: needs Go)
+	$(BIN)/python -m benchmarks latency $(ARGS)
+
 # Servers of the protocols that stores speak. MinIO has no release as a Go module: this is its last commit.
 SERVERS := artifacts/servers
 MINIO := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
@@ -162,9 +166,12 @@ matrix-stores: java $(VENV)/stores.stamp $(SERVERS)/stamp ## MinIO, fake-gcs-ser
 	  STREAMHOUSE_TEST_CONTRACT=$$store $(BIN)/python -m pytest tests/contract -m stores $(ARGS) || exit 1; \
 	done
 
-$(SERVERS)/stamp:
+$(SERVERS)/bin/minio:
+	GOBIN=$(CURDIR)/$(SERVERS)/bin go install $(MINIO)
+
+$(SERVERS)/stamp: $(SERVERS)/bin/minio
 	@mkdir -p $(SERVERS)/azurite
-	for server in $(MINIO) $(FAKE_GCS) $(VERSITYGW); do GOBIN=$(CURDIR)/$(SERVERS)/bin go install $$server || exit 1; done
+	for server in $(FAKE_GCS) $(VERSITYGW); do GOBIN=$(CURDIR)/$(SERVERS)/bin go install $$server || exit 1; done
 	cd $(SERVERS)/azurite && npm install --no-fund --no-audit --loglevel=error $(AZURITE)
 	@touch $@
 

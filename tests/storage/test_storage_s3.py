@@ -98,6 +98,16 @@ class TestRequests:
             sink.write(b"rows")
         assert proxy.methods == ["PUT"]
 
+    def test_the_store_is_asked_before_large_bodies_alone(self, store, proxy):
+        """The question is a round trip of its own."""
+        store.put_if_absent("a", bytes(1 << 19))
+        store.put("b", b"1")
+        with store.create("c") as sink:
+            sink.write(b"rows")
+        with store.create("d") as sink:
+            sink.write(bytes((1 << 19) + 1))
+        assert [request.asks_first for request, _ in proxy.log] == [False, False, False, True]
+
     def test_near_ranges_share_a_request_and_far_ones_go_side_by_side(self, store, proxy):
         data = bytes(range(256)) * (4 << 10)
         store.put_if_absent("a", data)

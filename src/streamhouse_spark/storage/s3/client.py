@@ -21,6 +21,7 @@ from streamhouse_spark.storage.s3.settings import S3Settings
 try:
     import fsspec.asyn
     import s3fs
+    from botocore.handlers import add_expect_header
 
     from streamhouse_spark.storage.s3 import errors as failures
 except ImportError as import_error:
@@ -37,6 +38,7 @@ _CONNECTIONS_MAX = 48
 _CLIENTS_MAX = 8
 _CLOSE_SECONDS_MAX = 1.0
 _BODY_BYTES_INLINE_MAX = 1 << 19
+_BEFORE_CALL = "before-call.s3"
 
 
 class Client:
@@ -60,6 +62,8 @@ class Client:
             config_kwargs=_config(settings),
         )
         self._api = fsspec.asyn.sync(self._loop, filesystem.set_session)
+        self._api.meta.events.unregister(_BEFORE_CALL, add_expect_header)
+        self._api.meta.events.register(_BEFORE_CALL, _ask_before_large_bodies)
         self._finalizer = weakref.finalize(self, _close, self._api, self._loop, os.getpid())
         self._finalizer.atexit = False
 
@@ -101,6 +105,15 @@ class Client:
         parameters = {"Bucket": bucket, "Key": key, "IfNoneMatch": "*"}
         url: str = await self._api.generate_presigned_url("put_object", Params=parameters, ExpiresIn=60)
         return url
+
+
+def _ask_before_large_bodies(params: dict[str, Any], **_: Any) -> None:
+    """Let the store refuse a large body before it is sent. The question takes a round trip, which for a small one would
+    double the time of a write.
+    """
+    body = params.get("body")
+    if isinstance(body, io.BytesIO) and body.getbuffer().nbytes > _BODY_BYTES_INLINE_MAX:
+        params["headers"]["Expect"] = "100-continue"
 
 
 def _config(settings: S3Settings) -> dict[str, Any]:
