@@ -35,6 +35,7 @@ if "SPARK_CONF_DIR" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["SPARK_CONF_DIR"], ignore_errors=True)
     fill_conf_folder(Path(os.environ["SPARK_CONF_DIR"]))
 RACE_ROUNDS = race.ROUNDS
+RACE_HELD_ROUNDS = race.HELD_ROUNDS
 WITHOUT_PAIMON = bool(os.environ.get("STREAMHOUSE_TEST_WITHOUT_PAIMON"))
 OURS = "STREAMHOUSE_TEST_"
 NO_PAIMON = "needs the extra paimon, which is left out"
@@ -48,6 +49,7 @@ def one_race_a_warehouse() -> Iterator[None]:
     """Each new warehouse on a test's S3 server is raced for once: the server is the same all the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(race, "ROUNDS", 1)
+        patch.setattr(race, "HELD_ROUNDS", 0)
         yield
 
 
@@ -55,6 +57,7 @@ def one_race_a_warehouse() -> Iterator[None]:
 def all_races(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new warehouse is raced for as often as users' are."""
     monkeypatch.setattr(race, "ROUNDS", RACE_ROUNDS)
+    monkeypatch.setattr(race, "HELD_ROUNDS", RACE_HELD_ROUNDS)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

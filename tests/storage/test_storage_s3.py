@@ -27,7 +27,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.storage.remote.byte_ranges import PIECE_BYTES_MAX
 from streamhouse_spark.storage.remote.patience import RETRY_MS_MAX
-from streamhouse_spark.storage.remote.race import RACERS, ROUNDS
+from streamhouse_spark.storage.remote.race import HELD_ROUNDS, RACERS, ROUNDS
 from streamhouse_spark.storage.remote.upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
 from streamhouse_spark.storage.s3 import client as s3_client
 from streamhouse_spark.storage.s3.storage import S3Storage
@@ -342,7 +342,7 @@ class TestCheckWritable:
         monkeypatch.setattr(s3_client.Client, "is_amazons", True)
         proxy.plan = lambda _: None
         store.check_writable()
-        assert (raced, proxy.methods) == (2 + ROUNDS * RACERS, ["GET", "PUT", "PUT", "GET", "DELETE"])
+        assert (raced, proxy.methods) == (2 + (HELD_ROUNDS + ROUNDS) * RACERS, ["GET", "PUT", "PUT", "GET", "DELETE"])
 
     def test_a_store_that_does_not_know_conditional_writes_is_refused(self, store, proxy):
         proxy.plan = always(Fault.NOT_IMPLEMENTED, "PUT")
