@@ -28,7 +28,7 @@ from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log.commits import (
     checkpoint,
     commit_log,
-    group,
+    failed_commits,
     standing,
     state_json,
     transaction_outcome,
@@ -141,7 +141,7 @@ def late_landing_of_an_attempt_is_not_recognised() -> Iterator[None]:
 @plant
 def unknown_outcome_is_told_as_a_failure() -> Iterator[None]:
     with patched(
-        (commit_log, "CommitStateUnknownError", StorageError), (group, "CommitStateUnknownError", StorageError)
+        (commit_log, "CommitStateUnknownError", StorageError), (failed_commits, "CommitStateUnknownError", StorageError)
     ):
         yield
 

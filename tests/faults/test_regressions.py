@@ -77,7 +77,7 @@ def test_a_merge_that_slept_while_its_output_was_deleted_changes_nothing():
     def plan(_: int, method: str, key: str) -> Fault | None:
         if method == "create.close":
             return None
-        if method == "read" and run.memory.list(commit_key(uuid, 5)) == [] and closed():
+        if method == "put_if_absent" and run.memory.list(commit_key(uuid, 5)) == [] and closed():
             il.a_day_passes_with_cleaning_alone(run)
         return None
 

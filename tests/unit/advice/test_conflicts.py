@@ -16,7 +16,7 @@ from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.parquet import partition_rewrite as partition_drop
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.log.append import STAGED_AGE_MS_MAX
-from streamhouse_spark.log.commits import commit_log
+from streamhouse_spark.log.commits import failed_commits
 from unit.advice.advice_place import Advice, Case, Place, each_lake, follow, ids_of, tier
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -73,7 +73,7 @@ def writing_beside_quick_writers(place: Place) -> Case:
     table = place.table(slow)
 
     def append() -> None:
-        with mock.patch.object(commit_log, "CONFLICTS_MAX", 5):
+        with mock.patch.object(failed_commits, "CONFLICTS_MAX", 5):
             table.append([{"id": 20}])
 
     yield append

@@ -26,7 +26,6 @@ from streamhouse_spark.core.forks import new_lock, renew_in_children
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.core.paths import commit_key, commits_prefix, manifest_key
 from streamhouse_spark.errors import (
-    CommitConflictError,
     CommitStateUnknownError,
     CorruptDataError,
     DifferentHistoryError,
@@ -39,8 +38,9 @@ from streamhouse_spark.log.commits import standing
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation, out_of_mixed
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, Checkpoint, no_checkpoint, write_checkpoint
+from streamhouse_spark.log.commits.failed_commits import FAILURES_MAX, given_up, require_known
 from streamhouse_spark.log.commits.floors import newest_floor
-from streamhouse_spark.log.commits.group import Group, outcomes, require_known
+from streamhouse_spark.log.commits.group import Group, outcomes
 from streamhouse_spark.log.commits.opening import Asked, begin, leap
 from streamhouse_spark.log.commits.record import Body, Record, encode_record, has_record, read_record, records_from
 from streamhouse_spark.log.commits.state import TableState, fold
@@ -55,8 +55,8 @@ logger = logging.getLogger(__name__)
 
 FLOOR_CHECK_MS = 60_000
 CHECKPOINT_INTERVAL = 40
-CONFLICTS_MAX = 1000
-FAILURES_MAX = 5
+RACE_MS = 1_000
+"""Time after a lost race in which a commit looks at the log first: others write too."""
 
 
 class CommitLog:
@@ -83,6 +83,7 @@ class CommitLog:
         self._checkpointed = 0
         self._damaged: Sequence[StreamhouseError] = ()
         self._stood_ms = 0
+        self._raced_ms = -RACE_MS
         self._severed: str | None = None
         self._calls = Calls()
         self._lock = new_lock()
@@ -214,7 +215,9 @@ class CommitLog:
                     if not call.is_done and call.tries == tries:
                         self._lead(call)
                     if not call.is_done:
-                        call.error = self._given_up(call, has_failed=call.failures > failures)
+                        url, is_local = self._storage.url, self._storage.local_path("") is not None
+                        has_failed = call.failures > failures
+                        call.error = given_up(call, self._table_uuid, url, has_failed=has_failed, is_local=is_local)
             if call.error is not None:
                 raise call.error
             if call.outcome is not None:
@@ -238,16 +241,52 @@ class CommitLog:
             self._calls.wake()
 
     def _commit_for(self, leader: Waiting) -> None:
-        before = self._refresh_after(leader)
-        time_ms = self._storage.now_ms()
-        group = Group(before, Record(before.version + 1, self._table_uuid, "", time_ms, (), after=before.attempt))
-        for call in self._calls.led_by(leader):
-            if not self._judge(call, group, before, time_ms) or leader.is_done or group.is_full:
-                break
+        group = self._group_ahead(leader)
+        if group is None:
+            before = self._refresh_after(leader)
+            group = self._group_behind(before)
+            for call in self._calls.led_by(leader):
+                if not self._judge(call, group, before) or leader.is_done or group.is_full:
+                    break
         if group.members:
-            self._put_group(group, before)
+            self._put_group(group, group.before)
 
-    def _judge(self, call: Waiting, group: Group, before: TableState, time_ms: int) -> bool:
+    def _group_behind(self, before: TableState) -> Group:
+        time_ms = self._storage.now_ms()
+        return Group(before, Record(before.version + 1, self._table_uuid, "", time_ms, (), after=before.attempt))
+
+    def _group_ahead(self, leader: Waiting) -> Group | None:
+        """Return a group on the newest known state, where the put will tell whether that is the log's: a look before it
+        would be a round trip more. None if the state is not known for sure to be of late, or if the leader's call needs
+        more than a put: nothing is decided by a state that may be old.
+        """
+        before, now_ms = self._state, self._world.clock.boot_ms()
+        looked_ms = min(self._floor_checked_ms, self._stood_ms)
+        if before is None or self._severed is not None or now_ms - looked_ms > FLOOR_CHECK_MS:
+            return None
+        if self._storage.local_path("") is not None or now_ms - self._raced_ms < RACE_MS:
+            return None
+        group = self._group_behind(before)
+        for call in self._calls.led_by(leader):
+            if (not self._joins(call, group) and call is leader) or group.is_full:
+                break
+        return group if leader in group.members else None
+
+    def _joins(self, call: Waiting, group: Group) -> bool:
+        """Add the call to a group on a state that may be old, unless it would be decided by it."""
+        if call.landed is not None or call.tries or call.unanswered:
+            return False
+        try:
+            if known_transaction(group.state, call.transaction) is not None:
+                return False
+            actions = tuple(group.planned(call))
+            require_live(group.state, actions)
+            self._require_stored(group.before, actions, call.staged_ms)
+        except Exception:  # noqa: BLE001 - judged once more, on the log's newest state
+            return False
+        return bool(actions) and group.add(call, actions)
+
+    def _judge(self, call: Waiting, group: Group, before: TableState) -> bool:
         """Add the call to the group, or decide it. A decision that rests on others of the group waits for their
         record. Returns whether the group takes more.
         """
@@ -257,7 +296,7 @@ class CommitLog:
                 outcome = self._require_durable(call, call.landed)
             elif (entry := known_transaction(group.state, call.transaction)) is not None:
                 outcome = Committed(before, before, entry)
-            elif actions := tuple(group.planned(call, time_ms)):
+            elif actions := tuple(group.planned(call)):
                 require_live(group.state, actions)
                 self._require_stored(before, actions, call.staged_ms)
                 return group.add(call, actions)
@@ -291,6 +330,7 @@ class CommitLog:
                 member.refusals += isinstance(failure, StorageRefusedError)
                 member.failure = failure and told(failure, record.attempt, member.attempt)
             elif not is_mine:
+                self._raced_ms = self._world.clock.boot_ms()
                 member.conflicts += 1
                 member.failure = failure and told(failure, record.attempt, member.attempt)
             elif state is None:  # below a floor, so void: each is a new attempt
@@ -416,7 +456,7 @@ class CommitLog:
             taken = slot.look(error)  # for an earlier request of this attempt, which may have landed meanwhile
         else:
             taken = slot.take(encoded.data)
-        require_known(self._storage.url, record, taken)
+        require_known(record, taken, self._storage.url)
         return (encoded.stored if taken.failure is None else taken.stored), taken.failure
 
     def _require_stored(self, before: TableState, actions: Sequence[Action], staged_ms: int) -> None:
@@ -468,25 +508,6 @@ class CommitLog:
         self._state = state
         self._stood_ms = self._world.clock.boot_ms()
         return state
-
-    def _given_up(self, call: Waiting, *, has_failed: bool) -> StreamhouseError | None:
-        """Return the error of a call that is not to be tried again. Asked under the lock: nobody commits it then."""
-        failures, failure = call.failures, call.failure
-        if has_failed and call.is_refused:
-            return failure
-        if failures >= FAILURES_MAX and failure is not None:
-            if self._storage.local_path("") is not None:
-                return failure
-            return CommitStateUnknownError(  # a request may still be under way, and land after we looked
-                f"commit to {self._storage.url} failed {failures} times, and the record is not there now: {failure}; "
-                "look at $commits before writing the rows again",
-            )
-        if call.conflicts >= CONFLICTS_MAX:
-            return CommitConflictError(
-                f"commit to {self._storage.url}/{commits_prefix(self._table_uuid)} lost {call.conflicts} races in a "
-                "row; nothing was written, try again or write fewer, larger batches",
-            )
-        return None
 
     def _checkpoint_if_due(self, state: TableState) -> None:
         if state.version - self._checkpointed >= CHECKPOINT_INTERVAL:

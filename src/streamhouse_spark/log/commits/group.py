@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from streamhouse_spark.errors import CommitStateUnknownError
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.record import Attempt, Body, Member, Record
 from streamhouse_spark.log.commits.state import TableState, with_attempt
 from streamhouse_spark.log.commits.waiting import Committed, FollowingPlan, Waiting
-from streamhouse_spark.storage.slots import Holder, Taken
 
 MEMBERS_MAX = 256
 """Attempts in one record."""
@@ -22,7 +20,7 @@ class Group:
     """The attempts that go into one record, and the record of them."""
 
     def __init__(self, before: TableState, blank: Record) -> None:
-        self._blank, self._before = blank, before
+        self._blank, self.before = blank, before
         self._state, self._num_folded = before, 0
         self.members: list[Waiting] = []
         self.body = Body()
@@ -40,11 +38,11 @@ class Group:
     def is_full(self) -> bool:
         return len(self.members) >= MEMBERS_MAX
 
-    def planned(self, call: Waiting, time_ms: int) -> Sequence[Action]:
+    def planned(self, call: Waiting) -> Sequence[Action]:
         """Return the actions of ``call`` behind the attempts so far."""
         if isinstance(call.plan, FollowingPlan):
-            call.plan.follow(self._before, [member.plan for member in self.members])
-        return call.plan(self.state, time_ms)
+            call.plan.follow(self.before, [member.plan for member in self.members])
+        return call.plan(self.state, self._blank.time_ms)
 
     def add(self, call: Waiting, actions: tuple[Action, ...]) -> bool:
         """Add an attempt of ``call``, unless the record would hold too much."""
@@ -74,18 +72,3 @@ def outcomes(before: TableState, state: TableState, record: Record) -> Iterator[
     for part in record.attempts:
         start, within = within, with_attempt(within, part, record)
         yield part.attempt, Committed(before, state, ends=(start.ends, within.ends), is_first=start is before)
-
-
-def require_known(url: str, record: Record, taken: Taken[Record]) -> None:
-    """Raise `CommitStateUnknownError` where nobody can tell whose record is there, or whether it stays."""
-    if taken.holder is Holder.UNREADABLE:
-        raise CommitStateUnknownError(
-            f"commit of record {record.number} to {url}: the record cannot be read back "
-            f"({taken.doubt}); look whether a record with attempt {record.attempt} is in $commits before writing "
-            "the rows again",
-        ) from taken.doubt
-    if taken.holder is Holder.UNSURE:
-        raise CommitStateUnknownError(
-            f"record {record.number} of {url} is visible but may not survive a power loss "
-            f"({taken.failure}); check the disk, then look for attempt {record.attempt} in $commits",
-        ) from taken.doubt

@@ -1,0 +1,46 @@
+"""The errors of commits that failed, and of those whose outcome nobody can tell."""
+
+from __future__ import annotations
+
+from streamhouse_spark.core.paths import commits_prefix
+from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, StreamhouseError
+from streamhouse_spark.log.commits.record import Record
+from streamhouse_spark.log.commits.waiting import Waiting
+from streamhouse_spark.storage.slots import Holder, Taken
+
+CONFLICTS_MAX = 1000
+FAILURES_MAX = 5
+
+
+def given_up(call: Waiting, table_uuid: str, url: str, *, has_failed: bool, is_local: bool) -> StreamhouseError | None:
+    """Return the error of a call that is not to be tried again. Asked under the log's lock: nobody commits it then."""
+    failures, failure = call.failures, call.failure
+    if has_failed and call.is_refused:
+        return failure
+    if failures >= FAILURES_MAX and failure is not None:
+        if is_local:
+            return failure
+        return CommitStateUnknownError(  # a request may still be under way, and land after we looked
+            f"commit to {url} failed {failures} times, and the record is not there now: {failure}; look at $commits "
+            "before writing the rows again",
+        )
+    if call.conflicts >= CONFLICTS_MAX:
+        return CommitConflictError(
+            f"commit to {url}/{commits_prefix(table_uuid)} lost {call.conflicts} races in a row; nothing was written, "
+            "try again or write fewer, larger batches",
+        )
+    return None
+
+
+def require_known(record: Record, taken: Taken[Record], url: str) -> None:
+    """Raises `CommitStateUnknownError` where nobody can tell whose record is there, or whether it stays."""
+    if taken.holder is Holder.UNREADABLE:
+        raise CommitStateUnknownError(
+            f"commit of record {record.number} to {url}: the record cannot be read back ({taken.doubt}); look whether "
+            f"a record with attempt {record.attempt} is in $commits before writing the rows again",
+        ) from taken.doubt
+    if taken.holder is Holder.UNSURE:
+        raise CommitStateUnknownError(
+            f"record {record.number} of {url} is visible but may not survive a power loss ({taken.failure}); check the "
+            f"disk, then look for attempt {record.attempt} in $commits",
+        ) from taken.doubt
