@@ -45,16 +45,19 @@ def stored_ids(proxy: S3Proxy, table: sh.Table) -> Counter[int]:
 
 
 def test_a_fault_at_each_request_of_an_append(proxy, table):
+    """A warm append is one PUT; after another's it reads the log as well."""
     attempts = [(fault, method, number) for fault in FAULTS for method in ("GET", "PUT") for number in (0, 1)]
     attempts.append((Fault.PRECONDITION_BARE, "PUT", 0))
-    acknowledged = []
+    acknowledged, other = [], sh.Warehouse(table.storage.url, table.settings, world=table.world).table(table.name)
     for row_id, (fault, method, number) in enumerate(attempts):
+        if method == "GET":
+            other.append([{"id": -1 - row_id}])
         proxy.plan = nth(method, number, fault)
         offsets = table.append([{"id": row_id}])
         assert offsets.num_rows == 1
         acknowledged.append(row_id)
         assert number == 1 or proxy.faults_fired == 1, (fault, method)
-    assert stored_ids(proxy, table) == Counter(acknowledged)
+    assert Counter(i for i in stored_ids(proxy, table).elements() if i >= 0) == Counter(acknowledged)
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
@@ -70,7 +73,7 @@ def test_random_faults(proxy, table, seed):
             unclear.append(row_id)
         else:
             acknowledged.append(row_id)
-    assert proxy.faults_fired > 10
+    assert proxy.faults_fired > 3
     assert kinds <= {sh.ErrorKind.UNAVAILABLE}
     stored = stored_ids(proxy, table)
     assert set(stored.values()) == {1}

@@ -30,7 +30,7 @@ GIB: Final = 1 << 30
 
 COMMIT_PUTS: Final = 1.15
 """The record, checkpoints, and merging of rows that lie in records; rows above 256 KiB have an object of their own."""
-COMMIT_GETS: Final = 2.0
+COMMIT_GETS: Final = 1.0
 ROUND_PUTS: Final = 5.0
 ROUND_PUTS_A_BUCKET: Final = 1.0
 ROUND_LISTS: Final = 3.0

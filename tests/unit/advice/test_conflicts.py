@@ -16,7 +16,7 @@ from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.parquet import partition_rewrite as partition_drop
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.log.append import STAGED_AGE_MS_MAX
-from streamhouse_spark.log.commits import failed_commits
+from streamhouse_spark.log.commits import commit_log, failed_commits
 from unit.advice.advice_place import Advice, Case, Place, each_lake, follow, ids_of, tier
 
 pytestmark = pytest.mark.usefixtures("own_cache")

@@ -382,7 +382,7 @@ class TestHandles:
         table.append([{"id": 1}])
         counting.trace.clear()
         table.append([{"id": 2}])
-        assert [method for _, method, _ in counting.trace] == ["read", "put_if_absent"]
+        assert [method for _, method, _ in counting.trace] == ["put_if_absent"]
 
     def test_errors_and_results_travel_between_processes(self, table):
         offsets = table.append(ROWS)

@@ -38,7 +38,7 @@ from streamhouse_spark.log.commits import standing
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation, out_of_mixed
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, Checkpoint, no_checkpoint, write_checkpoint
-from streamhouse_spark.log.commits.failed_commits import FAILURES_MAX, given_up, require_known
+from streamhouse_spark.log.commits.failed_commits import FAILURES_MAX, given_up, require_known, unsure
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.group import Group, outcomes
 from streamhouse_spark.log.commits.opening import Asked, begin, leap
@@ -215,9 +215,8 @@ class CommitLog:
                     if not call.is_done and call.tries == tries:
                         self._lead(call)
                     if not call.is_done:
-                        url, is_local = self._storage.url, self._storage.local_path("") is not None
                         has_failed = call.failures > failures
-                        call.error = given_up(call, self._table_uuid, url, has_failed=has_failed, is_local=is_local)
+                        call.error = given_up(call, self._storage, self._table_uuid, has_failed=has_failed)
             if call.error is not None:
                 raise call.error
             if call.outcome is not None:
@@ -241,8 +240,7 @@ class CommitLog:
             self._calls.wake()
 
     def _commit_for(self, leader: Waiting) -> None:
-        group = self._group_ahead(leader)
-        if group is None:
+        if (group := self._group_ahead(leader)) is None:
             before = self._refresh_after(leader)
             group = self._group_behind(before)
             for call in self._calls.led_by(leader):
@@ -256,9 +254,8 @@ class CommitLog:
         return Group(before, Record(before.version + 1, self._table_uuid, "", time_ms, (), after=before.attempt))
 
     def _group_ahead(self, leader: Waiting) -> Group | None:
-        """Return a group on the newest known state, where the put will tell whether that is the log's: a look before it
-        would be a round trip more. None if the state is not known for sure to be of late, or if the leader's call needs
-        more than a put: nothing is decided by a state that may be old.
+        """Return a group on the newest known state, whose put will tell whether that is the log's. None where a look
+        costs nothing, where the state may be of long ago, or if the leader's call needs more than a put.
         """
         before, now_ms = self._state, self._world.clock.boot_ms()
         looked_ms = min(self._floor_checked_ms, self._stood_ms)
@@ -268,23 +265,9 @@ class CommitLog:
             return None
         group = self._group_behind(before)
         for call in self._calls.led_by(leader):
-            if (not self._joins(call, group) and call is leader) or group.is_full:
+            if (not group.joins(call, self._require_stored) and call is leader) or group.is_full:
                 break
         return group if leader in group.members else None
-
-    def _joins(self, call: Waiting, group: Group) -> bool:
-        """Add the call to a group on a state that may be old, unless it would be decided by it."""
-        if call.landed is not None or call.tries or call.unanswered:
-            return False
-        try:
-            if known_transaction(group.state, call.transaction) is not None:
-                return False
-            actions = tuple(group.planned(call))
-            require_live(group.state, actions)
-            self._require_stored(group.before, actions, call.staged_ms)
-        except Exception:  # noqa: BLE001 - judged once more, on the log's newest state
-            return False
-        return bool(actions) and group.add(call, actions)
 
     def _judge(self, call: Waiting, group: Group, before: TableState) -> bool:
         """Add the call to the group, or decide it. A decision that rests on others of the group waits for their
@@ -346,10 +329,7 @@ class CommitLog:
             try:
                 self._storage.ensure_durable(key)
             except StorageError as error:
-                raise CommitStateUnknownError(
-                    f"record {landed.state.version} of {self._storage.url} is visible but may not survive a power loss "
-                    f"({error}); check the disk, then look for attempt {call.attempt} in $commits",
-                ) from error
+                raise unsure(self._storage.url, landed.state.version, call.attempt, error) from error
         return landed
 
     # -- reading --------------------------------------------------------------------------------------------------

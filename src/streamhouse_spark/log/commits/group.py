@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.record import Attempt, Body, Member, Record
 from streamhouse_spark.log.commits.state import TableState, with_attempt
+from streamhouse_spark.log.commits.transaction_outcome import known_transaction, require_live
 from streamhouse_spark.log.commits.waiting import Committed, FollowingPlan, Waiting
 
 MEMBERS_MAX = 256
 """Attempts in one record."""
 GROUP_BYTES_MAX = 1 << 20
 """Bytes of the attempts in one record, if it is not one alone: a caller waits for its neighbours' bytes too."""
+RequireStored = Callable[[TableState, Sequence[Action], int], None]
+"""Raises where files that actions name, staged since a time, may be gone."""
 
 
 class Group:
@@ -43,6 +46,23 @@ class Group:
         if isinstance(call.plan, FollowingPlan):
             call.plan.follow(self.before, [member.plan for member in self.members])
         return call.plan(self.state, self._blank.time_ms)
+
+    def joins(self, call: Waiting, require_stored: RequireStored) -> bool:
+        """Add an attempt of ``call`` to a group on a state that may be old, unless the call would be decided by it.
+
+        Whatever prevents it is judged once more, on the log's newest state.
+        """
+        if call.landed is not None or call.tries or call.unanswered:
+            return False
+        try:
+            if known_transaction(self.state, call.transaction) is not None:
+                return False
+            actions = tuple(self.planned(call))
+            require_live(self.state, actions)
+            require_stored(self.before, actions, call.staged_ms)
+            return bool(actions) and self.add(call, actions)
+        except Exception:  # noqa: BLE001 - as above
+            return False
 
     def add(self, call: Waiting, actions: tuple[Action, ...]) -> bool:
         """Add an attempt of ``call``, unless the record would hold too much."""
