@@ -49,6 +49,7 @@ from streamhouse_spark.lake.iceberg.moved import Move, moved_metadata
 from streamhouse_spark.lake.iceberg.versions import (
     DROPPED,
     FLOOR_CHECK_AFTER_MS,
+    NewestVersion,
     floor_key,
     floors_prefix,
     hinted_version,
@@ -81,6 +82,7 @@ Rewrite = Callable[[TableMetadata, Move | None], TableMetadata | None]
 class _Version:
     number: int
     metadata: TableMetadata
+    asked_ms: int = 0
 
 
 class FileCatalog(MetastoreCatalog):
@@ -169,7 +171,6 @@ class FileCatalog(MetastoreCatalog):
         """
         identifier = table.name()
         key = self._key(identifier)
-        started_ms = self._world.clock.boot_ms()
         base = self._newest(key, from_number=version_number(table.metadata_location))
         self._require_home(key, base.metadata)
         if base.metadata.table_uuid != table.metadata.table_uuid:
@@ -183,7 +184,7 @@ class FileCatalog(MetastoreCatalog):
         changed = updated(base.metadata, updates, location)
         if changed == base.metadata:
             return _response(base.metadata, location)
-        version = self._put_version(key, base.number + 1, self._dated(changed, base.metadata), started_ms)
+        version = self._put_version(key, base.number + 1, self._dated(changed, base.metadata), base.asked_ms)
         if version is None:
             raise CommitFailedException(f"another writer committed version {base.number + 1} of {location}")
         return _response(version.metadata, self._location(key, version.number))
@@ -309,14 +310,14 @@ class FileCatalog(MetastoreCatalog):
             raise NoSuchTableError(f"no Iceberg table at {self._storage.url}/{key}")
         if found.is_behind_hint:
             self._hints_behind[key] = found.number
-        return self._parsed(key, found.number, found.data)
+        return self._parsed(key, found)
 
-    def _parsed(self, key: str, number: int, data: bytes) -> _Version:
+    def _parsed(self, key: str, found: NewestVersion) -> _Version:
         try:
-            return _Version(number, parsed(data))
+            return _Version(found.number, parsed(found.data), found.asked_ms)
         except (ValueError, IcebergValidationError) as error:
             raise CorruptDataError(
-                f"{self._storage.url}/{version_key(key, number)} is not Iceberg table metadata "
+                f"{self._storage.url}/{version_key(key, found.number)} is not Iceberg table metadata "
                 f"({str(error).splitlines()[0]}); restore it, "
                 "or build the lake anew from the log (streamhouse retier)"
             ) from error

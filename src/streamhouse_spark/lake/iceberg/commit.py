@@ -10,6 +10,7 @@ attempt are named by nobody, and orphan cleaning removes them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
@@ -31,8 +32,11 @@ from pyiceberg.typedef import Identifier
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, CorruptDataError, StreamhouseError
 from streamhouse_spark.lake.iceberg.errors import catalog_answers
+from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
 from streamhouse_spark.lake.iceberg.offsets import find_commit
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change, SnapshotBuilder
+from streamhouse_spark.lake.iceberg.versions import look_again, one_look
+from streamhouse_spark.storage.read_ahead import at_once
 
 NOT_BEFORE_PROPERTY = "streamhouse.files-not-before-ms"
 """Table property: rounds planned before this store time may not commit, cleaning may have taken their files."""
@@ -52,30 +56,60 @@ def commit_snapshot(catalog: Catalog, identifier: Identifier, validate: Validati
     commit_uuid = world.ids.new_uuid()
     for attempt in range(ATTEMPTS_MAX):
         world.wait_to_retry(attempt)
-        with catalog_answers(f"{'.'.join(identifier)} was loaded"):
-            table = catalog.load_table(identifier)
-        landed = find_commit(table.metadata, commit_uuid)
-        if landed is not None:
-            return landed
-        change = validate(table.metadata)
-        try:
-            snapshot, updates = SnapshotBuilder(table, change, commit_uuid, attempt, world).build()
-        except FileNotFoundError as error:
-            _require_overtaken(catalog, table, error)
-            continue
-        try:
-            catalog.commit_table(table, _requirements(table.metadata, catalog), updates)
-        except CommitFailedException:
-            continue
-        except Exception as error:  # any error of a catalog's client: the table itself is asked for the outcome
-            found = _look_up(catalog, identifier, commit_uuid, error)
-            if found is None:
-                raise
-            return found
-        return snapshot
+        look_again()
+        with one_look():
+            snapshot = _attempt(catalog, identifier, validate, commit_uuid, attempt, world)
+        if snapshot is not None:
+            return snapshot
     raise CommitConflictError(
         f"lake table {'.'.join(identifier)}: other writers won {ATTEMPTS_MAX} times in a row; try again later"
     )
+
+
+def _attempt(
+    catalog: Catalog, identifier: Identifier, validate: Validation, commit_uuid: str, attempt: int, world: World
+) -> Snapshot | None:
+    """Try once, and return the snapshot; None where another writer won. The table is looked at once: the catalog
+    commits on the version that was loaded, or not at all.
+    """
+    with catalog_answers(f"{'.'.join(identifier)} was loaded"):
+        table = catalog.load_table(identifier)
+    landed = find_commit(table.metadata, commit_uuid)
+    if landed is not None:
+        return landed
+    change = _validated(table, validate)
+    try:
+        snapshot, updates = SnapshotBuilder(table, change, commit_uuid, attempt, world).build()
+    except FileNotFoundError as error:
+        look_again()
+        _require_overtaken(catalog, table, error)
+        return None
+    try:
+        catalog.commit_table(table, _requirements(table.metadata, catalog), updates)
+    except CommitFailedException:
+        return None
+    except Exception as error:  # any error of a catalog's client: the table itself is asked for the outcome
+        look_again()
+        found = _look_up(catalog, identifier, commit_uuid, error)
+        if found is None:
+            raise
+        return found
+    return snapshot
+
+
+def _validated(table: Table, validate: Validation) -> Change:
+    """Return the validated change. The snapshot's list of manifests, on which it will be built, is read meanwhile."""
+    head = table.metadata.current_snapshot()
+    if head is None or not isinstance(table.io, StorageFileIO):
+        return validate(table.metadata)
+    changes: list[Change] = []
+    steps: list[Callable[[], None]] = [
+        lambda: changes.append(validate(table.metadata)),
+        partial(table.io.fetch, head.manifest_list),
+    ]
+    for _ in at_once(table.io.files.storage, lambda step: step(), steps):
+        pass
+    return changes[0]
 
 
 def _require_overtaken(catalog: Catalog, table: Table, error: FileNotFoundError) -> None:

@@ -7,7 +7,7 @@ import io
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from pyiceberg.avro.decoder import BinaryDecoder
@@ -25,6 +25,7 @@ from streamhouse_spark.lake.iceberg.moved import Move, moved_avro
 from streamhouse_spark.lake.kept_metadata import metadata_ahead
 from streamhouse_spark.lake.parquet.access import RangeReader, StorageFiles
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import ReadsMany
 
 _DAMAGE = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, AssertionError, SystemError, zlib.error)
 """Errors of pyiceberg's Avro decoder on bytes that are not the expected manifest."""
@@ -94,6 +95,14 @@ class StorageFileIO(FileIO):
         """Read metadata files under fresh names now, given by location and bytes, if that saves time later."""
         inside = ((self.files.key_of(at), size_bytes) for at, size_bytes in files if self.files.holds(at))
         self._ahead |= metadata_ahead(self.files.storage, inside)
+
+    def fetch(self, location: str) -> None:
+        """Read a metadata file under a fresh name now, for the next read of it; no more on a store whose requests take
+        no time. An absent one shows there.
+        """
+        if self.files.holds(location) and isinstance(self.files.storage, ReadsMany):
+            with suppress(ObjectNotFoundError):
+                self._ahead[self.files.key_of(location)] = self.files.storage.read(self.files.key_of(location))
 
     def new_input(self, location: str) -> InputFile:
         if not self.files.holds(location):

@@ -36,6 +36,8 @@ class NewestVersion:
     data: bytes
     is_behind_hint: bool
     """Whether the hint may name an older one."""
+    asked_ms: int = 0
+    """Boot time at which it was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,10 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
 
     ``from_number`` is a known version: the hint is not looked at.
     """
-    if from_number is None and (seen := _looks.found(storage, key)) is not None:
+    seen = _looks.found(storage, key)
+    if seen is not None and (from_number is None or (from_number == seen.number and isinstance(storage, ReadsMany))):
         return seen
+    asked_ms = world.clock.boot_ms()
     if from_number is not None:
         begun: _Known | None = _Known(from_number, is_hinted=True)
     elif (begun := _known.get(storage, key)) is None:
@@ -71,7 +75,7 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
     is_hinted = begun is not None and begun.is_hinted and begun.number == found[0]
     if from_number is None:
         _known.note(storage, key, _Known(found[0], is_hinted))
-    newest = NewestVersion(*found, is_behind_hint=from_number is None and not is_hinted)
+    newest = NewestVersion(*found, from_number is None and not is_hinted, asked_ms)
     if from_number is None:
         _looks.note(storage, key, newest)
     return newest
@@ -81,7 +85,8 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
 def one_look() -> Iterator[None]:
     """Let steps of this thread that follow one another take the newest version as the first of them found it.
 
-    For planning alone: a commit looks for itself, and is refused where the table went on.
+    A commit puts the version behind the one that was found, and is refused where the table went on; of a store whose
+    requests take no time it looks for itself.
     """
     if _looks.versions is not None:
         yield

@@ -43,8 +43,8 @@ def table_of(wh: Warehouse, lake_format: str, *, keyed: bool) -> Table:
 @pytest.mark.parametrize(
     ("lake_format", "keyed", "requests_max", "depth_max"),
     [
-        ("iceberg", False, 28, 16),
-        ("iceberg", True, 70, 22),
+        ("iceberg", False, 26, 14),
+        ("iceberg", True, 68, 20),
         pytest.param("paimon", False, 55, 28, marks=pytest.mark.paimon),
         pytest.param("paimon", True, 56, 29, marks=pytest.mark.paimon),
     ],
