@@ -240,7 +240,8 @@ class CommitLog:
     def _commit_for(self, leader: Waiting) -> None:
         before = self._refresh_after(leader)
         time_ms = self._storage.now_ms()
-        group = Group(before, Record(before.version + 1, self._table_uuid, "", time_ms, (), after=before.attempt))
+        number, author = before.version + 1, self._world.author
+        group = Group(before, Record(number, self._table_uuid, "", time_ms, (), after=before.attempt, author=author))
         for call in self._calls.led_by(leader):
             if not self._judge(call, group, before, time_ms) or leader.is_done or group.is_full:
                 break
