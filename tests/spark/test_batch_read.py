@@ -108,6 +108,7 @@ def test_system_tables(spark, wh, orders):
     assert sum(row.lag for row in buckets) == 400
     assert load(spark, wh, "read.orders$segments").count() == orders.inspect.segments().num_rows
     assert load(spark, wh, "read.orders$commits").where("rows_added > 0").count() == 2
+    assert {row.operation for row in load(spark, wh, "read.orders$history").collect()} >= {"create", "append", "tier"}
     assert dict(load(spark, wh, "read.orders$options").collect())["bucket.key"] == "id"
     assert load(spark, wh, "read.orders$tiering").count() == 2
     assert load(spark, wh, "read.orders$schemas", "schema_id int").collect() == [(1,)]

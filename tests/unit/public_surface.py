@@ -226,6 +226,7 @@ CALLS: dict[str, Call | list[Call]] = {
         f"Inspect.{name}": Call(lambda world: world.log.inspect, {})
         for name in ("buckets", "segments", "commits", "partitions", "schemas", "options", "tiering")
     },
+    "Inspect.history": Call(lambda world: world.log.inspect, {"limit": 5}),
     "relocate": Call(
         lambda world: lambda **given: relocate(
             **{name: world.wh if value is HERE else value for name, value in given.items()}

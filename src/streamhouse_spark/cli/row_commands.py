@@ -62,7 +62,8 @@ def head(session: Session, name: str, limit: int, columns: list[str], where: str
 
     NAME is a table (lake and log together) or a name with a suffix: $lake is what has been tiered; $lake$snapshots,
     $lake$files are the lake's own metadata; $changelog has every change with its offset; $buckets, $segments,
-    $commits, $schemas, $options, $tiering say what the table is made of, $partitions where its partitions lie.
+    $commits, $schemas, $options, $tiering say what the table is made of, $partitions where its partitions lie,
+    $history what each commit did.
     """
     warehouse = session.warehouse
     filter_ = parse_where(where, schema_of(warehouse, name)) if where else None

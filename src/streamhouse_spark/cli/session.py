@@ -50,9 +50,10 @@ class Session:
 
     @property
     def warehouse(self) -> Warehouse:
+        from streamhouse_spark.core.clock import World, system_author
         from streamhouse_spark.warehouse.warehouse import Warehouse
 
-        return Warehouse(self.warehouse_location, self.settings)
+        return Warehouse(self.warehouse_location, self.settings, world=World(author=system_author("cli")))
 
 
 class Failure(click.ClickException):

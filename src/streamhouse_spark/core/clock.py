@@ -5,11 +5,13 @@ Everything else gets a `World`, so that a seeded test can run each step of a pro
 
 from __future__ import annotations
 
+import getpass
 import random
+import sys
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Clock(Protocol):
@@ -51,16 +53,35 @@ class SystemIds:
         return random.random()
 
 
+class Author(NamedTuple):
+    """The user and the engine of a process, as its commits name them; nothing is decided by either."""
+
+    user: str
+    engine: str
+    """Name and version of what runs the process: ``python``, ``spark`` or ``cli``."""
+
+
+def system_author(engine: str) -> Author:
+    """Return the author of an engine's commits in this process; a user without a name is empty."""
+    version = sys.modules["streamhouse_spark"].__version__  # loaded before its modules, which may not import it
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container's user may have no entry
+        user = ""
+    return Author(user, f"{engine}/{version}")
+
+
 RETRY_WAIT_MS = 25
 RETRY_WAIT_MS_MAX = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The clock and the source of identities that a component runs under."""
+    """The clock and the source of identities that a component runs under, and the author of its commits."""
 
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)
+    author: Author | None = None
 
     def wait_to_retry(self, attempt: int) -> None:
         """Sleep before try number ``attempt``: not before 0, then for longer each time, with a random part so that

@@ -14,6 +14,7 @@ from streamhouse_spark.errors import InvalidNameError, ObjectNotFoundError, show
 from streamhouse_spark.log.commits.actions import Append
 from streamhouse_spark.log.commits.record import Attempt, Record, read_record
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.read.history import history_rows
 from streamhouse_spark.storage.base import Storage
 
 _TIME = pa.timestamp("ms", "UTC")
@@ -49,6 +50,19 @@ SYSTEM_TABLES: Mapping[str, pa.Schema] = {
         ("txn_version", pa.int64()),
         ("attempt", pa.string()),
     ]),
+    "history": pa.schema([
+        ("version", pa.int64()),
+        ("timestamp", _TIME),
+        ("operation", pa.string()),
+        ("user", pa.string()),
+        ("engine", pa.string()),
+        ("query_id", pa.string()),
+        ("rows_added", pa.int64()),
+        ("rows_deleted", pa.int64()),
+        ("bytes_added", pa.int64()),
+        ("files_added", pa.int64()),
+        ("details", pa.string()),
+    ]),
     "schemas": pa.schema([
         ("schema_id", pa.int32()),
         ("columns", pa.string()),
@@ -71,6 +85,8 @@ class SystemTables:
 
     storage: Storage
     state: TableState
+    limit: int | None = None
+    """Rows of `$history` at most: the newest ones."""
 
     def read(self, name: object) -> pa.Table:
         if not isinstance(name, str) or name not in SYSTEM_TABLES:
@@ -115,6 +131,9 @@ class SystemTables:
                 break
             out += [_commit_row(record, part) for part in reversed(record.attempts)]
         return out[::-1]
+
+    def _history(self) -> Sequence[Sequence[Any]]:
+        return history_rows(self.storage, self.state, self.limit)
 
     def _schemas(self) -> Sequence[Sequence[Any]]:
         return [(i, schema.ddl(), i == self.state.schema_id) for i, schema in self.state.schemas.items()]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from streamhouse_spark.core.arguments import checks_arguments
+from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.read.system_tables import SystemTables
 
 
+@checks_arguments(unless=("read",))
 class Inspect:
     """Reads the newest state with each method and returns one system table, with the columns of `SYSTEM_TABLES`, or of
     `partitions_schema`.
@@ -30,6 +33,15 @@ class Inspect:
     def commits(self) -> pa.Table:
         """List the commit records that are still kept, oldest first."""
         return self.read("commits")
+
+    def history(self, limit: int | None = None) -> pa.Table:
+        """List the commits that are still kept, oldest first: what each did, by whom; of the newest ``limit`` at most.
+
+        Raises `InvalidOptionError` for a limit that is no number, or below 1.
+        """
+        if limit is not None and limit < 1:
+            raise InvalidOptionError(f"limit must be at least 1, got {limit}")
+        return SystemTables(self._table.storage, self._table.refresh(), limit).read("history")
 
     def partitions(self) -> pa.Table:
         """Count the rows of each partition in log and lake; the first columns are the table's partition columns.

@@ -196,7 +196,8 @@ class _Adopter:
         if found.owner is not None:
             self._end(found, found.owner)
         uuid = world.ids.new_uuid()
-        put_first_record(storage, Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (create,)))
+        record = Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (create,), author=world.author)
+        put_first_record(storage, record)
         self._claim(found, uuid)
         if not names.point(storage, self.path, pointer, uuid, world):
             return None

@@ -10,12 +10,14 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from streamhouse_spark.config import spark_options as options
+from streamhouse_spark.core.clock import World, system_author
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import DifferentHistoryError
@@ -129,7 +131,8 @@ class _Process:
     """The stores and tables of one warehouse that this process has opened."""
 
     def __init__(self, connection: Connection) -> None:
-        self.warehouse = Warehouse(connection.location, dict(connection.settings))
+        author = system_author("spark" if "pyspark" in sys.modules else "python")
+        self.warehouse = Warehouse(connection.location, dict(connection.settings), world=World(author=author))
         self.tables = OpenTables()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from streamhouse_spark.config.properties import parse_properties
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.arguments import checks_arguments
-from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.clock import World, system_author
 from streamhouse_spark.core.model import TablePath, is_unicode
 from streamhouse_spark.core.paths import LAKE_PREFIX, lake_location, parse_database, parse_table_name
 from streamhouse_spark.core.text_values import nearest
@@ -70,7 +70,7 @@ class Warehouse:
         storage: Storage | None = None,
     ) -> None:
         _check_arguments(location, settings)
-        self._world = world or World()
+        self._world = world or World(author=system_author("python"))
         self._settings = {key: _text(value) for key, value in (settings or {}).items()}
         self._storage = storage if storage is not None else storage_for(str(location), self._settings, self._world)
         self._known = False
@@ -221,7 +221,8 @@ class Warehouse:
                 )
             uuid, attempt = self._world.ids.new_uuid(), self._world.ids.new_uuid()
             placed = _placed(create, path, uuid, taken=pointer.number > 0)
-            first = put_first_record(self._storage, Record(1, uuid, attempt, self._storage.now_ms(), (placed,)))
+            record = Record(1, uuid, attempt, self._storage.now_ms(), (placed,), author=self._world.author)
+            first = put_first_record(self._storage, record)
             if names.point(self._storage, path, pointer, uuid, self._world):
                 self._keep_database(path)
                 return self._named(path, uuid, fold(None, first))

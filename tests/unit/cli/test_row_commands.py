@@ -210,7 +210,8 @@ def test_head_of_union_lake_and_views(run, filled):
     assert [len(rows) for rows in names.values()] == [21, 20, 21]
     assert {row["_change_type"] for row in names["t$changelog"]} == {"insert"}
     assert sorted(row["id"] for row in names["t"]) == [*range(20), 100]
-    for name in ("t$buckets", "t$segments", "t$commits", "t$schemas", "t$options", "t$tiering", "t$lake$files"):
+    views = ("buckets", "segments", "commits", "history", "schemas", "options", "tiering", "lake$files")
+    for name in (f"t${view}" for view in views):
         assert run("head", name, "-o", "json").lines, name
     assert [row["id"] for row in run("head", "t$lake", "--where", "id = 4", "-o", "json").lines] == [4]
     assert run("head", "t$changelog", "--columns", "_log_offset,id", "-n", "1", "-o", "json").lines[0].keys() == {
@@ -262,6 +263,17 @@ def test_segments_and_snapshots(run, filled):
     text = run("snapshots", "t").stdout
     assert str(snapshot["snapshot_id"]) in text
     assert "rows_added" in text
+
+
+def test_history(run, filled):
+    run("tier", "--once")
+    first, *others = run("history", "t", "-o", "json").lines
+    assert (first["operation"], others[-1]["operation"]) == ("tier", "create")
+    assert sum(row["rows_added"] for row in others) == 20
+    assert first["engine"].startswith("cli/")
+    (last,) = run("history", "t", "-n", "1", "-o", "json").lines
+    assert last == first
+    assert "usage" in run("history", "t", "-n", "0", code=2).stderr.lower()
 
 
 # -- tables with a primary key ----------------------------------------------------------------------------------------

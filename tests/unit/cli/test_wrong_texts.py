@@ -83,6 +83,7 @@ LINES = {
     "rewrite-manifests": Line({"table": "log"}, ("--dry-run",)),
     "snapshots": Line({"table": "log"}),
     "segments": Line({"table": "log"}),
+    "history": Line({"table": "log", "limit": "1"}),
     "verify": Line({"table": "log"}),
     "relocate": Line(flags=("--dry-run",)),
 }

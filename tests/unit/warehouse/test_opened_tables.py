@@ -19,7 +19,7 @@ NUM_TABLES = 100
 def counted(memory, world, monkeypatch) -> FaultyStorage:
     """The store of the only warehouse, which connections open."""
     storage = FaultyStorage(memory)
-    monkeypatch.setattr(connection_module, "Warehouse", lambda *_: Warehouse("wh", storage=storage, world=world))
+    monkeypatch.setattr(connection_module, "Warehouse", lambda *_, **__: Warehouse("wh", storage=storage, world=world))
     connection_module._opened.cache_clear()
     yield storage
     connection_module._opened.cache_clear()

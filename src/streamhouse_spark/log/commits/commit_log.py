@@ -250,8 +250,8 @@ class CommitLog:
             self._put_group(group, group.before)
 
     def _group_behind(self, before: TableState) -> Group:
-        time_ms = self._storage.now_ms()
-        return Group(before, Record(before.version + 1, self._table_uuid, "", time_ms, (), after=before.attempt))
+        number, time_ms, author = before.version + 1, self._storage.now_ms(), self._world.author
+        return Group(before, Record(number, self._table_uuid, "", time_ms, (), after=before.attempt, author=author))
 
     def _group_ahead(self, leader: Waiting) -> Group | None:
         """Return a group on the newest known state, whose put will tell whether that is the log's. None where a look

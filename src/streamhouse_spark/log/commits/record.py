@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import xxhash
 
+from streamhouse_spark.core.clock import Author
 from streamhouse_spark.core.model import OffsetRange, StreamBatch, Transaction
 from streamhouse_spark.core.paths import commit_key, manifest_key
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
@@ -61,6 +62,8 @@ class Record:
     members: tuple[Member, ...] = ()
     """The attempts that share the record, in their order; none where it is one attempt's. The record's own attempt then
     names this choice of members, and it has no transaction of its own."""
+    author: Author | None = None
+    """The user and the engine that wrote the record, for its readers alone; None in older records."""
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -126,6 +129,8 @@ def encode_record(record: Record, manifest_uuid: str, body: Body | None = None) 
     }
     if record.after is not None:
         header["after"] = record.after
+    if record.author is not None:
+        header["by"] = list(record.author)
     if record.transaction is not None:
         header["transaction"] = transaction_to_json(record.transaction)
     version = None
@@ -175,6 +180,7 @@ def read_record(
         manifest=reference["uuid"] if reference else None,
         after=header.get("after"),
         members=tuple(_member_from_json(member) for member in header.get("members", ())),
+        author=Author(*header["by"]) if "by" in header else None,
     )
     _require_members(record, frame.version, where)
     return record, body.payload

@@ -1,0 +1,135 @@
+"""The history of a table: its commits as `$history` shows them, derived from the records that are still kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.errors import ObjectNotFoundError
+from streamhouse_spark.log.commits import actions as act
+from streamhouse_spark.log.commits.record import Attempt, Record, read_record
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
+
+_UPKEEP: Final[Sequence[tuple[type[Any], str]]] = (
+    (act.Drop, "drop"),
+    (act.Undrop, "undrop"),
+    (act.Bury, "bury"),
+    (act.Retier, "retier"),
+    (act.SetSchema, "change columns"),
+    (act.SetProperties, "set properties"),
+    (act.Rename, "rename"),
+    (act.LakePair, "tier"),
+    (act.Replace, "merge segments"),
+    (act.KvSnapshot, "publish keys"),
+    (act.Trim, "trim"),
+    (act.Condemn, "clean"),
+    (act.Purge, "clean"),
+    (act.MoveConsumer, "move consumer"),
+    (act.ForgetTransactions, "forget writers"),
+    (act.ExpireTransactions, "forget writers"),
+)
+"""Action → operation, for records without rows. The first one that a record has names it."""
+
+
+def history_rows(storage: Storage, state: TableState, limit: int | None = None) -> Sequence[Sequence[Any]]:
+    """Return the rows of `$history`, oldest first: a row for each attempt, of the newest ``limit`` at most."""
+    is_keyed = bool(state.primary_key)
+    found: list[Sequence[Any]] = []
+    for record in _newest_first(storage, state):
+        found += [_row(record, part, is_keyed=is_keyed) for part in reversed(record.attempts)]
+        if limit is not None and len(found) >= limit:
+            break
+    return found[:limit][::-1]
+
+
+def _newest_first(storage: Storage, state: TableState) -> Iterator[Record]:
+    """Read the records from the state's one back, as far as they are kept.
+
+    Each names the attempt before it. So a record that a slow writer put where cleaning had deleted one, below a floor,
+    is told apart without the floor.
+    """
+    ahead = ReadAhead(storage)
+    expected: str | None = state.attempt
+    for number in range(state.version, 0, -1):
+        if (state.version - number) % WINDOW == 0:
+            ahead.expect(commit_key(state.table_uuid, n) for n in range(number, max(0, number - WINDOW), -1))
+        try:
+            record, _ = read_record(storage, state.table_uuid, number, ahead)
+        except ObjectNotFoundError:
+            return
+        if expected is not None and record.attempt != expected:
+            return
+        expected = record.after
+        yield record
+
+
+def _row(record: Record, part: Attempt, *, is_keyed: bool) -> Sequence[Any]:
+    added = [segment for action in part.actions if isinstance(action, act.Append) for segment in action.segments]
+    num_rows = sum(segment.num_rows for segment in added)
+    files = {segment.uuid for segment in added if segment.uuid is not None}
+    return (
+        record.number,
+        record.time_ms,
+        _operation(part.actions, added, is_keyed=is_keyed),
+        record.author.user if record.author else None,
+        record.author.engine if record.author else None,
+        part.transaction.app_id if part.transaction else None,
+        num_rows,
+        None if _may_delete(part.actions, num_rows, is_keyed=is_keyed) else 0,
+        sum(segment.size_bytes for segment in added),
+        len(files),
+        _details(part),
+    )
+
+
+def _operation(actions: Sequence[act.Action], added: Sequence[Segment], *, is_keyed: bool) -> str:
+    first = actions[0]
+    if isinstance(first, act.Create):
+        return "copy" if first.former_uuids else "create"
+    if any(isinstance(action, act.Truncate) for action in actions):
+        return "overwrite" if added else "truncate"
+    if any(segment.rewrites for segment in added):
+        return "change"
+    if any(isinstance(action, act.Append) for action in actions):
+        return "upsert" if is_keyed else "append"
+    return next(name for kind, name in _UPKEEP if any(isinstance(action, kind) for action in actions))
+
+
+def _may_delete(actions: Sequence[act.Action], num_rows: int, *, is_keyed: bool) -> bool:
+    """Tell whether rows may be gone that the record does not count: by changes of rows, or with all rows."""
+    if any(isinstance(action, act.Truncate) for action in actions):
+        return True
+    if any(isinstance(action, act.LakePair) and action.dropped_rows for action in actions):
+        return True
+    if any(isinstance(action, act.Retier) and action.starts for action in actions):
+        return True
+    return is_keyed and num_rows > 0
+
+
+def _details(part: Attempt) -> str | None:
+    """Return the particulars of an attempt as JSON, or None."""
+    found: dict[str, Any] = {}
+    for action in part.actions:
+        match action:
+            case act.Create(name=name) | act.Rename(name) | act.Undrop(name):
+                found["name"] = name
+            case act.SetProperties(changed, removed):
+                found |= {"set": dict(changed), "unset": list(removed)}
+            case act.SetSchema(schema_id):
+                found["schema_id"] = schema_id
+            case act.LakePair(snapshot_id):
+                found["lake_snapshot_id"] = snapshot_id
+            case act.Retier(lake_location):
+                found["lake_location"] = lake_location
+            case act.MoveConsumer(consumer_id):
+                found["consumer_id"] = consumer_id
+            case _:
+                pass
+    if part.transaction is not None:
+        found["txn_version"] = part.transaction.version
+    return json.dumps(found, ensure_ascii=False) if found else None
