@@ -8,7 +8,7 @@ never passes them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.model.values import LakeSnapshot, same_offsets
 from streamhouse_spark.log.commits.actions import KvSnapshot, LakePair
+from streamhouse_spark.log.commits.deletions import Deletion
 from streamhouse_spark.log.commits.state import BucketLog, TableState
 from streamhouse_spark.log.lifecycle.retention import effective_times_ms
 from streamhouse_spark.log.segments.scan import hot_range
@@ -103,7 +104,24 @@ def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:
             )
         if ends[bucket] > start:
             hot[bucket] = OffsetRange(start, ends[bucket])
-    return Pin(state, pair, hot)
+    return Pin(replace(state, deletions=_deleted_by(state, timestamp_ms)), pair, hot)
+
+
+def _deleted_by(state: TableState, timestamp_ms: int) -> tuple[Deletion, ...]:
+    """Return the deletions of ``timestamp_ms`` or before. A later record with a smaller time corrects a clock that ran
+    ahead.
+    """
+    latest_ms, kept = state.time_ms, []
+    for deletion in reversed(state.deletions):
+        latest_ms = min(latest_ms, deletion.time_ms)
+        if latest_ms <= timestamp_ms:
+            kept.append(deletion)
+        elif deletion.first_ms <= timestamp_ms and deletion.first_commit < deletion.commit:
+            raise OffsetsTrimmedError(
+                f"{state.name} as of {timestamp_ms} ms: rows deleted from {deletion.first_ms} to {deletion.time_ms} ms "
+                "are no longer told apart; choose a later time"
+            )
+    return tuple(reversed(kept))
 
 
 def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
 from streamhouse_spark.log.buckets.filtered import filtered_buckets
@@ -103,10 +104,21 @@ def plan_pin(table: TableHandle, pin: Pin, wanted: Wanted) -> Sources:
         pin = replace(pin, hot=hot, bases={bucket: base for bucket, base in pin.bases.items() if bucket in allowed})
     if pin.state.primary_key:
         return _plan_keyed(table, pin, wanted)
+    _require_none_deleted_in_lake(pin)
     lake = scan_pinned(table, pin, wanted) if pin.lake is not None else None
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
     pieces = pruned(pin.state, map(LogPiece, splits), wanted.pruning)
     return Sources(pin.state, wanted.schema(pin.state), lake, tuple(pieces))
+
+
+def _require_none_deleted_in_lake(pin: Pin) -> None:
+    """Raise `LakeMismatchError` where the lake snapshot holds deleted rows."""
+    held = pin.lake.offsets if pin.lake is not None else {}
+    for bucket, runs in pin.state.deleted.items():
+        if runs.within(OffsetRange(0, held.get(bucket, 0))):
+            raise LakeMismatchError(
+                f"{pin.state.name}: its lake holds rows of bucket {bucket} that were deleted before it had a lake"
+            )
 
 
 def pruned(state: TableState, pieces: Iterable[Piece], pruning: Pruning) -> Iterator[Piece]:

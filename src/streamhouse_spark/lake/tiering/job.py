@@ -279,6 +279,11 @@ class TieringJob:
             raise InvalidOptionError(
                 f"table {state.name}: table.datalake.enabled is false, so nothing is tiered; set it to true"
             )
+        if state.deletions:
+            raise InvalidOptionError(
+                f"table {state.name}: rows were deleted before it had a lake, and these cannot be tiered yet; copy its "
+                "rows into a new table, or truncate it"
+            )
         return state
 
 

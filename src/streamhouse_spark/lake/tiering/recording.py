@@ -30,8 +30,8 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
         return
 
     def pair(state: TableState, time_ms: int) -> list[LakePair]:
-        if state.lake_location != lake.location:
-            return []  # built anew elsewhere: this is a snapshot of the lake that the table had
+        if state.lake_location != lake.location or state.deletions:
+            return []  # built anew elsewhere: this is a snapshot of the lake that the table had; or it has deleted rows
         found: LakeSnapshot | None = snapshot
         known = state.recorded_lake
         if known is not None and same_offsets(snapshot.offsets, known.offsets):

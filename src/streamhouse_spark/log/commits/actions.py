@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits.anchors import HistoryMark
+from streamhouse_spark.log.commits.deletions import rows_from_json, rows_to_json
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -49,6 +51,15 @@ class Replace:
     start: int
     end: int
     segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRows:
+    """Rows at these offsets of buckets are no longer the table's: each was until now. They keep their places in the
+    log.
+    """
+
+    rows: Mapping[int, OffsetRuns]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +207,7 @@ Action = (
     Create
     | Append
     | Replace
+    | DeleteRows
     | Trim
     | Truncate
     | LakePair
@@ -286,6 +298,8 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
                 "range": [start, end],
                 "segments": [segment_to_json(s, payload) for s in segments],
             }
+        case DeleteRows(rows):
+            return {"type": "delete-rows", "rows": rows_to_json(rows)}
         case Trim(starts):
             return {"type": "trim", "starts": _to_json_map(starts)}
         case Truncate(offsets):
@@ -333,6 +347,8 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
         case "replace" | "replace-parts":
             start, end = data["range"]
             return Replace(data["bucket"], start, end, tuple(segment_from_json(s, payload) for s in data["segments"]))
+        case "delete-rows":
+            return DeleteRows(rows_from_json(data["rows"]))
         case "trim":
             return Trim(_from_json_map(data["starts"]))
         case "truncate":
@@ -387,8 +403,8 @@ def _create_from_json(data: Mapping[str, Any]) -> Create:
 
 
 def moves_rows(actions: Iterable[Action]) -> bool:
-    """Tell whether a record with these actions adds rows to the table, or empties it."""
-    return any(isinstance(a, Truncate) or (isinstance(a, Append) and a.segments) for a in actions)
+    """Tell whether a record with these actions adds rows to the table, deletes some, or empties it."""
+    return any(isinstance(a, Truncate | DeleteRows) or (isinstance(a, Append) and a.segments) for a in actions)
 
 
 def lake_to_json(pair: LakePair) -> dict[str, Any]:
