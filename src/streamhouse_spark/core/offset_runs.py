@@ -123,6 +123,22 @@ class OffsetRuns:
         starts = np.maximum(self.starts[own], other.starts[others])
         return OffsetRuns(starts, np.minimum(ends[own], other_ends[others]) - starts)
 
+    def without(self, other: OffsetRuns) -> OffsetRuns:
+        """Return the offsets that the other does not have."""
+        shared = self.common(other)
+        starts = np.sort(np.concatenate([self.starts, shared.starts + shared.lengths]))
+        ends = np.sort(np.concatenate([self.starts + self.lengths, shared.starts]))
+        kept = ends > starts
+        return OffsetRuns(starts[kept], (ends - starts)[kept])
+
+    def rows_at(self, offsets: OffsetRuns) -> Int64Array:
+        """Return the row numbers of offsets, all of which the runs have."""
+        wanted = offsets.offsets()
+        run = np.searchsorted(self.starts, wanted, side="right") - 1
+        first_rows = np.cumsum(self.lengths) - self.lengths
+        numbers: Int64Array = first_rows[run] + wanted - self.starts[run]
+        return numbers
+
     def rows_below(self, offset: int) -> int:
         """Return how many rows have smaller offsets."""
         return int(np.clip(offset - self.starts, 0, self.lengths).sum())
@@ -134,6 +150,8 @@ class OffsetRuns:
             header["start"] = int(self.starts[0])
         elif len(self.starts):
             gaps = self.starts[1:] - (self.starts[:-1] + self.lengths[:-1])
+            if int(gaps.min()) < 1:
+                raise ValueError("offset runs touch or are out of order")
             header["start"] = int(self.starts[0])
             header["runs"] = len(self.starts)
             header["lengths"] = _packed(self.lengths)

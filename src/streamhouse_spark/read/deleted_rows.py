@@ -26,6 +26,11 @@ def require_undeleted(state: TableState, positions: Mapping[int, int], commit: i
     for deletion in state.deletions:
         if deletion.commit <= commit:
             continue
+        if deletion.is_in_lake:
+            raise OffsetsTrimmedError(
+                f"commit {deletion.commit} deleted rows of {state.name} that were tiered and trimmed since, and {who} "
+                f"may have read them: what was made of them is out of date; {advice}"
+            )
         for bucket, runs in deletion.rows.items():
             read = runs.within(OffsetRange(0, positions.get(bucket, 0)))
             if read:

@@ -78,13 +78,17 @@ def deleting(state: TableState, rows: Mapping[int, OffsetRuns], read: ReadBase) 
     require_there(state)
     read.require_there(state)
     require_deletable(state)
+    told = read.history.number if read.history is not None else 0
+    newer = any(deletion.is_in_lake and deletion.commit > told for deletion in state.deletions)
     kept = {}
     for bucket, runs in rows.items():
-        log = state.buckets[bucket]
+        start = state.first_offset(bucket) if state.recorded_lake is not None else state.buckets[bucket].start
         gone = state.deleted[bucket].common(runs) if bucket in state.deleted else None
         if gone:
             raise changed(state, f"the row at offset {gone.range.start} of bucket {bucket} was deleted by another")
-        if held := runs.within(OffsetRange(log.start, log.end)):
+        if newer and runs.within(OffsetRange(0, state.buckets[bucket].start)):
+            raise changed(state, f"rows of bucket {bucket} were deleted by others, and their places are forgotten")
+        if held := runs.within(OffsetRange(start, state.buckets[bucket].end)):
             kept[bucket] = held
     return (DeleteRows(kept),) if kept else ()
 
@@ -96,10 +100,11 @@ def require_deletable(state: TableState) -> None:
             f"table {state.name} has the primary key {', '.join(state.primary_key)}: its rows are deleted by "
             "delete(keys), and in SQL by DELETE FROM"
         )
-    if state.has_lake:
+    if state.parsed.datalake_format != "iceberg":
         raise InvalidOptionError(
-            f"table {state.name} has a lake, and rows of a table with a lake and without a primary key cannot be "
-            "deleted one by one yet; drop_partition removes whole partitions, truncate all rows"
+            f"table {state.name} is for a lake in the format {state.parsed.datalake_format}, and rows of such a table "
+            "without a primary key cannot be deleted one by one yet; drop_partition removes whole partitions, truncate "
+            "all rows"
         )
 
 
@@ -109,6 +114,11 @@ def _matching(table: TableHandle, pin: Pin, projection: Projection) -> dict[int,
     found: dict[int, list[npt.NDArray[np.int64]]] = {}
     for batch in read_batches(table, plan, (BUCKET, LOG_OFFSET), filter=projection.filter):
         if batch.num_rows:
+            if batch.column(LOG_OFFSET.name).null_count:
+                raise InvalidOptionError(
+                    f"table {table.name}: some of these rows have no offsets, because they were in the lake before it "
+                    "was the table's, or another engine wrote their files; delete them in the lake with that engine"
+                )
             offsets = batch.column(LOG_OFFSET.name).to_numpy()
             found.setdefault(batch.column(BUCKET.name)[0].as_py(), []).append(offsets)
-    return {bucket: OffsetRuns.of(np.concatenate(parts)) for bucket, parts in found.items()}
+    return {bucket: OffsetRuns.of(np.sort(np.concatenate(parts))) for bucket, parts in found.items()}

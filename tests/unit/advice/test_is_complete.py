@@ -169,7 +169,7 @@ RESTORED = {"restore the warehouse", "restore the record", "restore it"}
 """Bytes that are put back, as in the cases of damage."""
 
 NO_ADVICE = {
-    "that were deleted before it had a lake",
+    "takes no deletions of single rows",
     "report this",
     "run streamhouse verify",
     "restore it from an older metadata file",

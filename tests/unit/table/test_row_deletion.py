@@ -184,12 +184,6 @@ class TestRefusals:
         with pytest.raises(InvalidOptionError, match=r"delete\(where=...\)"):
             table.delete([1])
 
-    def test_a_table_with_a_lake(self, wh):
-        table = wh.create_table("d.lake", "id BIGINT")
-        table.append([{"id": 1}])
-        with pytest.raises(InvalidOptionError, match=r"has a lake.*drop_partition"):
-            table.delete(where=[("id", "=", 1)])
-
     def test_the_changelog(self, table):
         table.append(rows(*range(4)))
         table.delete(where=[("id", "=", 1)])

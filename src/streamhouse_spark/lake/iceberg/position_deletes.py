@@ -41,6 +41,7 @@ def write_deletes(
     positions: npt.NDArray[np.int64],
     *,
     num_duplicates: int = 0,
+    num_dropped: int = 0,
 ) -> LakeFile:
     """Write one file that names these positions of the data file, ascending and at least one, in place of the file's
     former ones.
@@ -66,7 +67,7 @@ def write_deletes(
         spec_id=file.spec_id,
         partition=file.partition,
         columns=_statistics(file.location, positions),
-        deletes=DeletedRows(file.location, file.own_deletes, num_duplicates),
+        deletes=DeletedRows(file.location, file.own_deletes, num_duplicates, num_dropped),
     )
 
 

@@ -30,15 +30,16 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
         return
 
     def pair(state: TableState, time_ms: int) -> list[LakePair]:
-        if state.lake_location != lake.location or state.deletions:
-            return []  # built anew elsewhere: this is a snapshot of the lake that the table had; or it has deleted rows
+        if state.lake_location != lake.location:
+            return []  # built anew elsewhere: this is a snapshot of the lake that the table had
         found: LakeSnapshot | None = snapshot
         known = state.recorded_lake
         if known is not None and same_offsets(snapshot.offsets, known.offsets):
             found = lake.newest()
         if found is None or is_ahead(found, state) or (known is not None and not is_news(found, known)):
             return []
-        return [LakePair(found.id, dict(found.offsets), time_ms, dict(found.starts), found.dropped_rows)]
+        told = found.told if state.deletions else 0
+        return [LakePair(found.id, dict(found.offsets), time_ms, dict(found.starts), found.dropped_rows, told)]
 
     log.commit(pair)
 

@@ -86,7 +86,7 @@ class LakePair:
     """Lake snapshot ``snapshot_id`` holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
 
     ``starts`` are the offsets of the truncation that the lake knew of; empty without one. ``dropped_rows`` of these
-    rows are absent, because their partitions were dropped.
+    rows are absent, because they were deleted, or their partitions dropped.
     """
 
     snapshot_id: int
@@ -94,6 +94,8 @@ class LakePair:
     time_ms: int = 0
     starts: Mapping[int, int] = field(default_factory=dict)
     dropped_rows: int = 0
+    told: int = 0
+    """The newest record that can have deleted rows which are absent here; 0 where no record ever did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,13 +415,15 @@ def lake_to_json(pair: LakePair) -> dict[str, Any]:
         out["starts"] = _to_json_map(pair.starts)
     if pair.dropped_rows:
         out["dropped_rows"] = pair.dropped_rows
+    if pair.told:
+        out["told"] = pair.told
     return out
 
 
 def lake_from_json(data: Mapping[str, Any]) -> LakePair:
     starts = _from_json_map(data.get("starts", {}))
-    dropped_rows = data.get("dropped_rows", 0)
-    return LakePair(data["snapshot_id"], _from_json_map(data["offsets"]), data["time_ms"], starts, dropped_rows)
+    held = data.get("dropped_rows", 0), data.get("told", 0)
+    return LakePair(data["snapshot_id"], _from_json_map(data["offsets"]), data["time_ms"], starts, *held)
 
 
 def snapshot_to_json(snapshot: KvSnapshot, payload: Payload) -> dict[str, Any]:

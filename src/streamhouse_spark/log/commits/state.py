@@ -15,10 +15,11 @@ from streamhouse_spark.core.paths import commit_key, manifest_key, segment_key
 from streamhouse_spark.core.text_values import parse_names
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log.commits import actions as act
+from streamhouse_spark.log.commits import deletions as masks
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Action, KvSnapshot, LakePair
 from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, HistoryMark
-from streamhouse_spark.log.commits.deletions import Deletion, followed_by, from_offsets, joined
+from streamhouse_spark.log.commits.deletions import Deletion
 from streamhouse_spark.log.commits.record import Attempt, Record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.transactions import Past, TransactionEntry
@@ -147,7 +148,7 @@ class TableState:
     @cached_property
     def deleted(self) -> Mapping[int, OffsetRuns]:
         """Bucket → offsets of the rows that readers leave out, though they are stored."""
-        return joined(self.deletions)
+        return masks.joined(self.deletions)
 
     def written_schema(self, schema_id: int) -> TableSchema:
         """Return the columns of segments that were written with a schema: its own, behind `CHANGE_COLUMN` with a
@@ -167,13 +168,13 @@ class TableState:
 
     @property
     def num_rows(self) -> int:
-        """Rows appended since the table was created or last truncated, without deleted ones and those of dropped
-        partitions.
+        """Rows appended since the table was created or last truncated that were not deleted, alone or by partitions.
 
         Rows of a lake that was adopted are not known here: neither they nor rows dropped since are counted.
         """
         appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
-        appended -= sum(runs.num_rows for runs in self.deleted.values())
+        told, offsets = (self.lake.told, self.lake.offsets) if self.lake is not None else (0, {})
+        appended -= sum(runs.num_rows for runs in masks.pending(self.deletions, told, offsets).values())
         if self.lake is None or ADOPTED in self.properties:
             return appended
         return max(0, appended - self.lake.dropped_rows)  # other engines' rows may be among them
@@ -296,7 +297,8 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.Truncate(offsets):
             return _truncated(state, offsets, record)
         case act.LakePair():
-            return with_lake(replace(state, lake_history=(*state.lake_history, action)[-LAKE_HISTORY_MAX:]))
+            history = (*state.lake_history, action)[-LAKE_HISTORY_MAX:]
+            return _without_told(with_lake(replace(state, lake_history=history)))
         case act.Retier():
             return _retiered(state, action, record)
         case act.SetProperties(changed, removed):
@@ -376,23 +378,25 @@ def _trimmed(state: TableState, starts: Mapping[int, int], record: Record) -> Ta
         gone.extend(s for s in log.segments if s.end_offset <= start)
         buckets[bucket] = BucketLog(max(log.start, start), log.end, kept)
     condemned = _with_marked(state, _object_keys(state, tuple(gone)), record, orphan=False)
-    deletions = state.deletions if state.recorded_lake is not None else from_offsets(state.deletions, starts)
-    return replace(state, buckets=buckets, condemned=condemned, deletions=deletions)
+    deletions = state.deletions if state.recorded_lake is not None else masks.from_offsets(state.deletions, starts)
+    return _without_told(replace(state, buckets=buckets, condemned=condemned, deletions=deletions))
+
+
+def _without_told(state: TableState) -> TableState:
+    """Forget the offsets of deleted rows that neither the log nor the recorded lake snapshot has."""
+    if (lake := state.lake) is None or not state.deletions:
+        return state
+    held = {bucket: min(log.start, lake.offsets.get(bucket, 0)) for bucket, log in state.buckets.items()}
+    return replace(state, deletions=masks.without_those_of_the_lake(state.deletions, lake.told, held))
 
 
 def _with_deleted(state: TableState, rows: Mapping[int, OffsetRuns], record: Record) -> tuple[Deletion, ...]:
-    for bucket, runs in rows.items():
-        held = OffsetRange(state.first_offset(bucket), state.buckets[bucket].end) if bucket in state.buckets else None
-        before = state.deleted.get(bucket)
-        is_live = held is not None and runs and runs.within(held) == runs
-        if not is_live or (before is not None and before.common(runs)):
-            raise CorruptDataError(
-                f"record {record.number} of {state.name} deletes rows of bucket {bucket} that are not the table's"
-            )
-    if not rows:
-        return state.deletions
-    deletion = Deletion(record.number, record.time_ms, dict(rows), record.number, record.time_ms)
-    return followed_by(state.deletions, deletion)
+    held = {bucket: OffsetRange(state.first_offset(bucket), log.end) for bucket, log in state.buckets.items()}
+    if (bucket := masks.not_live(rows, held, state.deleted)) is not None:
+        raise CorruptDataError(
+            f"record {record.number} of {state.name} deletes rows of bucket {bucket} that are not the table's"
+        )
+    return masks.followed_by(state.deletions, rows, record.number, record.time_ms)
 
 
 def _with_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> TableState:
@@ -443,7 +447,7 @@ def _retiered(state: TableState, action: act.Retier, record: Record) -> TableSta
     moved = replace(state, lake_location=action.lake_location, lake_history=(), former_lakes=former)
     if action.starts:
         begins = {bucket: action.starts.get(bucket, state.first_offset(bucket)) for bucket in state.buckets}
-        deletions = from_offsets(state.deletions, begins)
+        deletions = masks.from_offsets(state.deletions, begins)
         moved = replace(moved, truncation=Truncation(record.number, record.time_ms, begins), deletions=deletions)
     return with_lake(moved)
 

@@ -96,6 +96,11 @@ def plan_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit
     return LogSplit(state.table_uuid, bucket, offsets, segments, schemas, deleted or None)
 
 
+def whole_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit:
+    """Make one split of ``offsets`` of a bucket, with deleted rows too. Raises as `plan_range`."""
+    return replace(plan_range(state, bucket, offsets), deleted=None)
+
+
 def snapshot_split(state: TableState, snapshot: KvSnapshot) -> LogSplit:
     """Return a split with the rows of a snapshot by key; their offsets are their numbers."""
     schemas = {s.schema_id: state.schemas[s.schema_id] for s in snapshot.segments}
