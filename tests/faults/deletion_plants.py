@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from faults.plants import patched, plant
@@ -13,7 +14,10 @@ from faults.scenarios import Run
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.lake.iceberg import round as iceberg_round
+from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.log.commits import checkpoint, state_json
+from streamhouse_spark.log.commits import deletions as masks
 from streamhouse_spark.log.commits import state as state_module
 from streamhouse_spark.log.commits.actions import DeleteRows
 from streamhouse_spark.log.commits.checkpoint import as_stored
@@ -21,6 +25,7 @@ from streamhouse_spark.log.commits.deletions import Deletion
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.reader import LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range
+from streamhouse_spark.read import planner
 from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.table import Table
 
@@ -76,6 +81,46 @@ def checkpoints_forget_deleted_rows() -> Iterator[None]:
         yield
 
 
+@plant
+def the_lakes_deleted_rows_are_read() -> Iterator[None]:
+    with patched((planner, "_without_masked", lambda _, lake: (lake, ()))):
+        yield
+
+
+@plant
+def rounds_leave_deleted_rows_in_the_lake() -> Iterator[None]:
+    with patched((tiering, "rows_to_delete", lambda *_: {})):
+        yield
+
+
+@plant
+def deleted_rows_are_forgotten_with_any_snapshot() -> Iterator[None]:
+    right = masks.pending
+
+    def pending(deletions: Any, _told: int, offsets: Mapping[int, int]) -> Mapping[int, OffsetRuns]:
+        return right(deletions, 1 << 60, offsets)
+
+    with patched((planner, "pending", pending)):
+        yield
+
+
+@plant
+def deleted_rows_are_counted_by_each_round() -> Iterator[None]:
+    with patched((iceberg_round, "deleted_positions", lambda *_: np.zeros(0, np.int64))):
+        yield
+
+
+@plant
+def deleted_rows_are_forgotten_before_the_log_is_trimmed() -> Iterator[None]:
+    right = masks.without_those_of_the_lake
+
+    def forgotten(deletions: Any, told: int, held: Mapping[int, int]) -> Any:
+        return right(deletions, told, dict.fromkeys(held, 1 << 60))
+
+    with patched((masks, "without_those_of_the_lake", forgotten)):
+        yield
+
+
 def new_table() -> Table:
     table = Run().warehouse.create_table("sales.log", "id BIGINT", buckets=2, properties=HOT)
     for first in (0, 4, 8):
@@ -111,10 +156,55 @@ def a_checkpoint_of_deleted_rows() -> None:
     assert as_stored(table.state).deleted == table.state.deleted
 
 
+def tier(table: Table) -> None:
+    job = tiering.TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(tiering.run_tasks_locally(table.storage, table.settings, table.world))
+
+
+def ids(found: Any) -> list[int]:
+    return sorted(found["id"].to_pylist())
+
+
+def a_life_with_a_lake() -> None:
+    table = Run().warehouse.create_table("sales.tiered", "id BIGINT")
+    table.append([{"id": number} for number in range(6)])
+    tier(table)
+    table.delete(where=[("id", "=", 2)])
+    assert ids(table.to_arrow()) == [0, 1, 3, 4, 5]
+    tier(table)
+    table.delete(where=[("id", "=", 4)])
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 5]
+    assert table.refresh().num_rows == 4
+    found = [number for batch in table.tail("earliest", until_ms=0, poll_ms=0) for number in batch["id"].to_pylist()]
+    assert found == [0, 1, 3, 5]
+
+
+def a_round_that_is_not_recorded() -> None:
+    table = Run().warehouse.create_table("sales.unrecorded", "id BIGINT")
+    table.append([{"id": number} for number in range(6)])
+    tier(table)
+    table.delete(where=[("id", "=", 2)])
+    with patched((tiering.TieringJob, "_record", lambda *_: None)):
+        job = tiering.TieringJob(table.log, table.open_lake(), world=table.world)
+        state = job._refreshed()
+        run = tiering.run_tasks_locally(table.storage, table.settings, table.world)
+        for _ in range(2):
+            with patched((tiering, "rows_to_delete", lambda state, _lake, _new: state.deleted)):
+                job._round(state, state.ends, run, [])
+    tier(table)
+    assert table.refresh().num_rows == 5
+
+
 FINDERS: dict[str, Callable[[], Any]] = {
     "deleted_rows_are_read": some_rows_are_deleted,
     "deleted_rows_are_counted": rows_are_counted,
     "rows_of_the_next_bucket_are_deleted": some_rows_are_deleted,
     "deletions_of_rows_that_others_deleted_pass": two_delete_a_row,
     "checkpoints_forget_deleted_rows": a_checkpoint_of_deleted_rows,
+    "the_lakes_deleted_rows_are_read": a_life_with_a_lake,
+    "rounds_leave_deleted_rows_in_the_lake": a_life_with_a_lake,
+    "deleted_rows_are_forgotten_with_any_snapshot": a_life_with_a_lake,
+    "deleted_rows_are_counted_by_each_round": a_round_that_is_not_recorded,
+    "deleted_rows_are_forgotten_before_the_log_is_trimmed": a_life_with_a_lake,
 }

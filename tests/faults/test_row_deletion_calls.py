@@ -1,12 +1,17 @@
-"""A fault at every storage call of a deletion of rows: all of them are gone, or none, and no other."""
+"""A fault at every storage call of a deletion of rows, and of the round that tiers it: all of them are gone, or none,
+and no other.
+"""
 
 from __future__ import annotations
 
 import pytest
+from pyiceberg.manifest import clear_manifest_cache
 
-from faults.faulty_storage import Fault, sweep
+from faults.faulty_storage import WRITES, Fault, sweep
+from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits import record
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -15,6 +20,7 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.sampled(3)
 HOT = {"table.datalake.enabled": "false"}
+FEW = (Fault.CRASH_AFTER, Fault.LOST_ACK)
 BEFORE, AFTER = list(range(30)), [n for n in range(30) if n % 3]
 
 
@@ -52,3 +58,37 @@ def test_it_holds(in_manifest, monkeypatch, share):
         delete(attempt.store, 7)
         assert ids(opened(attempt.store, 8)) == [*AFTER, 30], f"{attempt}: it did not happen once"
         assert opened(attempt.store, 9).state.num_rows == len(AFTER) + 1
+
+
+def tier(table: Table) -> None:
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(run_tasks_locally(table.storage, table.settings, table.world))
+
+
+@pytest.mark.parametrize("has_new_rows", [False, True])
+def test_a_round(has_new_rows, share):
+    def with_lake() -> Storage:
+        clear_manifest_cache()
+        storage = MemoryStorage(sim_world())
+        warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
+        table = warehouse.create_table("t", "id INT, third INT")
+        table.append([{"id": n, "third": n % 3} for n in range(18)])
+        tier(table)
+        if has_new_rows:
+            table.append([{"id": n, "third": n % 3} for n in range(18, 30)])
+        delete(storage, 2)
+        return storage
+
+    after = [n for n in AFTER if has_new_rows or n < 18]
+    whole = WRITES - {"create.write", "create.open"}
+    with one_thing_at_a_time():
+        for attempt in sweep(
+            with_lake, lambda storage: tier(opened(storage, 3)), share=share, methods=whole, faults=FEW
+        ):
+            clear_manifest_cache()
+            assert ids(opened(attempt.store, 4)) == after, attempt
+            tier(opened(attempt.store, 5))
+            table = opened(attempt.store, 6)
+            assert ids(table) == after, f"{attempt}: after another round"
+            assert sorted(table.lake.to_arrow()["id"].to_pylist()) == after, attempt
+            assert table.state.num_rows == len(after), attempt
