@@ -10,12 +10,16 @@ from pyiceberg.catalog import Catalog
 from faults.sim import SimClock
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
+from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits import deletions
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.read.ranges import plan_ranges
+from streamhouse_spark.service.tiering_service import oldest_waiting_ms
+from streamhouse_spark.table.row_deletion import commit_deletion
 from streamhouse_spark.table.table import Table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -232,3 +236,39 @@ def test_random_lives(wh, other_process, seed, monkeypatch):
         assert ids(table.to_arrow()) == expected
         assert as_stored(state) == as_stored(as_stored(state))
         assert state.num_rows == len(expected)
+
+
+def test_a_dropped_partition_counts_them_once(table):
+    table.append(rows(*range(12)))
+    tier(table)
+    table.delete(where=[("id", "in", [0, 3, 4])])
+    report = table.drop_partition({"day": 0})
+    assert report.rows == 2
+    assert ids(table.to_arrow()) == stock(table) == [1, 2, 5, 7, 8, 10, 11]
+    assert table.refresh().num_rows == 7
+    require_verified(table)
+
+
+def test_a_row_that_went_with_its_partition_meanwhile(table, other_process):
+    table.append(rows(*range(6)))
+    tier(table)
+    read = ReadBase.of(table.refresh())
+    ((bucket, log),) = [(b, log) for b, log in table.state.buckets.items() if log.end]
+    other_process().table("d.t").drop_partition({"day": 0})
+    commit_deletion(table, {bucket: OffsetRuns.dense(0, 1)}, read)
+    assert ids(table.to_arrow()) == [1, 2, 4, 5]
+    assert oldest_waiting_ms(table.refresh()) is not None
+    assert tier(table).snapshots == ()
+    assert oldest_waiting_ms(table.refresh()) is None, "the service would begin rounds for ever"
+    assert ids(table.to_arrow()) == [1, 2, 4, 5]
+    assert log.end == 6
+
+
+def test_deletions_alone_are_due(table):
+    table.append(rows(*range(6)))
+    tier(table)
+    assert oldest_waiting_ms(table.refresh()) is None
+    table.delete(where=[("id", "=", 1)])
+    assert oldest_waiting_ms(table.refresh()) is not None
+    tier(table)
+    assert oldest_waiting_ms(table.refresh()) is None

@@ -51,7 +51,7 @@ from streamhouse_spark.lake.tiering.plan import (
     rows_to_delete,
     task_bytes,
 )
-from streamhouse_spark.lake.tiering.recording import is_ahead, record_snapshot
+from streamhouse_spark.lake.tiering.recording import is_ahead, record_snapshot, record_told
 from streamhouse_spark.log.commits.actions import LakePair
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
@@ -190,6 +190,8 @@ class TieringJob:
         files = [file for written in run_tasks(tasks) for file in written]
         if deleted:
             files += self._lake.delete_rows(context, deleted, files, with_older=state.begins_at(starts))
+        if deleted and not files and newest is not None:  # the rows went with a partition, or by another engine
+            record_told(self._log, newest, max(deletion.commit for deletion in state.deletions))
         self._require_lake_of(state)
         snapshot = self._lake.commit(
             files, expected=offsets, new=new, context=context, expected_starts=starts, starts=state.first_offsets
