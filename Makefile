@@ -148,6 +148,33 @@ cluster: java $(VENV)/dev.stamp ## two workers that share nothing but a store; k
 catalogs: java $(VENV)/catalogs.stamp ## lakes in PostgreSQL (of the system) and in Iceberg's own REST server (by Maven)
 	$(BIN)/python -m pytest tests/interop -m catalogs --timeout 900 $(ARGS)
 
+.PHONY: bench-latency
+bench-latency: java $(VENV)/bench.stamp $(SERVERS)/bin/minio ## work on a store that is 25 ms away, beside delta-rs (fetches MinIO: needs Go)
+	$(BIN)/python -m benchmarks latency $(ARGS)
+
+# Servers of the protocols that stores speak. MinIO has no release as a Go module: this is its last commit.
+SERVERS := artifacts/servers
+MINIO := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
+FAKE_GCS := github.com/fsouza/fake-gcs-server@v1.55.1
+VERSITYGW := github.com/versity/versitygw/cmd/versitygw@v1.7.0
+AZURITE := azurite@3.36.0
+
+.PHONY: matrix-stores
+matrix-stores: java $(VENV)/stores.stamp $(SERVERS)/stamp ## MinIO, fake-gcs-server, Azurite: stores, tables, kills, lost answers (fetched: needs Go and npm)
+	$(BIN)/python -m pytest tests/stores tests/spark/test_on_stores.py -m stores $(ARGS)
+	for store in minio fake-gcs-server azurite; do \
+	  STREAMHOUSE_TEST_CONTRACT=$$store $(BIN)/python -m pytest tests/contract -m stores $(ARGS) || exit 1; \
+	done
+
+$(SERVERS)/bin/minio:
+	GOBIN=$(CURDIR)/$(SERVERS)/bin go install $(MINIO)
+
+$(SERVERS)/stamp: $(SERVERS)/bin/minio
+	@mkdir -p $(SERVERS)/azurite
+	for server in $(FAKE_GCS) $(VERSITYGW); do GOBIN=$(CURDIR)/$(SERVERS)/bin go install $$server || exit 1; done
+	cd $(SERVERS)/azurite && npm install --no-fund --no-audit --loglevel=error $(AZURITE)
+	@touch $@
+
 # The newest Helm that this Go can build. Built once, below artifacts.
 HELM := artifacts/tools/helm
 CONTAINER ?= docker
@@ -192,8 +219,8 @@ $(VENV)/deploy.stamp: $(PROJECT) | $(BIN)/python
 	@$(call install,$(VENV),deploy)
 	@touch $@ $(VENV)/dev.stamp
 
-$(VENV)/bench.stamp: $(PROJECT) | $(BIN)/python
-	@$(call install,$(VENV),bench)
+$(VENV)/bench.stamp $(VENV)/stores.stamp: $(VENV)/%.stamp: $(PROJECT) | $(BIN)/python
+	@$(call install,$(VENV),$*)
 	@touch $@ $(VENV)/dev.stamp
 
 $(VENV_SPARK41)/dev.stamp $(VENV_SPARK42)/dev.stamp: %/dev.stamp: $(PROJECT) | %/bin/python

@@ -21,6 +21,7 @@ from benchmarks.keyed_reading import keyed_reading
 from benchmarks.keyed_spark import keyed_spark
 from benchmarks.keyed_tiering import keyed_tiering
 from benchmarks.lake import lake_read, tiering, tiering_buckets
+from benchmarks.latency import latency
 from benchmarks.lookups import lookups
 from benchmarks.measure import Bench, Figure
 from benchmarks.opening import opening
@@ -76,7 +77,9 @@ SERVERS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "server-start": server_start,
 }
 """Those that start Kafka and Fluss, which Maven fetches: `make bench-servers` names them."""
-ALL = BENCHMARKS | RUNTIMES | SERVERS
+STORES: dict[str, Callable[[Bench], Iterator[Figure]]] = {"latency": latency}
+"""Those that start MinIO, which Go fetches: `make bench-latency` names them."""
+ALL = BENCHMARKS | RUNTIMES | SERVERS | STORES
 ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
 
 
@@ -95,7 +98,7 @@ def main(names: tuple[str, ...], *, quick: bool, output: str, kept_as: str | Non
 
     NAMES are benchmarks; without any, all run but those that fetch the runtimes of Iceberg and Delta
     (iceberg-queries, iceberg-first-query, sinks), which need PySpark 4.1, and those that fetch and start Kafka and
-    Fluss (server-appends, server-bulk, server-keyed, server-start).
+    Fluss (server-appends, server-bulk, server-keyed, server-start) or MinIO (latency).
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, and files are removed
     base = scratch or ARTIFACTS

@@ -19,7 +19,7 @@ from patient_spark import fill_conf_folder
 from storage.s3_server import S3Server, running_s3_server
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.read.kept_tails import kept_tails
-from streamhouse_spark.storage import race
+from streamhouse_spark.storage.remote import race
 
 # Spark starts `python3` of the PATH on workers unless it is told otherwise; that one may lack the package.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -35,6 +35,7 @@ if "SPARK_CONF_DIR" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["SPARK_CONF_DIR"], ignore_errors=True)
     fill_conf_folder(Path(os.environ["SPARK_CONF_DIR"]))
 RACE_ROUNDS = race.ROUNDS
+RACE_HELD_ROUNDS = race.HELD_ROUNDS
 WITHOUT_PAIMON = bool(os.environ.get("STREAMHOUSE_TEST_WITHOUT_PAIMON"))
 OURS = "STREAMHOUSE_TEST_"
 NO_PAIMON = "needs the extra paimon, which is left out"
@@ -48,6 +49,7 @@ def one_race_a_warehouse() -> Iterator[None]:
     """Each new warehouse on a test's S3 server is raced for once: the server is the same all the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(race, "ROUNDS", 1)
+        patch.setattr(race, "HELD_ROUNDS", 0)
         yield
 
 
@@ -55,6 +57,7 @@ def one_race_a_warehouse() -> Iterator[None]:
 def all_races(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new warehouse is raced for as often as users' are."""
     monkeypatch.setattr(race, "ROUNDS", RACE_ROUNDS)
+    monkeypatch.setattr(race, "HELD_ROUNDS", RACE_HELD_ROUNDS)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -31,6 +31,8 @@ IMPORTERS = {
     "pypaimon": ["lake/paimon/**/*"],
     "lmdb": ["kv/lmdb/environment.py"],
     "s3fs": ["storage/s3/*"],
+    "azure": ["storage/azure/*"],
+    "google": ["storage/gcs/*"],
     "fsspec": ["storage/s3/*"],
     "botocore": ["storage/s3/*"],
     "boto3": [],
@@ -77,6 +79,9 @@ HEAVY = [
     "pypaimon",
     "lmdb",
     "s3fs",
+    "azure",
+    "google",
+    "requests",
     "fsspec",
     "botocore",
     "aiobotocore",
@@ -283,7 +288,7 @@ def test_locks_are_made_where_forks_are_known(trees):
     found = {name: offences for name, tree in trees.items() if (offences := fork_offences(tree))}
     assert set(found.pop("core/forks.py")) >= {"threading.RLock", "register_at_fork"}
     # An upload is of one call, in one thread, and its pool ends with it.
-    assert found.pop("storage/s3/upload.py") == {"ThreadPoolExecutor"}
+    assert found.pop("storage/remote/upload.py") == {"ThreadPoolExecutor"}
     assert found == {}, "take locks, events, cached_property, files to lock from forks.py; pools belong to one call"
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +29,10 @@ class House:
     other_process: Callable[[], Warehouse]
     clock: SimClock | None = None
     """None where the store's own time passes."""
-    s3: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Those of the store, if it is not the disk."""
+    readers: Mapping[str, str] = field(default_factory=dict)
+    """The same for pyiceberg's own readers, where they need others."""
 
     def table(self, name: str, columns: str, *, properties: Mapping[str, str] | None = None, **options: Any) -> Table:
         chosen = {"table.datalake.format": self.lake_format, **(properties or {})}
@@ -57,21 +62,35 @@ class House:
 
     def _by_pyiceberg(self, table: Table) -> pa.Table:
         location = f"{self.wh.url}/{table.state.lake_location}"
-        return StaticTable.from_metadata(location, dict(self.s3)).scan().to_arrow()
+        return StaticTable.from_metadata(location, {**self.settings, **self.readers}).scan().to_arrow()
 
     def _by_pypaimon(self, table: Table) -> pa.Table:
         from pypaimon import CatalogFactory
 
+        if self.settings and not self.wh.url.startswith("s3://"):
+            with TemporaryDirectory() as folder:
+                return self._read_paimon(table, {"warehouse": self._copied_lake(table, folder)}, CatalogFactory)
         options = {"warehouse": f"{self.wh.url}/lake"}
-        if self.s3:
+        if self.settings:
             options |= {
-                "fs.s3.endpoint": self.s3["s3.endpoint"],
-                "fs.s3.accessKeyId": self.s3["s3.access-key-id"],
-                "fs.s3.accessKeySecret": self.s3["s3.secret-access-key"],
-                "fs.s3.region": self.s3["s3.region"],
+                "fs.s3.endpoint": self.settings["s3.endpoint"],
+                "fs.s3.accessKeyId": self.settings["s3.access-key-id"],
+                "fs.s3.accessKeySecret": self.settings["s3.secret-access-key"],
+                "fs.s3.region": self.settings["s3.region"],
             }
+        return self._read_paimon(table, options, CatalogFactory)
+
+    def _copied_lake(self, table: Table, folder: str) -> str:
+        """Copy the lake table to a folder of this disk: pypaimon has no client of its own for this store."""
+        for info in self.wh.storage.list(f"{table.state.lake_location}/"):
+            target = Path(folder, info.key)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(self.wh.storage.read(info.key))
+        return f"{folder}/lake"
+
+    def _read_paimon(self, table: Table, options: Mapping[str, str], factory: Any) -> pa.Table:
         *_, database, name = table.state.lake_location.split("/")
-        found = CatalogFactory.create(options).get_table(f"{database.removesuffix('.db')}.{name}")
+        found = factory.create(dict(options)).get_table(f"{database.removesuffix('.db')}.{name}")
         builder = found.new_read_builder()
         return builder.new_read().to_arrow(builder.new_scan().plan().splits())
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from kills.workers import NAME, SCHEMA, crew_of, read_journal, rows_of, run, tier
+from kills.workers import NAME, SCHEMA, crew_of, read_journal, rows_of, run, tier, warehouse_of
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_split
@@ -64,6 +65,25 @@ def kill_rounds(directory: Path, rounds: int, seed: int, *, settings: dict[str, 
     figures = Figures()
     kill_processes(directory, rounds, seed, PROCESSES, figures, until=lambda: worked(directory, "writer", "reader"))
     check(location, directory, figures)
+    return figures
+
+
+def kill_rounds_elsewhere(
+    directory: Path, url: str, settings: Mapping[str, str], *, writers: int, seconds: float, seed: int
+) -> Figures:
+    """The same for a time, with a warehouse on a store, whose journals are in the directory."""
+    location = str(directory / "warehouse")
+    Path(f"{location}.json").write_text(json.dumps([url, dict(settings)]))
+    warehouse_of(location).create_table(NAME, SCHEMA, buckets=2, properties=PROPERTIES)
+    figures, numbers = Figures(), range(1, writers + 1)
+    processes = [*(("writer", number) for number in numbers), ("tierer", 1), ("reader", 1)]
+    end = time.monotonic() + seconds
+
+    def until() -> bool:
+        return time.monotonic() > end and worked(directory, "writer", "reader")
+
+    kill_processes(directory, 1, seed, processes, figures, until=until)
+    check(location, directory, figures, writers=numbers)
     return figures
 
 
@@ -169,7 +189,7 @@ def check(location: str, directory: Path, figures: Figures, writers: Sequence[in
     """Compare the journals with the state that a process that starts now finds."""
     figures.acknowledged = figures.attempted = 0
     started = time.monotonic()
-    table = Warehouse(location).table(NAME)
+    table = warehouse_of(location).table(NAME)
     figures.slowest_start_s = max(figures.slowest_start_s, time.monotonic() - started)
     stored = Counter(table.to_arrow(columns=["id"]).column("id").to_pylist())
     hot = hot_rows(table)

@@ -40,6 +40,12 @@ def rows_of(writer: int, batch: int) -> pa.Table:
     return pa.table({"id": pa.array(range(first, first + count), pa.int64()), "text": [text] * count}, schema=SCHEMA)
 
 
+def warehouse_of(location: str) -> Warehouse:
+    """Open the warehouse of these processes. A file beside the location may name another one, with its settings."""
+    elsewhere = Path(f"{location}.json")
+    return Warehouse(*json.loads(elsewhere.read_text())) if elsewhere.exists() else Warehouse(location)
+
+
 class Journal:
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -61,7 +67,7 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
 
 def writer(location: str, journal_path: str, number: int) -> None:
     """Append batch after batch. Every second batch has a transaction, and is sent again after a restart."""
-    write_on(Warehouse(location).table(NAME), journal_path, number)
+    write_on(warehouse_of(location).table(NAME), journal_path, number)
 
 
 def crew(location: str, journal_path: str, number: int) -> None:
@@ -113,7 +119,7 @@ def is_transaction(batch: int) -> bool:
 def tierer(location: str, journal_path: str, number: int) -> None:
     """Tier, trim, merge and clean for ever."""
     journal = Journal(journal_path)
-    table = Warehouse(location).table(NAME)
+    table = warehouse_of(location).table(NAME)
     rounds = 0
     while True:
         report = tier(table)
@@ -132,7 +138,7 @@ def tier(table: Table) -> Any:
 def reader(location: str, journal_path: str, _number: int) -> None:
     """Read the union again and again: no row twice, none that was there before missing."""
     journal = Journal(journal_path)
-    table = Warehouse(location).table(NAME)
+    table = warehouse_of(location).table(NAME)
     before: set[int] = set()
     while True:
         ids = table.to_arrow(columns=["id"]).column("id").to_pylist()

@@ -65,6 +65,8 @@ class Request:
     method: str
     number: int
     path: str
+    asks_first: bool = False
+    """Whether the client waits for a word of the store before it sends the body."""
 
 
 Plan = Callable[[Request], Fault | None]
@@ -121,9 +123,9 @@ class S3Proxy:
     def faults_fired(self) -> int:
         return sum(fault is not None for _, fault in self.log)
 
-    def arrived(self, method: str, path: str) -> Fault | None:
+    def arrived(self, method: str, path: str, *, asks_first: bool) -> Fault | None:
         with self._lock:
-            request = Request(method, sum(r.method == method for r, _ in self._log), path)
+            request = Request(method, sum(r.method == method for r, _ in self._log), path, asks_first)
             fault = self._plan(request)
             self._log.append((request, fault))
             return fault
@@ -135,7 +137,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        fault = self.proxy.arrived(self.command, self.path)
+        fault = self.proxy.arrived(self.command, self.path, asks_first="Expect" in self.headers)
         if fault is Fault.DROP_BEFORE:
             self._drop()
         elif fault is Fault.GATEWAY_ABSENT:

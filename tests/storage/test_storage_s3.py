@@ -25,11 +25,12 @@ from streamhouse_spark.errors import (
     StorageError,
     StorageRefusedError,
 )
-from streamhouse_spark.storage.race import RACERS, ROUNDS
+from streamhouse_spark.storage.remote.byte_ranges import PIECE_BYTES_MAX
+from streamhouse_spark.storage.remote.patience import RETRY_MS_MAX
+from streamhouse_spark.storage.remote.race import HELD_ROUNDS, RACERS, ROUNDS
+from streamhouse_spark.storage.remote.upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
 from streamhouse_spark.storage.s3 import client as s3_client
-from streamhouse_spark.storage.s3.byte_ranges import PIECE_BYTES_MAX
-from streamhouse_spark.storage.s3.storage import RETRY_MS_MAX, S3Storage
-from streamhouse_spark.storage.s3.upload import PART_BYTES, PARTS_IN_FLIGHT_MAX
+from streamhouse_spark.storage.s3.storage import S3Storage
 
 pytestmark = pytest.mark.s3
 
@@ -96,6 +97,16 @@ class TestRequests:
         with store.create("segments/a") as sink:
             sink.write(b"rows")
         assert proxy.methods == ["PUT"]
+
+    def test_the_store_is_asked_before_large_bodies_alone(self, store, proxy):
+        """The question is a round trip of its own."""
+        store.put_if_absent("a", bytes(1 << 19))
+        store.put("b", b"1")
+        with store.create("c") as sink:
+            sink.write(b"rows")
+        with store.create("d") as sink:
+            sink.write(bytes((1 << 19) + 1))
+        assert [request.asks_first for request, _ in proxy.log] == [False, False, False, True]
 
     def test_near_ranges_share_a_request_and_far_ones_go_side_by_side(self, store, proxy):
         data = bytes(range(256)) * (4 << 10)
@@ -331,7 +342,7 @@ class TestCheckWritable:
         monkeypatch.setattr(s3_client.Client, "is_amazons", True)
         proxy.plan = lambda _: None
         store.check_writable()
-        assert (raced, proxy.methods) == (2 + ROUNDS * RACERS, ["GET", "PUT", "PUT", "GET", "DELETE"])
+        assert (raced, proxy.methods) == (2 + (HELD_ROUNDS + ROUNDS) * RACERS, ["GET", "PUT", "PUT", "GET", "DELETE"])
 
     def test_a_store_that_does_not_know_conditional_writes_is_refused(self, store, proxy):
         proxy.plan = always(Fault.NOT_IMPLEMENTED, "PUT")

@@ -54,7 +54,15 @@ _LAKE_READER: Final = "reader of lake files in Spark"
 _HADOOP_JAR: Final = re.compile(r"hadoop-client-api-(.+)\.jar")
 _IN_MESSAGE: Final = "the message says what to do"
 
-_EXTRAS: Final = {"pyspark": "spark", "pandas": "spark", "pyiceberg": "iceberg", "pypaimon": "paimon", "s3fs": "s3"}
+_EXTRAS: Final = {
+    "pyspark": "spark",
+    "pandas": "spark",
+    "pyiceberg": "iceberg",
+    "pypaimon": "paimon",
+    "s3fs": "s3",
+    "google-auth": "gcs",
+    "azure-storage-blob": "azure",
+}
 """Optional distribution → the extra that installs it."""
 
 Level = Literal["ok", "warn", "fail"]

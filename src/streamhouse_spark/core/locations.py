@@ -10,13 +10,16 @@ from pathlib import Path
 
 _FILE = re.compile(r"file:/+(?=[^/])", re.IGNORECASE)
 _S3 = re.compile(r"s3[an]?://", re.IGNORECASE)
+_AZURE = re.compile(r"abfs://", re.IGNORECASE)
 
 
 def plain_location(location: str) -> str:
-    """Return the location in one spelling: local files as a path, S3 as ``s3://``."""
+    """Return the location in one spelling: local files as a path, S3 as ``s3://``, Azure as
+    ``abfss://``.
+    """
     if location.startswith("/"):
         return location
-    return _S3.sub("s3://", _FILE.sub("/", location, count=1), count=1)
+    return _AZURE.sub("abfss://", _S3.sub("s3://", _FILE.sub("/", location, count=1), count=1), count=1)
 
 
 def plain_root(url: str) -> str:

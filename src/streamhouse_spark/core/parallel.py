@@ -17,9 +17,10 @@ R = TypeVar("R")
 def in_parallel(work: Callable[[T], R], items: Sequence[T], *, threads_max: int | None = None) -> Iterator[R]:
     """Return the results in the order of the items; the first error ends the work.
 
-    Work that keeps a core busy gives ``threads_max``. By default there are more threads than cores.
+    Work that keeps a core busy, or waits for others alone, gives ``threads_max``. By default there are more threads
+    than cores.
     """
-    threads = min(THREADS_MAX, len(items), threads_max or 2 * (os.cpu_count() or 1))
+    threads = min(len(items), threads_max or min(THREADS_MAX, 2 * (os.cpu_count() or 1)))
     if threads < 2:
         yield from map(work, items)
         return

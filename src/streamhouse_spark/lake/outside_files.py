@@ -74,6 +74,6 @@ def outside_files(settings: Mapping[str, str], location: str) -> FileAccess:
 
 def catalog_properties(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the properties of pyiceberg's catalog and file access among the warehouse's settings."""
-    storage = {k: v for k, v in settings.items() if k.startswith(("s3.", "client."))}
+    storage = {k: v for k, v in settings.items() if k.startswith(("s3.", "gcs.", "adls.", "client."))}
     named = {k.removeprefix(CATALOG_SETTINGS): v for k, v in settings.items() if k.startswith(CATALOG_SETTINGS)}
     return {**storage, **named}

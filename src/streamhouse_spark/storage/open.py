@@ -23,7 +23,10 @@ seconds may be gone, or a table's newest files torn (reads then say so). For tes
 again. It holds for this process's writes only."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
-_SUPPORTED = "a local path, file:///path, s3://bucket/prefix or s3a://bucket/prefix"
+_SUPPORTED = (
+    "a local path, file:///path, s3://bucket/prefix, gs://bucket/prefix or "
+    "abfss://container@account.dfs.core.windows.net/prefix"
+)
 _NETWORK_TYPES = frozenset({
     "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "davfs", "fhgfs", "gfs2", "glusterfs", "gpfs", "hgfs", "lustre",
     "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs",
@@ -32,8 +35,8 @@ _NETWORK_TYPES = frozenset({
 
 
 def storage_for(location: str, settings: Mapping[str, str] | None = None, world: World | None = None) -> Storage:
-    """Return the store at a path or URL; opens nothing yet. ``settings`` are the warehouse's, with pyiceberg's ``s3.*``
-    names.
+    """Return the store at a path or URL; opens nothing yet. ``settings`` are the warehouse's, with pyiceberg's names:
+    ``s3.*``, ``gcs.*``, ``adls.*``.
 
     Raises `InvalidOptionError` for an impossible location or setting, `MissingExtraError` where a dependency is not
     installed.
@@ -51,6 +54,14 @@ def storage_for(location: str, settings: Mapping[str, str] | None = None, world:
         from streamhouse_spark.storage.s3.storage import S3Storage
 
         return S3Storage(scheme + location[match.end(1) :], settings, world)
+    if scheme == "gs":
+        from streamhouse_spark.storage.gcs.storage import gcs_storage
+
+        return gcs_storage(scheme + location[match.end(1) :], settings, world)
+    if scheme in ("abfss", "abfs"):
+        from streamhouse_spark.storage.azure.storage import azure_storage
+
+        return azure_storage(scheme + location[match.end(1) :], settings, world)
     if scheme == "file":
         return _local(_file_path(location), settings)
     raise InvalidOptionError(f"warehouse location with scheme {scheme}: is not supported; expected {_SUPPORTED}")

@@ -36,6 +36,7 @@ ASKS_FOR_MORE = re.compile(
 )
 
 ELSEWHERE = {
+    "which Azure takes for a slash": "unit/storage/azure/test_azure_settings.py::test_a_backslash_is_refused",
     "CANNOT_LISTEN": "unit/service/test_endpoint.py::test_an_address_that_is_taken_is_told",
     "give position.moved_to(": (
         "unit/read/test_positions.py::TestTail::test_another_history_is_an_error_that_names_the_way_on"
@@ -140,6 +141,7 @@ OTHER_ENGINES = {
 MACHINES = {
     "check the disk",
     "check s3.endpoint",
+    "check the endpoint",
     "use a local disk",
     "file system lets link(2) replace",
     "choose another path",
@@ -170,6 +172,7 @@ RESTORED = {"restore the warehouse", "restore the record", "restore it"}
 
 NO_ADVICE = {
     "takes no deletions of single rows",
+    "storage/s3/storage.py STORAGE: cannot write …: …",
     "report this",
     "run streamhouse verify",
     "restore it from an older metadata file",

@@ -175,11 +175,14 @@ def test_the_value_of_an_unknown_option_is_not_shown():
 @pytest.mark.parametrize("mode", list(PARSERS))
 def test_settings_pass_through(mode):
     options = {"s3.endpoint": "http://h", "S3.Region": "eu", "lake.iceberg.catalog.type": "rest", "path": "a.b"}
+    options |= {"gcs.project-id": "p", "adls.tenant-id": "t"}
     PARSERS[mode](options)
     assert warehouse_settings(options) == {
         "s3.endpoint": "http://h",
         "s3.region": "eu",
         "lake.iceberg.catalog.type": "rest",
+        "gcs.project-id": "p",
+        "adls.tenant-id": "t",
     }
 
 

@@ -16,8 +16,8 @@ from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, Sto
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.storage.remote.upload import PART_BYTES
 from streamhouse_spark.storage.s3.storage import S3Storage
-from streamhouse_spark.storage.s3.upload import PART_BYTES
 
 ODD_KEYS = [
     "plain.json",
@@ -128,6 +128,10 @@ class TestWriting:
 
     @pytest.mark.parametrize("key", ODD_KEYS)
     def test_keys_with_odd_characters(self, store, key):
+        if "\\" in key and store.url.startswith("abfss://"):
+            with pytest.raises(StorageError, match="which Azure takes for a slash"):
+                store.put_if_absent(key, b"1")
+            return
         store.put_if_absent(key, b"1")
         with pytest.raises(ObjectExistsError):
             store.put_if_absent(key, b"2")

@@ -11,6 +11,7 @@ from streamhouse_spark.errors import InvalidOptionError, StorageError
 from streamhouse_spark.storage import open as stores
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.open import network_file_system, storage_for
+from streamhouse_spark.storage.remote.blob_storage import BlobStorage
 from streamhouse_spark.storage.s3.storage import S3Storage
 
 
@@ -42,10 +43,17 @@ def test_s3_forms(url):
     assert isinstance(storage_for(url), S3Storage)
 
 
-@pytest.mark.parametrize("location", ["hdfs://host/wh", "gs://bucket/wh", "hdfs:/wh", "http://host/wh", "memory://x"])
+@pytest.mark.parametrize("url", ["gs://bucket/wh", "abfss://box@account.dfs.core.windows.net/wh"])
+def test_googles_and_azures_forms(url):
+    store = storage_for(url)
+    assert isinstance(store, BlobStorage)
+    assert store.url == url
+
+
+@pytest.mark.parametrize("location", ["hdfs://host/wh", "az://box/wh", "hdfs:/wh", "http://host/wh", "memory://x"])
 def test_other_schemes_name_the_supported_ones(location):
     scheme = location.split(":", maxsplit=1)[0]
-    with pytest.raises(InvalidOptionError, match=f"{scheme}: .*file:///path, s3://bucket/prefix or s3a"):
+    with pytest.raises(InvalidOptionError, match=f"{scheme}: .*file:///path, s3://bucket/prefix, gs://bucket"):
         storage_for(location)
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from streamhouse_spark.core.locations import plain_location, plain_root, same_directory_above
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
-from streamhouse_spark.storage.s3.byte_ranges import stretches
+from streamhouse_spark.storage.remote.byte_ranges import stretches
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

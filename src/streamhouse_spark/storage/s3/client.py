@@ -15,12 +15,13 @@ from urllib.parse import urlsplit
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.core.forks import new_lock, renew_in_children
 from streamhouse_spark.errors import MissingExtraError
+from streamhouse_spark.storage.remote.store_clock import StoreClock
 from streamhouse_spark.storage.s3.settings import S3Settings
-from streamhouse_spark.storage.s3.store_clock import StoreClock
 
 try:
     import fsspec.asyn
     import s3fs
+    from botocore.handlers import add_expect_header
 
     from streamhouse_spark.storage.s3 import errors as failures
 except ImportError as import_error:
@@ -37,6 +38,7 @@ _CONNECTIONS_MAX = 48
 _CLIENTS_MAX = 8
 _CLOSE_SECONDS_MAX = 1.0
 _BODY_BYTES_INLINE_MAX = 1 << 19
+_BEFORE_CALL = "before-call.s3"
 
 
 class Client:
@@ -60,6 +62,8 @@ class Client:
             config_kwargs=_config(settings),
         )
         self._api = fsspec.asyn.sync(self._loop, filesystem.set_session)
+        self._api.meta.events.unregister(_BEFORE_CALL, add_expect_header)
+        self._api.meta.events.register(_BEFORE_CALL, _ask_before_large_bodies)
         self._finalizer = weakref.finalize(self, _close, self._api, self._loop, os.getpid())
         self._finalizer.atexit = False
 
@@ -96,6 +100,21 @@ class Client:
         self.clock.observe(answer["ResponseMetadata"]["HTTPHeaders"].get("date"), sent_ms, self._boot_ms())
         return answer
 
+    async def put_url(self, bucket: str, key: str) -> str:
+        """Return a URL by which anybody can put the object within a minute, if absent."""
+        parameters = {"Bucket": bucket, "Key": key, "IfNoneMatch": "*"}
+        url: str = await self._api.generate_presigned_url("put_object", Params=parameters, ExpiresIn=60)
+        return url
+
+
+def _ask_before_large_bodies(params: dict[str, Any], **_: Any) -> None:
+    """Let the store refuse a large body before it is sent. The question takes a round trip, which for a small one would
+    double the time of a write.
+    """
+    body = params.get("body")
+    if isinstance(body, io.BytesIO) and body.getbuffer().nbytes > _BODY_BYTES_INLINE_MAX:
+        params["headers"]["Expect"] = "100-continue"
+
 
 def _config(settings: S3Settings) -> dict[str, Any]:
     styles = {None: "auto", True: "virtual", False: "path"}
@@ -104,6 +123,7 @@ def _config(settings: S3Settings) -> dict[str, Any]:
         "connect_timeout": settings.connect_timeout_seconds,
         "read_timeout": settings.request_timeout_seconds,
         "max_pool_connections": _CONNECTIONS_MAX,
+        "signature_version": "s3v4",  # presigned URLs have an older one in some regions, which leaves conditions out
         "s3": {"addressing_style": styles[settings.virtual_addressing]},
         # Segments and records carry checksums of their own; many stores refuse Amazon's newer ones.
         "request_checksum_calculation": "when_required",

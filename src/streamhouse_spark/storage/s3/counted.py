@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any, Final
 
+from streamhouse_spark.storage.remote.failures import FailureKind
 from streamhouse_spark.storage.requests import METER, Kind, Requests
 from streamhouse_spark.storage.s3.client import Client, failures
 
@@ -37,8 +38,8 @@ class CountedClient:
             answer = await self._client.send(operation, **parameters)
         except failures.S3_FAILURES as error:
             outcome = failures.classify(error)
-            refused = int(outcome is failures.FailureKind.EXISTS)
-            failed = int(outcome not in (failures.FailureKind.EXISTS, failures.FailureKind.ABSENT))
+            refused = int(outcome is FailureKind.EXISTS)
+            failed = int(outcome not in (FailureKind.EXISTS, FailureKind.ABSENT))
             self._note(key, operation, Requests(refused_puts=refused, failures=failed, sent_bytes=sent_bytes))
             raise
         received_bytes = int(answer.get("ContentLength") or 0) if operation == "get_object" else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import re
 from typing import Any
 
@@ -18,7 +17,8 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
+from streamhouse_spark.errors import StorageError
+from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, one_line
 
 S3_FAILURES: tuple[type[Exception], ...] = (
     ClientError,
@@ -53,19 +53,7 @@ _THROTTLING_CODES = frozenset({
 _CONDITIONAL_OPERATIONS = frozenset({"PutObject", "CompleteMultipartUpload"})
 _TRANSIENT_CODES = frozenset({"RequestTimeout", "InternalError", "OperationAborted", "ConditionalRequestConflict"})
 _REFUSED_CODES = frozenset({"AccessDenied", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
-_MESSAGE_CHARS_MAX = 200
 _ACCESS_KEY_ID = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b")
-
-
-class FailureKind(enum.Enum):
-    ABSENT = "absent"
-    EXISTS = "exists"
-    THROTTLED = "throttled"
-    """The store asked for fewer requests and did nothing."""
-    TRANSIENT = "transient"
-    """It may or may not have been done; an idempotent request may be sent again."""
-    FINAL = "final"
-    """Sending it again does not help."""
 
 
 def error_code(error: BaseException) -> str:
@@ -110,13 +98,8 @@ def _classify_answer(error: ClientError) -> FailureKind:
 def storage_error(error: BaseException, doing: str, where: str, secrets: tuple[str, ...]) -> StorageError:
     """Return the package's error for a failed request. ``secrets`` are cut out of the store's text."""
     kind = classify(error)
-    if kind is FailureKind.ABSENT:
-        return ObjectNotFoundError(f"{where} does not exist")
-    if kind is FailureKind.EXISTS:
-        return ObjectExistsError(f"{where} exists")
     refused = kind is FailureKind.FINAL and error_code(error) in _REFUSED_CODES
-    failure = StorageRefusedError if refused else StorageError
-    return failure(f"cannot {doing} {where}: {_what_happened(error, secrets)}; {_remedy(error, kind)}")
+    return Failure(kind, _what_happened(error, secrets), _remedy(error, kind), refused).error(doing, where)
 
 
 def _what_happened(error: BaseException, secrets: tuple[str, ...]) -> str:
@@ -127,10 +110,7 @@ def _what_happened(error: BaseException, secrets: tuple[str, ...]) -> str:
         head = f"{error_code(error)} (HTTP {http_status(error)}{request})"
     else:
         told, head = str(error), type(error).__name__
-    told = " ".join(told.split())
-    for secret in secrets:
-        told = told.replace(secret, "***")
-    told = _ACCESS_KEY_ID.sub("***", told)[:_MESSAGE_CHARS_MAX].rstrip(" .")
+    told = one_line(_ACCESS_KEY_ID.sub("***", told), secrets)
     return f"{head}: {told}" if told else head
 
 
@@ -139,15 +119,14 @@ def _remedy(error: BaseException, kind: FailureKind) -> str:
     if remedy is not None:
         return remedy
     if kind is FailureKind.TRANSIENT:
-        return "the outcome of a write is unknown: read it back; try again"
+        return UNKNOWN_OUTCOME
     if kind is FailureKind.THROTTLED:
-        return _SLOW_DOWN
+        return SLOW_DOWN
     if http_status(error) == 403:
         return _DENIED
     return "check the endpoint, region and credentials (s3.endpoint, s3.region, s3.access-key-id)"
 
 
-_SLOW_DOWN = "the store limits the request rate: try again later, or use fewer writers and larger batches"
 _DENIED = (
     "grant s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket (without s3:ListBucket the store denies "
     "access where an object is absent)"

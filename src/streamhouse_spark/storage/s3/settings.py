@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.storage.remote.settings import (
+    CONNECT_TIMEOUT_SECONDS,
+    REQUEST_TIMEOUT_SECONDS,
+    chosen,
+    hidden,
+    parse_boolean,
+    parse_seconds,
+    parse_url,
+)
 
 _PREFIX = "s3."
-_CONNECT_TIMEOUT_SECONDS = 10.0
-_REQUEST_TIMEOUT_SECONDS = 60.0
-_SECRET_CHARS_MIN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +28,8 @@ class S3Settings:
     access_key_id: str | None = field(default=None, repr=False)
     secret_access_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
-    connect_timeout_seconds: float = _CONNECT_TIMEOUT_SECONDS
-    request_timeout_seconds: float = _REQUEST_TIMEOUT_SECONDS
+    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
+    request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
     virtual_addressing: bool | None = None
 
     @classmethod
@@ -33,19 +37,16 @@ class S3Settings:
         """Choose the settings that begin with ``s3.``; others belong to other components. Raises
         `InvalidOptionError`.
         """
-        ours = {name: value for name, value in settings.items() if name.startswith(_PREFIX)}
-        for name in ours:
-            if name not in _NAMES:
-                raise InvalidOptionError(_unknown(name))
+        ours = chosen(settings, _PREFIX, _NAMES)
         parsed = cls(
-            endpoint=_endpoint(ours.get("s3.endpoint")),
+            endpoint=parse_url("s3.endpoint", ours.get("s3.endpoint"), "s3.access-key-id"),
             region=ours.get("s3.region") or None,
             access_key_id=ours.get("s3.access-key-id") or None,
             secret_access_key=ours.get("s3.secret-access-key") or None,
             session_token=ours.get("s3.session-token") or None,
-            connect_timeout_seconds=_seconds(ours, "s3.connect-timeout", _CONNECT_TIMEOUT_SECONDS),
-            request_timeout_seconds=_seconds(ours, "s3.request-timeout", _REQUEST_TIMEOUT_SECONDS),
-            virtual_addressing=_boolean(ours, "s3.force-virtual-addressing"),
+            connect_timeout_seconds=parse_seconds(ours, "s3.connect-timeout", CONNECT_TIMEOUT_SECONDS),
+            request_timeout_seconds=parse_seconds(ours, "s3.request-timeout", REQUEST_TIMEOUT_SECONDS),
+            virtual_addressing=parse_boolean(ours, "s3.force-virtual-addressing"),
         )
         if (parsed.access_key_id is None) != (parsed.secret_access_key is None):
             raise InvalidOptionError(
@@ -56,11 +57,8 @@ class S3Settings:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that must never appear in a message. (Shorter ones are no secrets, and cutting them out garbles every
-        text.)
-        """
-        held = (self.access_key_id, self.secret_access_key, self.session_token)
-        return tuple(s for s in held if s and len(s) >= _SECRET_CHARS_MIN)
+        """Texts that must never appear in a message."""
+        return hidden(self.access_key_id, self.secret_access_key, self.session_token)
 
 
 _NAMES = (
@@ -73,42 +71,3 @@ _NAMES = (
     "s3.request-timeout",
     "s3.force-virtual-addressing",
 )
-
-
-def _unknown(name: str) -> str:
-    nearest = difflib.get_close_matches(name, _NAMES, n=1)
-    hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(_NAMES)}"
-    return f"unknown storage setting {name}: {hint}"
-
-
-def _endpoint(text: str | None) -> str | None:
-    if not text:
-        return None
-    parts = urlsplit(text)
-    if "@" in parts.netloc:
-        raise InvalidOptionError("s3.endpoint holds a user name: put credentials into s3.access-key-id and the like")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidOptionError(f"s3.endpoint: found {text!r}, expected a URL like https://storage.example.com")
-    return text.rstrip("/")
-
-
-def _seconds(settings: Mapping[str, str], name: str, default: float) -> float:
-    text = settings.get(name)
-    if text is None:
-        return default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise InvalidOptionError(f"{name}: found {text!r}, expected a number of seconds above 0")
-    return seconds
-
-
-def _boolean(settings: Mapping[str, str], name: str) -> bool | None:
-    text = settings.get(name)
-    if text is None:
-        return None
-    if text.lower() not in ("true", "false"):
-        raise InvalidOptionError(f"{name}: found {text!r}, expected true or false")
-    return text.lower() == "true"

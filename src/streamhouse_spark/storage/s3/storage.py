@@ -20,26 +20,25 @@ from typing import Any, TypeVar
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
-from streamhouse_spark.storage.race import race
-from streamhouse_spark.storage.s3.byte_ranges import RangePlan
+from streamhouse_spark.storage.remote.byte_ranges import RangePlan
+from streamhouse_spark.storage.remote.failures import FailureKind
+from streamhouse_spark.storage.remote.patience import sent
+from streamhouse_spark.storage.remote.probe import TEMPORARY, is_object, prove_writable, require_clock
+from streamhouse_spark.storage.remote.store_clock import StoreClock
+from streamhouse_spark.storage.remote.upload import Upload
+from streamhouse_spark.storage.requests import METER, Requests
 from streamhouse_spark.storage.s3.client import CLIENTS, Client, failures
 from streamhouse_spark.storage.s3.counted import CountedClient
+from streamhouse_spark.storage.s3.held_puts import put_together
+from streamhouse_spark.storage.s3.parts import S3Parts
 from streamhouse_spark.storage.s3.settings import S3Settings
-from streamhouse_spark.storage.s3.store_clock import StoreClock
-from streamhouse_spark.storage.s3.upload import Upload
 
 T = TypeVar("T")
+Outcomes = list[StorageError | None]  # inside the class below, `list` is a method
 
-CLOCK_SKEW_MS_MAX = 5 * 60_000
-RETRY_MS_MAX = 60_000
-"""No request is sent again later than this after its first failure."""
-_UNCLEAR_ATTEMPTS_MAX = 5
-_BACKOFF_MS_MIN = 50
-_BACKOFF_MS_MAX = 5_000
 _FETCHES_MAX = 16
 _READS_MAX = 48
 """Small objects that are read at once: as many as there are connections."""
-_TEMPORARY = ".tmp-"
 _URL = re.compile(r"s3a?://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})(?:/(?P<prefix>.*))?\Z", re.DOTALL)
 
 
@@ -79,7 +78,7 @@ class S3Storage:
                 try:
                     found[key] = await _get(client, Bucket=self._bucket, Key=self._prefix + key)
                 except failures.S3_FAILURES as error:
-                    if failures.classify(error) is not failures.FailureKind.ABSENT:
+                    if failures.classify(error) is not FailureKind.ABSENT:
                         raise
                     found[key] = None
 
@@ -120,19 +119,20 @@ class S3Storage:
         return int(self._send("read", key, "head_object")["ContentLength"])
 
     def put_if_absent(self, key: str, data: Bytes) -> None:
-        self._require_clock()
+        require_clock(self, self._world)
         self._send("write", key, "put_object", resend_unclear=False, Body=bytes(data), IfNoneMatch="*")
 
     def ensure_durable(self, key: str) -> None:
         self.size_bytes(key)  # a visible object of S3 is durable
 
     def put(self, key: str, data: Bytes) -> None:
-        self._require_clock()
+        require_clock(self, self._world)
         self._send("write", key, "put_object", Body=bytes(data))
 
     def create(self, key: str) -> AbstractContextManager[Sink]:
-        self._require_clock()
-        return Upload(self._send, key, self._world.ids.new_uuid())
+        require_clock(self, self._world)
+        attempt = self._world.ids.new_uuid()
+        return Upload(S3Parts(self._send, key, attempt), key, attempt)
 
     def list_names(self, prefix: str) -> list[str]:
         skipped = len(self._prefix) + len(prefix)
@@ -140,14 +140,14 @@ class S3Storage:
         for page in self._pages(prefix, Delimiter="/"):
             names.update(found["Key"][skipped:] for found in page.get("Contents", ()))
             names.update(found["Prefix"][skipped:-1] for found in page.get("CommonPrefixes", ()))
-        return sorted(name for name in names if name and not name.startswith(_TEMPORARY))
+        return sorted(name for name in names if name and not name.startswith(TEMPORARY))
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         return [
             ObjectInfo(key, found["Size"], round(found["LastModified"].timestamp() * 1000))
             for page in self._pages(prefix)
             for found in page.get("Contents", ())
-            if _is_object(key := found["Key"][len(self._prefix) :])
+            if is_object(key := found["Key"][len(self._prefix) :])
         ]
 
     def delete(self, key: str) -> None:
@@ -170,44 +170,20 @@ class S3Storage:
 
         Puts race as well where the store is not Amazon's, which is known to decide between them.
         """
-        key = f"{_TEMPORARY}probe-{self._world.ids.new_uuid()}"
-        try:
-            self._probe(key)
-        except StorageError as error:
-            try:
-                self.delete(key)
-            except StorageError as second:
-                error.add_note(f"the probe object remains: {second}")
-            raise
-        self.delete(key)
-        if not self._client().is_amazons:
-            race(self, key)
+        prove_writable(self, self._world, "If-None-Match", is_known=self._client().is_amazons)
+
+    def put_together(self, key: str, bodies: Sequence[bytes]) -> Outcomes:
+        """Put all bodies under one new key, if absent, so that none ends before all have begun."""
+        where = f"{self._url}/{key}"
+
+        async def put_all(client: Client) -> list[int]:
+            return await put_together(await client.put_url(self._bucket, self._prefix + key), bodies)
+
+        statuses = self._client().run(put_all)
+        METER.note(self._url, key, Requests(puts=len(bodies), sent_bytes=sum(map(len, bodies))))
+        return [None if 200 <= status < 300 else _refusal(status, where) for status in statuses]
 
     # -- internals ------------------------------------------------------------------------------------------------
-
-    def _probe(self, key: str) -> None:
-        with suppress(ObjectNotFoundError):
-            self.read(key)
-        with suppress(ObjectExistsError):  # the request may have been resent; the name is nobody else's
-            self.put_if_absent(key, b"first")
-        try:
-            self.put_if_absent(key, b"second")
-        except ObjectExistsError:
-            pass
-        else:
-            raise StorageError(
-                f"{self._url} ignores If-None-Match: a second put-if-absent replaced the first, so that two writers "
-                "would overwrite each other's commits; use a store that honours conditional writes, as Amazon S3 does",
-            )
-        try:
-            found = self.read(key)
-        except ObjectNotFoundError:
-            found = b"nothing"
-        if found != b"first":
-            raise StorageError(
-                f"{self._url} does not return what was written: expected 'first', found {found[:20]!r}; use a store "
-                "with read-after-write consistency, without a cache before it",
-            )
 
     def _ask_time(self, clock: StoreClock) -> int:
         failure: StorageError | None = None
@@ -219,15 +195,6 @@ class S3Storage:
         if now_ms is None:
             raise failure or StorageError(f"{self._url}: the store's answers have no Date header; check s3.endpoint")
         return now_ms
-
-    def _require_clock(self) -> None:
-        skew_ms = self._world.clock.now_ms() - self.now_ms()
-        if abs(skew_ms) > CLOCK_SKEW_MS_MAX:
-            raise StorageError(
-                f"cannot write to {self._url}: this machine's clock is {abs(skew_ms) // 1000} seconds "
-                f"{'ahead of' if skew_ms > 0 else 'behind'} the store's, at most {CLOCK_SKEW_MS_MAX // 1000} are "
-                "allowed; set the clock (NTP), then try again",
-            )
 
     def _pages(self, prefix: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         parameters |= {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
@@ -259,32 +226,33 @@ class S3Storage:
         resend_unclear: bool = True,
     ) -> T:
         """Send the request, and again while that may help. Every failure is a `StorageError`."""
-        clock = self._world.clock
-        give_up_ms = clock.boot_ms() + RETRY_MS_MAX
-        attempts = 0
 
         def counted(client: Client) -> Coroutine[Any, Any, T]:
             return request(CountedClient(client, self._url, self._prefix))
 
-        while True:
-            try:
-                return CLIENTS.get(self._settings).run(counted)
-            except failures.S3_FAILURES as error:
-                attempts += 1
-                kind = failures.classify(error)
-                again = kind is failures.FailureKind.THROTTLED or (
-                    kind is failures.FailureKind.TRANSIENT and resend_unclear and attempts < _UNCLEAR_ATTEMPTS_MAX
-                )
-                if not again or clock.boot_ms() >= give_up_ms:
-                    where = f"{self._url}/{key}"
-                    raise failures.storage_error(error, doing, where, self._settings.secrets) from error
-            clock.sleep_ms(min(_BACKOFF_MS_MIN << attempts, _BACKOFF_MS_MAX) * (1 + self._world.ids.jitter()) / 2)
+        try:
+            return sent(
+                lambda: CLIENTS.get(self._settings).run(counted),
+                self._world,
+                failures.S3_FAILURES,
+                failures.classify,
+                resend_unclear=resend_unclear,
+            )
+        except failures.S3_FAILURES as error:
+            where = f"{self._url}/{key}"
+            raise failures.storage_error(error, doing, where, self._settings.secrets) from error
 
     def _client(self) -> Client:
         try:
             return CLIENTS.get(self._settings)
         except failures.S3_FAILURES as error:
             raise failures.storage_error(error, "connect to", self._url, self._settings.secrets) from error
+
+
+def _refusal(status: int, where: str) -> StorageError:
+    if status == 412:
+        return ObjectExistsError(f"{where} exists")
+    return StorageError(f"cannot write {where}: {f'HTTP {status}' if status else 'no answer'}")
 
 
 def _parse_url(url: str) -> tuple[str, str]:
@@ -296,11 +264,6 @@ def _parse_url(url: str) -> tuple[str, str]:
     if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
         raise InvalidOptionError(f"warehouse URL {url!r}: its prefix has an empty, '.' or '..' part; remove it")
     return match["bucket"], prefix
-
-
-def _is_object(key: str) -> bool:
-    """Tell whether the key is neither a folder marker, as consoles make them, nor a probe."""
-    return key != "" and not key.endswith("/") and not key.rpartition("/")[2].startswith(_TEMPORARY)
 
 
 async def _get(client: CountedClient, **parameters: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""A large object on its way to S3."""
+"""A large object on its way to a store."""
 
 from __future__ import annotations
 
@@ -6,24 +6,45 @@ import io
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Final, Protocol, Self
 
 from streamhouse_spark.errors import StorageError
 from streamhouse_spark.storage.base import Bytes
 
-PART_BYTES = 8 << 20
-PARTS_IN_FLIGHT_MAX = 4
-PARTS_MAX = 10_000
-_ATTEMPT = "attempt"
+PART_BYTES: Final = 8 << 20
+PARTS_IN_FLIGHT_MAX: Final = 4
+PARTS_MAX: Final = 10_000
+ATTEMPT: Final = "attempt"
+"""The name of an object's metadata that tells who wrote it."""
 
 
-class Send(Protocol):
-    def __call__(self, doing: str, key: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Send one request on one object, and again while that may help. Raises `StorageError` and its subclasses."""
+class Parts(Protocol):
+    """The requests that one large object takes, each sent again while that may help. They raise `StorageError`."""
+
+    in_flight_max: int
+    """Parts that the store takes at the same time."""
+
+    def put_whole(self, body: io.BytesIO) -> None:
+        """Store an object of one part, unless there is one."""
+
+    def begin(self) -> None:
+        """Begin an object of several parts."""
+
+    def send(self, number: int, body: io.BytesIO, *, is_last: bool) -> None:
+        """Send a part. Numbers begin at 1."""
+
+    def finish(self) -> None:
+        """Make the object visible, unless there is one."""
+
+    def abort(self) -> None:
+        """Remove the parts that were sent."""
+
+    def stored_attempt(self) -> str | None:
+        """Return the attempt that wrote the object which is there. Raises `ObjectNotFoundError`."""
 
 
 class Upload:
-    """The sink of `S3Storage.create`.
+    """The sink of ``create`` on an object store.
 
     Holds at most ``PARTS_IN_FLIGHT_MAX + 2`` parts of ``PART_BYTES`` in memory; an object has at most 78 GiB. An object
     of one part is one request. An exception in the context, or a failed request, aborts the upload and leaves nothing.
@@ -32,15 +53,14 @@ class Upload:
     recognised, whatever the store said about it.
     """
 
-    def __init__(self, send: Send, key: str, attempt: str) -> None:
-        self._send = send
+    def __init__(self, parts: Parts, key: str, attempt: str) -> None:
+        self._requests = parts
         self._key = key
         self._attempt = attempt
         self._buffer = io.BytesIO()
-        self._upload_id: str | None = None
+        self._is_begun = False
         self._pool: ThreadPoolExecutor | None = None
-        self._in_flight: deque[Future[dict[str, Any]]] = deque()
-        self._parts: list[dict[str, Any]] = []
+        self._in_flight: deque[Future[None]] = deque()
         self._parts_begun = 0
 
     def __enter__(self) -> Self:
@@ -66,52 +86,35 @@ class Upload:
         written = 0
         while written < view.nbytes:
             if self._buffer.tell() == PART_BYTES:
-                self._begin_part()
+                self._begin_part(is_last=False)
             written += self._buffer.write(view[written : written + PART_BYTES - self._buffer.tell()])
         return written
 
-    def _begin_part(self) -> None:
+    def _begin_part(self, *, is_last: bool) -> None:
         if self._parts_begun == PARTS_MAX:
             raise StorageError(
                 f"cannot write {self._key}: it is larger than {PARTS_MAX * PART_BYTES >> 30} GiB, the limit of one "
                 "object; write smaller batches",
             )
-        if self._upload_id is None:
-            answer = self._send("write", self._key, "create_multipart_upload", Metadata=self._metadata)
-            self._upload_id = answer["UploadId"]
-            self._pool = ThreadPoolExecutor(PARTS_IN_FLIGHT_MAX, thread_name_prefix="streamhouse-upload")
-        assert self._pool is not None
-        while len(self._in_flight) >= PARTS_IN_FLIGHT_MAX:
-            self._end_oldest_part()
+        if self._pool is None:
+            self._requests.begin()
+            self._is_begun = True
+            self._pool = ThreadPoolExecutor(self._requests.in_flight_max, thread_name_prefix="streamhouse-upload")
+        while len(self._in_flight) >= self._requests.in_flight_max:
+            self._in_flight.popleft().result()
         self._parts_begun += 1
         body, self._buffer = self._buffer, io.BytesIO()
-        self._in_flight.append(self._pool.submit(self._send_part, self._parts_begun, body))
-
-    def _send_part(self, number: int, body: io.BytesIO) -> dict[str, Any]:
-        answer = self._send("write", self._key, "upload_part", UploadId=self._upload_id, PartNumber=number, Body=body)
-        return {"PartNumber": number, "ETag": answer["ETag"]}
-
-    def _end_oldest_part(self) -> None:
-        self._parts.append(self._in_flight.popleft().result())
+        self._in_flight.append(self._pool.submit(self._requests.send, self._parts_begun, body, is_last=is_last))
 
     def _finish(self) -> None:
         try:
-            if self._upload_id is None:
-                self._send(
-                    "write", self._key, "put_object", Body=self._buffer, Metadata=self._metadata, IfNoneMatch="*"
-                )
+            if not self._is_begun:
+                self._requests.put_whole(self._buffer)
                 return
-            self._begin_part()
+            self._begin_part(is_last=True)
             while self._in_flight:
-                self._end_oldest_part()
-            self._send(
-                "write",
-                self._key,
-                "complete_multipart_upload",
-                UploadId=self._upload_id,
-                MultipartUpload={"Parts": self._parts},
-                IfNoneMatch="*",
-            )
+                self._in_flight.popleft().result()
+            self._requests.finish()
         except StorageError:
             if not self._is_stored():
                 raise
@@ -120,18 +123,16 @@ class Upload:
     def _is_stored(self) -> bool:
         """Tell whether the object exists and is this attempt's own, although a request failed."""
         try:
-            answer = self._send("read", self._key, "head_object")
+            return self._requests.stored_attempt() == self._attempt
         except StorageError:
             return False
-        metadata: dict[str, str] = answer.get("Metadata") or {}
-        return metadata.get(_ATTEMPT) == self._attempt
 
     def _abandon(self, reason: BaseException) -> None:
         self._end_pool()
-        if self._upload_id is None:
+        if not self._is_begun:
             return
         try:
-            self._send("abort the upload of", self._key, "abort_multipart_upload", UploadId=self._upload_id)
+            self._requests.abort()
         except StorageError as error:
             reason.add_note(f"the parts uploaded so far remain: {error}")
 
@@ -139,7 +140,3 @@ class Upload:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
-
-    @property
-    def _metadata(self) -> dict[str, str]:
-        return {_ATTEMPT: self._attempt}

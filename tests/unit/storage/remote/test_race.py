@@ -9,7 +9,7 @@ import pytest
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, StorageError
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.race import BODY_BYTES, RACERS, ROUNDS, race
+from streamhouse_spark.storage.remote.race import BODY_BYTES, HELD_BYTES, HELD_ROUNDS, RACERS, ROUNDS, race
 
 pytestmark = pytest.mark.usefixtures("all_races")
 
@@ -89,3 +89,47 @@ def test_a_store_whose_writers_do_not_meet_is_not_seen():
                 self.put(key, data)
 
     race(LooksThenWritesAtOnce(World()), ".tmp-probe")
+
+
+class HoldsThem(MemoryStorage):
+    """A client that holds puts back, before a store that looks when they begin."""
+
+    def __init__(self, world, *, decides):
+        super().__init__(world)
+        self.decides = decides
+        self.held = []
+
+    def put_together(self, key, bodies):
+        self.held.append([len(body) for body in bodies])
+        if self.decides:
+            return [put(self, key, body) for body in bodies]
+        for body in bodies:
+            self.put(key, body)
+        return [None] * len(bodies)
+
+
+def put(storage, key, body):
+    try:
+        storage.put_if_absent(key, body)
+    except ObjectExistsError as error:
+        return error
+    return None
+
+
+def test_the_ends_of_the_first_puts_are_held_back():
+    with pytest.raises(StorageError, match="does not decide between writers"):
+        race(HoldsThem(World(), decides=False), ".tmp-probe")
+    storage = HoldsThem(World(), decides=True)
+    race(storage, ".tmp-probe")
+    assert storage.held == [[HELD_BYTES] * RACERS] * HELD_ROUNDS
+    assert storage.list("") == []
+
+
+def test_where_held_puts_get_no_answer_the_others_tell():
+    class Refuses(HoldsThem):
+        def put_together(self, key, bodies):
+            return [StorageError("HTTP 403")] * len(bodies)
+
+    storage = Refuses(World(), decides=True)
+    race(storage, ".tmp-probe")
+    assert storage.list("") == []

@@ -1,0 +1,228 @@
+"""A client of Azure's blobs. The only module that imports Azure's packages.
+
+Blobs are asked by their own endpoint, which accounts with and without a hierarchical namespace have, and which honours
+``If-None-Match`` for a blob that is put and for a list of blocks that is committed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any, Final
+
+from streamhouse_spark.core.clock import SystemClock
+from streamhouse_spark.errors import MissingExtraError, StorageError
+from streamhouse_spark.storage.azure.settings import AzureAddress
+from streamhouse_spark.storage.base import Bytes
+from streamhouse_spark.storage.remote.blobs import Blob, LargeBlob, Page
+from streamhouse_spark.storage.remote.connected import Connected
+from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, one_line
+from streamhouse_spark.storage.remote.store_clock import StoreClock
+from streamhouse_spark.storage.remote.upload import ATTEMPT, PARTS_IN_FLIGHT_MAX
+
+try:
+    import requests
+    from azure.core import MatchConditions
+    from azure.core.exceptions import (
+        AzureError,
+        ClientAuthenticationError,
+        HttpResponseError,
+        ServiceRequestError,
+        ServiceResponseError,
+    )
+    from azure.core.pipeline.transport import RequestsTransport
+    from azure.storage.blob import BlobBlock, BlobClient, BlobPrefix, ContainerClient
+except ImportError as import_error:
+    raise MissingExtraError(
+        f"a warehouse on abfss:// needs the package {import_error.name}, which is not installed: "
+        "pip install 'streamhouse-spark[azure]'",
+    ) from import_error
+
+_CONNECTIONS_MAX: Final = 48
+_PAGE_BLOBS: Final = 5_000
+_SINGLE_BYTES_MAX: Final = 64 << 20
+"""An object of so many bytes is one request."""
+_FOLDER: Final = "hdi_isfolder"
+"""Metadata of the blobs that stand for folders in a hierarchical namespace."""
+_DENIED: Final = (
+    "grant the role Storage Blob Data Contributor on the container, or correct adls.account-key, adls.sas-token or "
+    "adls.client-secret"
+)
+_REMEDIES: Final = {
+    "ContainerNotFound": "create the container, or correct its name in the warehouse URL",
+    "ContainerBeingDeleted": "the container is being deleted: use another, or wait",
+    "InvalidAuthenticationInfo": _DENIED,
+    "BlobImmutableDueToPolicy": "the container keeps blobs from changes: use one without a policy of immutability",
+}
+_EXISTS: Final = frozenset({"BlobAlreadyExists", "ConditionNotMet", "UnauthorizedBlobOverwrite"})
+
+
+class AzureBlobs:
+    """The blobs of one container."""
+
+    failures: tuple[type[Exception], ...] = (AzureError, requests.RequestException, OSError)
+    condition = "If-None-Match"
+    parts_in_flight_max = PARTS_IN_FLIGHT_MAX
+
+    def __init__(self, address: AzureAddress) -> None:
+        boot_ms = SystemClock().boot_ms
+        self.clock = StoreClock(boot_ms)
+        self.is_known = address.is_microsofts
+        self._secrets = address.secrets
+        self._container = ContainerClient(
+            address.account_url,
+            address.container,
+            credential=_credential(address),
+            transport=_TimedTransport(self.clock, address),
+            retry_total=0,
+            max_single_put_size=_SINGLE_BYTES_MAX,
+            max_single_get_size=_SINGLE_BYTES_MAX,
+            max_chunk_get_size=_SINGLE_BYTES_MAX,
+        )
+
+    def judge(self, error: Exception) -> Failure:
+        status = int(getattr(error, "status_code", None) or 0)
+        code = str(getattr(getattr(error, "error_code", None), "value", getattr(error, "error_code", None)) or "")
+        kind = _kind_of(error, status, code)
+        refused = kind is FailureKind.FINAL and (status in (401, 403) or isinstance(error, ClientAuthenticationError))
+        remedy = _REMEDIES.get(code)
+        if remedy is None:
+            remedy = {FailureKind.TRANSIENT: UNKNOWN_OUTCOME, FailureKind.THROTTLED: SLOW_DOWN}.get(
+                kind, _DENIED if refused else "check the account, the container and the adls.* settings"
+            )
+        head = f"{code or type(error).__name__} (HTTP {status})" if status else type(error).__name__
+        told = one_line(str(getattr(error, "message", "") or error), self._secrets)
+        return Failure(kind, f"{head}: {told}" if told else head, remedy, refused)
+
+    def get(self, name: str) -> bytes:
+        return self._blob(name).download_blob().readall()
+
+    def get_range(self, name: str, start: int, end: int) -> bytes:
+        try:
+            return self._blob(name).download_blob(offset=start, length=end - start).readall()
+        except HttpResponseError as error:
+            if error.status_code == 416:  # the object ends before the range
+                return b""
+            raise
+
+    def size_bytes(self, name: str) -> int:
+        return int(self._blob(name).get_blob_properties().size)
+
+    def attempt(self, name: str) -> str | None:
+        metadata: Mapping[str, str] = self._blob(name).get_blob_properties().metadata or {}
+        return metadata.get(ATTEMPT)
+
+    def put(self, name: str, body: Bytes, *, is_absent: bool, attempt: str | None = None) -> None:
+        metadata = {ATTEMPT: attempt} if attempt else None
+        self._blob(name).upload_blob(bytes(body), overwrite=not is_absent, metadata=metadata)
+
+    def begin(self, name: str, attempt: str) -> LargeBlob:
+        return _Blocks(self._blob(name), attempt)
+
+    def page(self, prefix: str, delimiter: str | None, following: str | None) -> Page:
+        about: dict[str, Any] = {"name_starts_with": prefix, "include": ["metadata"], "results_per_page": _PAGE_BLOBS}
+        listing = (
+            self._container.walk_blobs(delimiter=delimiter, **about)
+            if delimiter
+            else self._container.list_blobs(**about)
+        )
+        pages = listing.by_page(following)
+        found = list(next(pages, ()))
+        blobs = [
+            Blob(one.name, int(one.size), round(one.last_modified.timestamp() * 1000))
+            for one in found
+            if not isinstance(one, BlobPrefix) and (one.metadata or {}).get(_FOLDER) != "true"
+        ]
+        prefixes = [one.name for one in found if isinstance(one, BlobPrefix)]
+        return Page(blobs, prefixes, getattr(pages, "continuation_token", None) or None)
+
+    def delete(self, name: str) -> None:
+        self._blob(name).delete_blob(delete_snapshots="include")
+
+    def ask_time(self) -> None:
+        self._container.get_container_properties()
+
+    def _blob(self, name: str) -> BlobClient:
+        if "\\" in name:
+            raise StorageError(f"{name!r} holds a backslash, which Azure takes for a slash: use another name")
+        return self._container.get_blob_client(name)
+
+
+class _Blocks:
+    """A blob that is sent in blocks. Blocks that were never committed go within a week."""
+
+    def __init__(self, blob: BlobClient, attempt: str) -> None:
+        self._blob = blob
+        self._attempt = attempt
+        self._sent: dict[int, str] = {}
+
+    def send(self, number: int, body: io.BytesIO, *, is_last: bool) -> None:  # noqa: ARG002 - blocks need not know
+        block_id = f"{number:08d}"
+        data = body.getvalue()
+        self._blob.stage_block(block_id, data, length=len(data))
+        self._sent[number] = block_id
+
+    def finish(self) -> None:
+        blocks = [BlobBlock(block_id) for _, block_id in sorted(self._sent.items())]
+        self._blob.commit_block_list(
+            blocks, metadata={ATTEMPT: self._attempt}, match_condition=MatchConditions.IfMissing
+        )
+
+    def abort(self) -> None:
+        """Leave the blocks, which are no object and cannot be removed one by one."""
+
+
+class _TimedTransport(RequestsTransport):  # type: ignore[misc]
+    """Sends requests by connections of its own, and reads the store's clock in the answers."""
+
+    def __init__(self, clock: StoreClock, address: AzureAddress) -> None:
+        session = requests.Session()
+        for scheme in ("https://", "http://"):
+            session.mount(scheme, requests.adapters.HTTPAdapter(pool_maxsize=_CONNECTIONS_MAX))
+        super().__init__(
+            session=session,
+            session_owner=False,
+            connection_timeout=address.connect_timeout_seconds,
+            read_timeout=address.request_timeout_seconds,
+        )
+        self._clock = clock
+        self._boot_ms = SystemClock().boot_ms
+
+    def send(self, request: Any, **options: Any) -> Any:
+        sent_ms = self._boot_ms()
+        answer = super().send(request, **options)
+        self._clock.observe(answer.headers.get("Date"), sent_ms, self._boot_ms())
+        return answer
+
+
+def _kind_of(error: Exception, status: int, code: str) -> FailureKind:
+    if isinstance(error, HttpResponseError) and status:
+        if code in _EXISTS:
+            return FailureKind.EXISTS
+        if code == "BlobNotFound":  # another 404 may come from a gateway that knows nothing of the object
+            return FailureKind.ABSENT
+        if status in (429, 503):
+            return FailureKind.THROTTLED
+        return FailureKind.TRANSIENT if status >= 500 or status == 408 else FailureKind.FINAL
+    transient = (ServiceRequestError, ServiceResponseError, HttpResponseError, requests.RequestException, OSError)
+    return FailureKind.TRANSIENT if isinstance(error, transient) else FailureKind.FINAL
+
+
+def _credential(address: AzureAddress) -> Any:
+    if address.account_key:
+        return {"account_name": address.account, "account_key": address.account_key}
+    if address.sas_token:
+        return address.sas_token
+    try:
+        from azure.identity import ClientSecretCredential, DefaultAzureCredential
+    except ImportError as error:
+        raise MissingExtraError(
+            f"the Azure identity of this machine needs the package {error.name}, which is not installed: "
+            "pip install 'streamhouse-spark[azure]'",
+        ) from error
+    if address.client_secret and address.tenant_id and address.client_id:
+        return ClientSecretCredential(address.tenant_id, address.client_id, address.client_secret)
+    return DefaultAzureCredential(managed_identity_client_id=address.client_id)
+
+
+CLIENTS: Connected[AzureAddress, AzureBlobs] = Connected(AzureBlobs)

@@ -1,0 +1,29 @@
+"""Google Cloud Storage as the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.storage.gcs.client import CLIENTS, GcsBlobs
+from streamhouse_spark.storage.gcs.settings import GcsAddress
+from streamhouse_spark.storage.remote.blob_storage import BlobStorage
+
+
+@dataclass(frozen=True, slots=True)
+class GcsBucket:
+    """A bucket."""
+
+    address: GcsAddress
+
+    def blobs(self) -> GcsBlobs:
+        return CLIENTS.get(self.address)
+
+
+def gcs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> BlobStorage:
+    """Return the store at ``gs://bucket/prefix``, with pyiceberg's ``gcs.*`` settings, else the application default
+    credentials of this machine. Raises `InvalidOptionError`.
+    """
+    address, prefix = GcsAddress.parse(url, settings)
+    return BlobStorage(url, prefix, GcsBucket(address), world)

@@ -1,0 +1,55 @@
+"""Failed requests of object stores: their kinds, and texts of one line, with a remedy, without credentials."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
+
+_MESSAGE_CHARS_MAX: Final = 200
+
+UNKNOWN_OUTCOME: Final = "the outcome of a write is unknown: read it back; try again"
+SLOW_DOWN: Final = "the store limits the request rate: try again later, or use fewer writers and larger batches"
+
+
+class FailureKind(enum.Enum):
+    ABSENT = "absent"
+    EXISTS = "exists"
+    THROTTLED = "throttled"
+    """The store asked for fewer requests and did nothing."""
+    TRANSIENT = "transient"
+    """It may or may not have been done; an idempotent request may be sent again."""
+    FINAL = "final"
+    """Sending it again does not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed request, as a text tells it."""
+
+    kind: FailureKind
+    told: str
+    """The store's own words, or those of the client."""
+    remedy: str
+    is_refused: bool = False
+    """Whether this user lacks a right, or is not known."""
+
+    def error(self, doing: str, where: str) -> StorageError:
+        """Make the package's error. ``doing`` is the verb, ``where`` the URL of the object."""
+        if self.kind is FailureKind.ABSENT:
+            return ObjectNotFoundError(f"{where} does not exist")
+        if self.kind is FailureKind.EXISTS:
+            return ObjectExistsError(f"{where} exists")
+        kind = StorageRefusedError if self.is_refused else StorageError
+        return kind(f"cannot {doing} {where}: {self.told}; {self.remedy}")
+
+
+def one_line(text: str, secrets: Iterable[str]) -> str:
+    """Return the beginning of a store's text in one line, without ``secrets``."""
+    text = " ".join(text.split())
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text[:_MESSAGE_CHARS_MAX].rstrip(" .")

@@ -1,0 +1,73 @@
+"""Requests of a synchronous client, counted, sent again while that may help, with the package's errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.storage.remote.blobs import Blobs
+from streamhouse_spark.storage.remote.failures import FailureKind
+from streamhouse_spark.storage.remote.patience import sent
+from streamhouse_spark.storage.requests import METER, Kind, Requests
+
+T = TypeVar("T")
+
+
+class Bucket(Protocol):
+    """A bucket and the settings to reach it; a value that can be pickled."""
+
+    def blobs(self) -> Blobs:
+        """Return this process's client of the bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """The way of all requests of one store."""
+
+    url: str
+    prefix: str
+    """The root's name in the bucket, with a slash at its end, or empty."""
+    bucket: Bucket
+    world: World
+
+    def send(
+        self,
+        kind: Kind,
+        doing: str,
+        key: str,
+        request: Callable[[Blobs, str], T],
+        *,
+        sent_bytes: int = 0,
+        received: Callable[[T], int] = lambda _: 0,
+        resend_unclear: bool = True,
+    ) -> T:
+        """Send a request about the object at ``key``. ``request`` gets the client and the object's whole name.
+
+        Raises `StorageError` and its subclasses. Without ``resend_unclear`` a request whose outcome is unclear is not
+        sent again.
+        """
+        blobs = self.bucket.blobs()
+
+        def counted() -> T:
+            try:
+                answer = request(blobs, self.prefix + key)
+            except blobs.failures as error:
+                outcome = blobs.judge(error).kind
+                refused = int(outcome is FailureKind.EXISTS)
+                failed = int(outcome not in (FailureKind.EXISTS, FailureKind.ABSENT))
+                self._note(key, kind, Requests(refused_puts=refused, failures=failed, sent_bytes=sent_bytes))
+                raise
+            self._note(key, kind, Requests(sent_bytes=sent_bytes, received_bytes=received(answer)))
+            return answer
+
+        try:
+            return sent(
+                counted, self.world, blobs.failures, lambda e: blobs.judge(e).kind, resend_unclear=resend_unclear
+            )
+        except blobs.failures as error:
+            raise blobs.judge(error).error(doing, f"{self.url}/{key}") from error
+
+    def _note(self, key: str, kind: Kind, about: Requests) -> None:
+        METER.note(self.url, key, Requests(**{kind: 1}) + about)

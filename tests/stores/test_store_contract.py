@@ -1,0 +1,23 @@
+"""The promises of every `Storage`, asked of real servers of each protocol."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.open import storage_for
+from unit.storage.test_contract import TestCreating, TestListing, TestReading, TestTheRest, TestWriting
+
+__all__ = ["TestCreating", "TestListing", "TestReading", "TestTheRest", "TestWriting"]
+
+pytestmark = pytest.mark.stores
+
+
+@pytest.fixture
+def store(server) -> Storage:
+    return storage_for(server.new_url(), server.settings)
+
+
+@pytest.fixture
+def shared_store(store: Storage) -> Storage:
+    return store

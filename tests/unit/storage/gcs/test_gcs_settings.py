@@ -1,0 +1,139 @@
+"""URLs and settings of Google Cloud Storage, and what its failures mean."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import requests
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import DefaultCredentialsError, RefreshError
+
+from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageRefusedError
+from streamhouse_spark.storage.gcs import client, settings
+from streamhouse_spark.storage.gcs.client import AnswerError, GcsBlobs
+from streamhouse_spark.storage.gcs.settings import GcsAddress
+from streamhouse_spark.storage.remote.failures import FailureKind
+
+URL = "gs://bucket/some/prefix"
+TOKEN = "ya29.secret-4711"
+
+
+def answer(status: int, message: str = "told", reason: str = "") -> requests.Response:
+    made = requests.Response()
+    made.status_code = status
+    made._content = json.dumps({"error": {"message": message, "errors": [{"reason": reason}]}}).encode()
+    return made
+
+
+def plain(status: int, text: str) -> requests.Response:
+    made = requests.Response()
+    made.status_code = status
+    made._content = text.encode()
+    return made
+
+
+def blobs() -> GcsBlobs:
+    return GcsBlobs(GcsAddress.parse(URL, {"gcs.oauth2.token": TOKEN})[0])
+
+
+def test_a_url_tells_bucket_and_prefix():
+    address, prefix = GcsAddress.parse(URL, {})
+    assert (address.bucket, prefix, address.host) == ("bucket", "some/prefix", "https://storage.googleapis.com")
+    assert address.is_googles
+    emulator, _ = GcsAddress.parse("gs://bucket", {"gcs.service.host": "http://127.0.0.1:4443/"})
+    assert emulator.host == "http://127.0.0.1:4443"
+    assert not emulator.is_googles
+
+
+@pytest.mark.parametrize("url", ["gs://b", "gs://user@bucket/p", "gs://Bucket/p", "gs://bucket/a//b", "gs://bucket/.."])
+def test_bad_urls(url):
+    with pytest.raises(InvalidOptionError) as caught:
+        GcsAddress.parse(url, {})
+    assert "user@" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gcs.oauth2.tokn": "x"}, "did you mean gcs.oauth2.token"),
+        ({"gcs.anonymous": "yes"}, "expected true or false"),
+        ({"gcs.anonymous": "true", "gcs.oauth2.token": TOKEN}, "exclude each other"),
+        ({"gcs.service.host": "storage.example.com"}, "expected a URL"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(InvalidOptionError, match=message) as caught:
+        GcsAddress.parse(URL, settings)
+    assert TOKEN not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (AnswerError(answer(412, reason="conditionNotMet"), is_put=True), FailureKind.EXISTS),
+        (AnswerError(answer(412), is_put=False), FailureKind.FINAL),
+        (AnswerError(answer(404, "No such object: bucket/a", "notFound"), is_put=False), FailureKind.ABSENT),
+        (AnswerError(plain(404, "No such object: bucket/a"), is_put=False), FailureKind.ABSENT),
+        (AnswerError(plain(404, "<html>nothing here</html>"), is_put=False), FailureKind.FINAL),
+        (AnswerError(answer(404, "The specified bucket does not exist.", "notFound"), is_put=True), FailureKind.FINAL),
+        (AnswerError(answer(429, reason="rateLimitExceeded"), is_put=True), FailureKind.THROTTLED),
+        (AnswerError(answer(503), is_put=True), FailureKind.THROTTLED),
+        (AnswerError(answer(500), is_put=True), FailureKind.TRANSIENT),
+        (AnswerError(answer(403, reason="forbidden"), is_put=True), FailureKind.FINAL),
+        (requests.ConnectionError("broken"), FailureKind.TRANSIENT),
+        (RefreshError("away", retryable=True), FailureKind.TRANSIENT),
+        (RefreshError("revoked", retryable=False), FailureKind.FINAL),
+        (DefaultCredentialsError("none"), FailureKind.FINAL),
+    ],
+)
+def test_what_failures_mean(error, kind):
+    assert blobs().judge(error).kind is kind
+
+
+def test_texts_have_a_remedy_and_no_secret():
+    known = blobs()
+    denied = AnswerError(answer(403, f"not with {TOKEN}\nhere", "forbidden"), is_put=True)
+    error = known.judge(denied).error("write", f"{URL}/a")
+    assert type(error) is StorageRefusedError
+    assert "grant the role Storage Object User" in str(error)
+    assert TOKEN not in str(error)
+    assert "\n" not in str(error)
+    assert "application-default login" in known.judge(DefaultCredentialsError("none")).remedy
+    exists = known.judge(AnswerError(answer(412), is_put=True)).error("write", f"{URL}/a")
+    assert type(exists) is ObjectExistsError
+    absent = known.judge(AnswerError(plain(404, "No such object: x"), is_put=False)).error("read", f"{URL}/a")
+    assert type(absent) is ObjectNotFoundError
+    no_bucket = AnswerError(answer(404, "The specified bucket does not exist.", "notFound"), is_put=True)
+    assert "create the bucket" in known.judge(no_bucket).remedy
+
+
+def test_the_text_form_shows_no_secret():
+    assert TOKEN not in repr(GcsAddress.parse(URL, {"gcs.oauth2.token": TOKEN})[0])
+
+
+def test_credentials_are_renewed(monkeypatch):
+    """A session asks the credentials before each request, and these get a new token where the old one expires."""
+    asked = []
+
+    class Renewed(AnonymousCredentials):
+        def before_request(self, request, method, url, headers):
+            asked.append(method)
+            headers["authorization"] = f"Bearer {len(asked)}"
+
+    def send(_self, request, **_options):
+        assert request.headers["authorization"] == f"Bearer {len(asked)}"
+        return plain(200, "bytes")
+
+    monkeypatch.setattr(client, "_credentials", lambda _address: Renewed())
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
+    known = GcsBlobs(GcsAddress.parse(URL, {})[0])
+    assert [known.get("a"), known.get("b")] == [b"bytes", b"bytes"]
+    assert asked == ["GET", "GET"]
+
+
+def test_the_page_has_all_settings():
+    page = (Path(__file__).parents[4] / "docs/get-started/gcs-and-azure.md").read_text()
+    assert set(re.findall(r"`(gcs\.[a-z0-9.-]+)`", page)) == set(settings._NAMES)
