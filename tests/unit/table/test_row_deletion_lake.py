@@ -272,3 +272,20 @@ def test_deletions_alone_are_due(table):
     assert oldest_waiting_ms(table.refresh()) is not None
     tier(table)
     assert oldest_waiting_ms(table.refresh()) is None
+
+
+def test_files_are_not_compacted_while_there_are_deleted_positions(table):
+    for first in range(0, 60, 6):
+        table.append(rows(*range(first, first + 6)))
+        tier(table)
+    assert table.open_lake().compact(dry_run=True).files_removed > 0
+    table.delete(where=[("id", "=", 7)])
+    tier(table)
+    assert table.open_lake().compact().files_removed == 0
+    assert stock(table) == [n for n in range(60) if n != 7]
+
+
+def test_the_record_is_told(table):
+    table.append(rows(1))
+    table.delete(where=[("id", "=", 1)])
+    assert table.inspect.commits()["actions"].to_pylist()[-1] == "delete_rows"

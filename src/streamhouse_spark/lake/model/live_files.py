@@ -21,7 +21,7 @@ class DeletedRows(Portable):
     """Number of the newly deleted rows that stand beside another row of their key: duplicates, which only other engines
     add."""
     num_dropped: int = 0
-    """Of a table without a primary key, number of the newly deleted rows."""
+    """Number of the newly deleted rows of a table without a primary key."""
 
 
 @dataclass(frozen=True, slots=True)
