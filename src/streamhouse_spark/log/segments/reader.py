@@ -43,6 +43,7 @@ from streamhouse_spark.log.segments.messages import (
 )
 from streamhouse_spark.log.segments.part_ranges import ONE_REQUEST_BYTES_MAX, PartRanges
 from streamhouse_spark.log.segments.segment_bytes import BlockSums, FetchedBytes, MappedBytes, SegmentBytes
+from streamhouse_spark.query import row_selection
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import ReadAhead, ReadsMany, at_once
 
@@ -79,9 +80,9 @@ class LogBatch:
         held = deleted.within(self.offsets)
         if not held:
             return self
-        live = np.ones(len(self.offsets), np.bool_)
-        live[held.offsets() - self.base_offset] = False
-        return LogBatch(self.segment, self.base_offset, self.batch.filter(pa.array(live)), live)
+        gone = np.zeros(len(self.offsets), np.bool_)
+        gone[held.offsets() - self.base_offset] = True
+        return LogBatch(self.segment, self.base_offset, row_selection.without(self.batch, gone), ~gone)
 
     def of_rows(self, of_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Choose the rows' values among those of all offsets of the range."""
