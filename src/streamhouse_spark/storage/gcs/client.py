@@ -220,9 +220,11 @@ class _Resumable:
             answer = self._blobs.send_part(self._url, data[stored - self._begin :], span)
             if answer.status_code != _UNFINISHED:
                 break
-            stored = _stored_bytes(answer)
+            before, stored = stored, _stored_bytes(answer)
             if stored >= end and not is_last:
                 break
+            if stored <= before:  # the caller sends the part again, or begins anew
+                raise ConnectionError(f"the upload has {stored} bytes after a part that ends at {end}")
         self._begin = end
 
     def finish(self) -> None:
