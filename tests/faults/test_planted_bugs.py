@@ -14,7 +14,15 @@ import pyarrow as pa
 import pytest
 
 from corruption import damage
-from faults import group_plants, histories, keyed_group_plants, row_level_plants, slot_model, statement_plants
+from faults import (
+    deletion_plants,
+    group_plants,
+    histories,
+    keyed_group_plants,
+    row_level_plants,
+    slot_model,
+    statement_plants,
+)
 from faults import interleave as il
 from faults import scenarios as sc
 from faults.faulty_storage import Fault, FaultyStorage
@@ -462,6 +470,7 @@ FINDERS: dict[str, Callable[[], object]] = {
     "work_behind_a_commit_fails_the_call": a_checkpoint_that_cannot_be_stored,
     **MOVED_FINDERS,
     **RESTORED_FINDERS,
+    **deletion_plants.FINDERS,
     **group_plants.FINDERS,
     **keyed_group_plants.FINDERS,
     **row_level_plants.FINDERS,

@@ -42,9 +42,11 @@ class World:
         wh = self.opened()
         wh.create_table("log", DDL, partition_by=["day"], buckets=2)
         wh.create_table("keyed", DDL, primary_key=["id"], buckets=2)
+        wh.create_table("hot", DDL, properties={"table.datalake.enabled": "false"})
         wh.create_table("dropped", "id BIGINT")
         wh.create_database("empty")
         wh.table("log").append(ROWS)
+        wh.table("hot").append(ROWS)
         wh.table("keyed").upsert(ROWS)
         for name in ("log", "keyed"):
             table = wh.table(name)
@@ -69,6 +71,7 @@ class World:
         self.wh = self.opened()
         self.log = self.wh.table("log")
         self.keyed = self.wh.table("keyed")
+        self.hot = self.wh.table("hot")
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,10 @@ def _wh(world: World) -> Any:
 
 def _log(world: World) -> Any:
     return world.log
+
+
+def _hot(world: World) -> Any:
+    return world.hot
 
 
 def _keyed(world: World) -> Any:
@@ -159,7 +166,10 @@ CALLS: dict[str, Call | list[Call]] = {
         },
     ),
     "Table.upsert": Call(_keyed, {"rows": [{"id": 1, "name": "b"}], "columns": ["name"], "transaction": TRANSACTION}),
-    "Table.delete": Call(_keyed, {"keys": [1], "transaction": TRANSACTION}),
+    "Table.delete": [
+        Call(_keyed, {"keys": [1], "transaction": TRANSACTION}),
+        Call(_hot, {"where": [("id", "=", 1)], "transaction": TRANSACTION}),
+    ],
     "Table.overwrite": [Call(_log, {"rows": ROWS, "transaction": TRANSACTION}), Call(_keyed, {"rows": ROWS})],
     "Table.truncate": Call(_log, {}),
     "Table.drop_partition": Call(_log, {"partition": {"day": 1}, "dry_run": True}),

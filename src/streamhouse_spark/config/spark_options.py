@@ -59,6 +59,11 @@ OPTIONS: Final = (
         "of a table that was restored from a backup: fail, or continue at the checkpoint's offsets (default fail)",
     ),
     Option("failOnDataLoss", _READS, "false: skip offsets that are no longer kept, instead of failing (default true)"),
+    Option(
+        "skipChangeCommits",
+        ("readStream",),
+        "true: of a table without a primary key, go on behind commits that delete rows which were read (default false)",
+    ),
     Option("readChangeFeed", _READS, "true: read the changelog, with _change_type, _log_offset, _commit_timestamp"),
     Option("includeMetadata", _READS, "true: add _bucket, _log_offset and _commit_timestamp to the columns"),
     Option("asOfLakeSnapshot", ("read",), "read the lake at this snapshot id"),
@@ -183,6 +188,8 @@ class StreamReadOptions:
     read_change_feed: bool = False
     include_metadata: bool = False
     fail_on_data_loss: bool = True
+    skips_change_commits: bool = False
+    """Whether rows that were read may be deleted later: a stream cannot take them back."""
     consumer_id: str | None = None
     adds_new_columns: bool = False
     """``schemaEvolutionMode=addNewColumns``: end before the first rows that have columns which the query lacks."""
@@ -242,6 +249,7 @@ def parse_stream_read_options(options: Mapping[str, str]) -> StreamReadOptions:
         read_change_feed=_bool(texts, "readChangeFeed", default=False),
         include_metadata=_bool(texts, "includeMetadata", default=False),
         fail_on_data_loss=_bool(texts, "failOnDataLoss", default=True),
+        skips_change_commits=_bool(texts, "skipChangeCommits", default=False),
         consumer_id=_identity(texts, "consumerId"),
         adds_new_columns=_word(texts, "schemaEvolutionMode", ("none", "addNewColumns")) == "addNewColumns",
         continues_in_other_history=_word(texts, "onDifferentHistory", ("fail", "continue")) == "continue",

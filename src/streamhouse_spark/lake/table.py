@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.commit_checks import LogRange
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
@@ -186,6 +188,21 @@ class LakeTable(ABC):
         Raises `CommitConflictError` if that snapshot was expired meanwhile.
         """
         return dict.fromkeys(buckets, ())  # where readers take the newest row of each key, a round needs no older ones
+
+    def delete_rows(
+        self,
+        context: WriteContext,  # noqa: ARG002 - the interface
+        rows: Mapping[int, OffsetRuns],  # noqa: ARG002
+        added: Sequence[LakeFile],  # noqa: ARG002
+        *,
+        with_older: bool,  # noqa: ARG002
+    ) -> list[LakeFile]:
+        """Write what deletes the rows at these offsets, in files that a round ``added`` and in older ones, in the
+        round's `commit`.
+
+        Raises `LakeMismatchError` where that cannot be done.
+        """
+        raise LakeMismatchError(f"lake table {self.place.spec.path}: its format takes no deletions of single rows")
 
     def commit(
         self,

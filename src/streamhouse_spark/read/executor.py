@@ -7,12 +7,13 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
-from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.file_access import WINDOW_FILES, FilesAhead
 from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
@@ -28,7 +29,7 @@ from streamhouse_spark.log.segments.metadata_columns import (
 )
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, read_split, require_not_truncated
-from streamhouse_spark.query.row_selection import matching
+from streamhouse_spark.query.row_selection import matching, without
 from streamhouse_spark.read.binlog import binlog_batches
 from streamhouse_spark.read.changes import Changes
 from streamhouse_spark.read.pieces import (
@@ -138,25 +139,33 @@ class PieceReader:
     def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Give the rows of a piece that the filter wants."""
         for batch in self._found(piece):
-            if self._filter is None or _is_of_lake(piece):
+            if self._filter is None or self._is_filtered(piece):
                 yield batch
             else:
                 yield from matching(pa.Table.from_batches([batch]), self._filter).to_batches()
 
     def table(self, piece: Piece) -> pa.Table:
         """Give the rows of a piece that the filter wants, at once; a lake file with all of Arrow's threads."""
-        if isinstance(piece, LakePiece) and self._plan.keyed is None:
+        if isinstance(piece, LakePiece) and self._plan.keyed is None and not piece.deleted:
             return read_whole(self._lake, piece.split, self._projection, filter=self._filter)
         rows = pa.Table.from_batches(list(self._found(piece)), self._plan.schema.arrow)
-        return rows if self._filter is None or _is_of_lake(piece) else matching(rows, self._filter)
+        return rows if self._filter is None or self._is_filtered(piece) else matching(rows, self._filter)
+
+    def _is_filtered(self, piece: Piece) -> bool:
+        """Tell whether the rows that `_found` gives of the piece are those that the filter wants."""
+        return _is_of_lake(piece) and not self._is_placed(piece)
+
+    def _is_placed(self, piece: Piece) -> bool:
+        """Tell whether the places of a lake file's rows in the log are asked for."""
+        return isinstance(piece, LakePiece) and bool(self._metadata or piece.deleted)
 
     def _found(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece; only those of lake files are filtered."""
+        """The rows of a piece; only those of lake files are filtered, unless their places are asked for."""
         match piece:
             case LogPiece(split):
                 return self._of_log(split)
             case LakePiece(split, _):
-                return self._of_lake(piece) if self._metadata else self._selected(self._lake_batches(split))
+                return self._of_lake(piece) if self._is_placed(piece) else self._selected(self._lake_batches(split))
             case KeyedPiece():
                 return self._selected(self._of_key(piece))
             case OffsetsPiece(bucket, offsets):
@@ -216,12 +225,23 @@ class PieceReader:
             return
         writers = (self._table.uuid, *self._table.state.former_uuids)
         ours = offset_file(files, split.location, writers)
-        offsets = ours.runs.offsets() if ours is not None else None
-        bucket = ours.bucket if ours is not None else piece.bucket
+        if ours is None:
+            if piece.deleted:
+                raise LakeMismatchError(
+                    f"{self._table.name}: rows were deleted that may be in {split.location}, which another engine "
+                    "wrote, so that their places are not known; delete them there with that engine"
+                )
+            for _, batch in read_numbered(files, split, self._projection):
+                yield add_log_positions(batch, self._metadata, piece.bucket, None)
+            return
+        offsets = ours.runs.offsets()
+        deleted = piece.deleted.get(ours.bucket)
+        gone = np.zeros(0, np.int64) if deleted is None else ours.runs.common(deleted).offsets()
         for numbers, batch in read_numbered(files, split, self._projection):
-            yield add_log_positions(
-                batch, self._metadata, bucket, None if offsets is None else pa.array(offsets[numbers])
-            )
+            found = offsets[numbers]
+            dropped = np.isin(found, gone, assume_unique=True)
+            kept = without(batch, dropped)
+            yield add_log_positions(kept, self._metadata, ours.bucket, pa.array(found[~dropped]))
 
     def _of_offsets(self, bucket: int, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
         for base_offset, batch in self._trimmed(bucket, offsets):

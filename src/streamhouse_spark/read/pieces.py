@@ -6,11 +6,13 @@ A piece says of itself all that its reader needs besides the plan that it is of.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
+from streamhouse_spark.log.commits.deletions import rows_from_json, rows_to_json
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -32,13 +34,16 @@ class LakePiece:
     split: LakeSplit
     bucket: int | None = None
     """Bucket of all its rows, if known."""
+    deleted: Mapping[int, OffsetRuns] = field(default_factory=dict)
+    """Bucket → offsets of rows to leave out, which the lake does not lack yet."""
 
     @property
     def size_bytes(self) -> int:
         return self.split.size_bytes
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "lake", "split": self.split.to_json(), "bucket": self.bucket}
+        out = {"kind": "lake", "split": self.split.to_json(), "bucket": self.bucket}
+        return {**out, "deleted": rows_to_json(self.deleted)} if self.deleted else out
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,9 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
         case "log":
             return LogPiece(LogSplit.from_json(data["split"]))
         case "lake":
-            return LakePiece(LakeSplit.from_json(data["split"]), data["bucket"])
+            return LakePiece(
+                LakeSplit.from_json(data["split"]), data["bucket"], rows_from_json(data.get("deleted", {}))
+            )
         case "offsets":
             return OffsetsPiece(data["bucket"], OffsetRange(*data["offsets"]), data["size_bytes"])
         case "keyed":

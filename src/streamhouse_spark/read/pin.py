@@ -7,8 +7,8 @@ never passes them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.model.values import LakeSnapshot, same_offsets
 from streamhouse_spark.log.commits.actions import KvSnapshot, LakePair
+from streamhouse_spark.log.commits.deletions import Deletion
 from streamhouse_spark.log.commits.state import BucketLog, TableState
 from streamhouse_spark.log.lifecycle.retention import effective_times_ms
 from streamhouse_spark.log.segments.scan import hot_range
@@ -85,7 +86,9 @@ def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:
     ends = {bucket: offset_after(log, timestamp_ms) for bucket, log in state.buckets.items()}
     _require_truncated_before(state, timestamp_ms, ends)
     _require_made_before(state, timestamp_ms, ends)
-    pair = _newest_within(state, ends, timestamp_ms)
+    deletions = _deleted_by(state, timestamp_ms)
+    pair = _newest_within(state, ends, timestamp_ms, deletions)
+    _require_deleted_in(state, pair, timestamp_ms, deletions)
     hot = {}
     for bucket, log in state.buckets.items():
         start = pair.offsets.get(bucket, 0) if pair else state.first_offset(bucket)
@@ -103,7 +106,24 @@ def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:
             )
         if ends[bucket] > start:
             hot[bucket] = OffsetRange(start, ends[bucket])
-    return Pin(state, pair, hot)
+    return Pin(replace(state, deletions=deletions), pair, hot)
+
+
+def _deleted_by(state: TableState, timestamp_ms: int) -> tuple[Deletion, ...]:
+    """Return the deletions of ``timestamp_ms`` or before. A later record with a smaller time corrects a clock that ran
+    ahead.
+    """
+    latest_ms, kept = state.time_ms, []
+    for deletion in reversed(state.deletions):
+        latest_ms = min(latest_ms, deletion.time_ms)
+        if latest_ms <= timestamp_ms:
+            kept.append(deletion)
+        elif deletion.first_ms <= timestamp_ms and deletion.first_commit < deletion.commit:
+            raise OffsetsTrimmedError(
+                f"{state.name} as of {timestamp_ms} ms: rows deleted from {deletion.first_ms} to {deletion.time_ms} ms "
+                "are no longer told apart; choose a later time"
+            )
+    return tuple(reversed(kept))
 
 
 def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
@@ -145,9 +165,28 @@ def _committed_by(state: TableState, bucket: int, offset: int, timestamp_ms: int
     return any(p.offsets.get(bucket, 0) >= offset and 0 < p.time_ms <= timestamp_ms for p in pairs)
 
 
-def _newest_within(state: TableState, ends: Mapping[int, int], timestamp_ms: int) -> LakePair | None:
-    """Return the newest recorded snapshot without rows behind ``ends`` and with all partitions that the table had."""
+def _require_deleted_in(
+    state: TableState, pair: LakePair | None, timestamp_ms: int, deletions: Sequence[Deletion]
+) -> None:
+    """Require that the lake snapshot lacks the rows whose deletion only lake snapshots tell."""
+    told = pair.told if pair is not None else 0
+    if any(deletion.is_in_lake and deletion.commit > told for deletion in deletions):
+        raise OffsetsTrimmedError(
+            f"{state.name} as of {timestamp_ms} ms: rows had been deleted that no recorded lake snapshot of that time "
+            f"lacks; read the lake as of that time ({state.name}$lake), or a later time"
+        )
+
+
+def _newest_within(
+    state: TableState, ends: Mapping[int, int], timestamp_ms: int, deletions: Sequence[Deletion]
+) -> LakePair | None:
+    """Return the newest recorded snapshot without rows behind ``ends`` and with all partitions that the table had, and
+    all rows but those of the ``deletions``.
+    """
+    newest = deletions[-1].commit if deletions else 0
+    later = min((d.first_commit for d in state.deletions if d.commit > newest), default=None)
     pairs = [pair for pair in state.lake_history if state.begins_at(pair.starts)]
+    pairs = [pair for pair in pairs if later is None or pair.told < later]
     known = [pair for pair in pairs if pair.time_ms <= timestamp_ms][-1:] or pairs
     dropped_rows = min((pair.dropped_rows for pair in known), default=0)
     for pair in reversed(pairs):

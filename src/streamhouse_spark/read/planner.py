@@ -14,6 +14,7 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
 from streamhouse_spark.log.buckets.filtered import filtered_buckets
+from streamhouse_spark.log.commits.deletions import pending
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.match import segment_may_match
@@ -104,9 +105,32 @@ def plan_pin(table: TableHandle, pin: Pin, wanted: Wanted) -> Sources:
     if pin.state.primary_key:
         return _plan_keyed(table, pin, wanted)
     lake = scan_pinned(table, pin, wanted) if pin.lake is not None else None
+    lake, masked = _without_masked(pin, lake)
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
     pieces = pruned(pin.state, map(LogPiece, splits), wanted.pruning)
-    return Sources(pin.state, wanted.schema(pin.state), lake, tuple(pieces))
+    return Sources(pin.state, wanted.schema(pin.state), lake, (*masked, *pieces))
+
+
+def _without_masked(pin: Pin, lake: LakeScan | None) -> tuple[LakeScan | None, tuple[LakePiece, ...]]:
+    """Take out the files of buckets of which the lake still has deleted rows: only this package's reader leaves these
+    out.
+    """
+    pair = pin.lake
+    if lake is None or pair is None or not pin.state.deletions:
+        return lake, ()
+    left = pending(pin.state.deletions, pair.told, pair.offsets)
+    below = {bucket: runs.within(OffsetRange(0, pair.offsets.get(bucket, 0))) for bucket, runs in left.items()}
+    deleted = {bucket: runs for bucket, runs in below.items() if runs}
+    if not deleted:
+        return lake, ()
+    masked = [file for file in lake.files if file.bucket is None or file.bucket in deleted]
+    pieces = tuple(
+        LakePiece(split, file.bucket, deleted if file.bucket is None else {file.bucket: deleted[file.bucket]})
+        for file in masked
+        for split in file.splits()
+    )
+    others = tuple(file for file in lake.files if file.bucket is not None and file.bucket not in deleted)
+    return replace(lake, files=others), pieces
 
 
 def pruned(state: TableState, pieces: Iterable[Piece], pruning: Pruning) -> Iterator[Piece]:

@@ -94,6 +94,15 @@ def _trimmed_pieces(state: TableState, bucket: int, wanted: OffsetRange, *, fail
                 f"{text}; begin at startingOffsets=earliest, or skip them with failOnDataLoss=false"
             )
         logger.warning("%s: skipping them", text)
+    if held and state.deletions:  # the lake's rows at these offsets may be deleted, here or in it
+        text = f"{state.name}: offsets {held} of bucket {bucket} are in the lake only, and rows were deleted since"
+        if fail_on_data_loss:
+            raise OffsetsTrimmedError(
+                f"{text}; read the table itself, begin at startingOffsets=earliest, or skip them with "
+                "failOnDataLoss=false"
+            )
+        logger.warning("%s: skipping them", text)
+        return
     for start in range(held.start, held.end, LAKE_RANGE_ROWS):
         part = OffsetRange(start, min(start + LAKE_RANGE_ROWS, held.end))
         yield OffsetsPiece(bucket, part, len(part) * row_bytes(state, bucket))

@@ -115,4 +115,4 @@ def _pinned_to_lake(table: TableHandle) -> Pin:
 
 
 def _pair(snapshot: LakeSnapshot) -> LakePair:
-    return LakePair(snapshot.id, snapshot.offsets, snapshot.timestamp_ms, snapshot.starts)
+    return LakePair(snapshot.id, snapshot.offsets, snapshot.timestamp_ms, snapshot.starts, told=snapshot.told)

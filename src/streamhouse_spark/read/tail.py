@@ -19,6 +19,7 @@ from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, METADAT
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read.deleted_rows import require_undeleted
 from streamhouse_spark.read.lookout import lookout_of
 from streamhouse_spark.read.pin import offset_at
 from streamhouse_spark.schema.evolution import require_same_columns
@@ -45,6 +46,7 @@ def follow(
     """Follow the log as `Table.tail` does. The start is resolved at the call, not at the first batch."""
     state = table.refresh()
     require_position(table.log, start, f"the start of a tail of {state.name}")
+    told = start.history.number if isinstance(start, LogPosition) and start.history is not None else state.version
     positions = start_offsets(state, start)
     columns = Projection.of(state.schema, columns, None).columns
     for name, value in (("poll_ms", poll_ms), ("until_ms", until_ms)):
@@ -59,6 +61,7 @@ def follow(
         state,
         positions,
         columns,
+        told=told,
         include_metadata=include_metadata,
         poll_ms=poll_ms,
         stop=stop,
@@ -97,12 +100,15 @@ def _follow(
     positions: dict[int, int],
     columns: Sequence[str],
     *,
+    told: int,
     include_metadata: bool,
     poll_ms: float | None,
     stop: threading.Event | None,
     until_ms: int | None,
 ) -> Generator[tuple[pa.RecordBatch, LogPosition]]:
-    """Without ``poll_ms`` the table's lookout says when storage is asked."""
+    """Without ``poll_ms`` the table's lookout says when storage is asked. ``told`` is the newest commit of which the
+    positions know.
+    """
     clock = table.world.clock
     lookout = lookout_of(table) if poll_ms is None else None
     fields = added_fields(begun, include_metadata=include_metadata)
@@ -110,6 +116,8 @@ def _follow(
     idle_since_ms = clock.boot_ms()
     while stop is None or not stop.is_set():
         _require_same_rows(begun, state)
+        require_undeleted(state, positions, told, who="this tail", advice="follow it again from 'earliest'")
+        told = state.version
         if state.schema_id != begun.schema_id:
             who, advice = f"a tail of {state.name}", "follow it again, from the offsets behind the last batch"
             require_same_columns(begun.schema, state.schema, columns, who, advice)
@@ -117,6 +125,8 @@ def _follow(
         try:
             for found in _new_batches(table, state, positions, columns):
                 news = True
+                if not found.batch.num_rows:
+                    continue  # all of them are deleted
                 batch = with_metadata(found, fields) if fields else found.batch
                 yield batch, LogPosition.of(state, positions)
         except SnapshotExpiredError:  # the caller slept over a batch; merged rows are elsewhere in the newest state

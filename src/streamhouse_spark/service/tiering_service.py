@@ -368,11 +368,14 @@ def _first_line(error: Exception) -> str:
 
 
 def oldest_waiting_ms(state: TableState) -> int | None:
-    """Return the commit time of the oldest row, or truncation, that the lake lacks; None if there is none."""
+    """Return the commit time of the oldest row, truncation or deletion that the lake lacks; None if there is none."""
     waiting = [
         next((s.first_time_ms for s in log.segments if s.end_offset > state.lake_offset(bucket)), None)
         for bucket, log in state.buckets.items()
     ]
     if state.truncation is not None and state.lake_is_outdated:
         waiting.append(state.truncation.time_ms)
+    lake = state.lake
+    if lake is not None:
+        waiting += [deletion.time_ms for deletion in state.deletions if deletion.commit > lake.told]
     return min((time_ms for time_ms in waiting if time_ms is not None), default=None)

@@ -90,7 +90,7 @@ def _of_log(table: TableHandle, split: LogSplit, columns: TableSchema) -> Iterat
     mixed = tuple(s for s in split.segments if s not in alone)
     keys = [_stored(segment, columns) for segment in alone]
     values = {c.name: _column([key[i] for key in keys], c.type) for i, c in enumerate(columns.columns)}
-    yield _counted(values, hot_rows=[len(s.offsets.intersect(split.offsets)) for s in alone])
+    yield _counted(values, hot_rows=[split.num_live(s.offsets.intersect(split.offsets)) for s in alone])
     for found in read_split(table.storage, replace(split, segments=mixed), columns):
         rows = found.batch
         yield _counted(dict(zip(columns.names, rows.columns, strict=True)), hot_rows=[1] * rows.num_rows)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from streamhouse_spark.write.append import Appends
     from streamhouse_spark.write.upsert import KeyedTable
     from streamhouse_spark.write.writer import Writer
-
-logger = logging.getLogger(__name__)
 
 
 @checks_arguments(unless=("lookup_one",))
@@ -86,8 +83,8 @@ class Table(TableHandle):
         """Writes by primary key. Raises `InvalidOptionError` for a table without one."""
         if not self.state.primary_key:
             raise InvalidOptionError(
-                f"table {self.name} has no primary key: it takes append(rows); upserts, deletions and lookups need a "
-                "table that was created with primary_key=[...]"
+                f"table {self.name} has no primary key: it takes append(rows) and delete(where=...); upserts, lookups "
+                "and deletions by key need a table that was created with primary_key=[...]"
             )
         from streamhouse_spark.write.upsert import KeyedTable
 
@@ -150,15 +147,28 @@ class Table(TableHandle):
         """
         return self.keyed.upsert(rows, columns=columns, transaction=transaction)
 
-    def delete(self, keys: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
-        """Delete the rows with these keys; keys without a row change nothing.
+    @overload
+    def delete(self, keys: Any, *, transaction: Transaction | None = None) -> BucketOffsets: ...
+    @overload
+    def delete(self, *, where: pc.Expression | Sequence[Any], transaction: Transaction | None = None) -> int: ...
+    def delete(
+        self, keys: Any = None, *, where: Any = None, transaction: Transaction | None = None
+    ) -> BucketOffsets | int:
+        """Delete the rows with these keys, of a table without a primary key the rows that a filter wants.
 
         ``keys`` are rows with the columns of the primary key, a list of tuples of its values, or for a key of one
-        column a list of values; one key will do without a list. The property ``table.delete.behavior`` decides about
-        deletions: ``allow`` (the default where the last row wins), ``ignore``, or ``disable``, an error. Durable,
-        atomic and idempotent as `upsert` is; the offsets of the changes are returned.
+        column a list of values; one key will do without a list, and keys without a row change nothing. The property
+        ``table.delete.behavior`` decides about deletions: ``allow`` (the default where the last row wins), ``ignore``,
+        or ``disable``, an error. Durable, atomic and idempotent as `upsert` is; the offsets of the changes are
+        returned. ``where`` is a filter as for `to_arrow`; see `streamhouse_spark.table.row_deletion.delete_matching`.
         """
-        return self.keyed.delete(keys, transaction=transaction)
+        if keys is not None and where is not None:
+            raise InvalidOptionError("delete was given keys and where; give one of them")
+        if where is None:
+            return self.keyed.delete(keys, transaction=transaction)
+        from streamhouse_spark.table.row_deletion import delete_matching
+
+        return delete_matching(self, where, transaction)
 
     def overwrite(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Replace all rows of the table by these; readers see the old rows or the new ones, never a part of either.
@@ -281,10 +291,7 @@ class Table(TableHandle):
         alter_table(self, change)
 
     def add_columns(self, columns: pa.Schema | str | SparkSchema, *, defaults: Mapping[str, Any] | None = None) -> None:
-        """Add columns, as `alter` does: an Arrow schema, Spark DDL (``note STRING COMMENT 'why'``) or a StructType.
-
-        With ``defaults``, or a ``DEFAULT`` clause, for rows that are written from now on: in older ones they are null.
-        """
+        """Add columns, as `alter` does: an Arrow schema, Spark DDL (``note STRING COMMENT 'why'``) or a StructType."""
         self.alter(add_columns=columns, defaults=defaults)
 
     def set_default(self, column: str, value: Any) -> None:
@@ -323,9 +330,7 @@ class Table(TableHandle):
         """Read the union: every row committed before the call, each once; lake rows first, then the hot log's.
 
         ``columns`` picks and orders columns. ``filter`` is a ``pyarrow.compute`` expression, or a list of
-        ``(column, operator, value)`` that must all hold; it prunes lake files and log segments. Uncompressed columns
-        of a local hot log are memory-mapped, not copied.
-
+        ``(column, operator, value)`` that must all hold; it prunes lake files and log segments.
         Raises `SchemaMismatchError` for unknown columns, `CorruptDataError`, `OffsetsTrimmedError`.
         """
         from streamhouse_spark.read.union_read import read_newest, read_pin
@@ -341,10 +346,7 @@ class Table(TableHandle):
         return read_newest(self, pin_newest(state), projection)
 
     def repinned(self) -> Pin:
-        """Return a new pin after another can no longer be read.
-
-        It is on the lake's own newest snapshot, because another engine may have expired the recorded one.
-        """
+        """Return a new pin, on the lake's own newest snapshot, after another can no longer be read."""
         from streamhouse_spark.read.stand_ins import repinned
 
         return repinned(self)

@@ -150,8 +150,10 @@ def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.Reco
     never tiered has lost its trimmed rows, so its changelog begins where the log does. Raises `OffsetsTrimmedError` if
     the lake no longer holds trimmed rows, before the first row of that bucket.
     """
+    from streamhouse_spark.read.deleted_rows import require_changes_told
     from streamhouse_spark.read.executor import read_batches  # it loads the readers of both lakes
 
+    require_changes_told(state, f"{table.name}$changelog")
     for bucket, log in state.buckets.items():
         first = state.first_offset(bucket)
         pieces: list[Piece] = [LogPiece(plan_range(state, bucket, log.offsets))]

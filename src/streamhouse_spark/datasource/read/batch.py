@@ -16,7 +16,9 @@ from streamhouse_spark.datasource.spark_schema import SparkColumns, requested_co
 from streamhouse_spark.datasource.worker_errors import OneLineErrors
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read.deleted_rows import require_changes_told
 from streamhouse_spark.read.pieces import ReadPlan, ViewPiece
 from streamhouse_spark.read.planner import plan_lake
 from streamhouse_spark.read.ranges import binlog_pieces, plan_ranges
@@ -87,6 +89,8 @@ class StreamhouseReader(OneLineErrors, DataSourceReader):
                     as_of_timestamp_ms=options.as_of_timestamp_ms,
                 )
             case "range":
+                if CHANGE_TYPE in target.metadata:
+                    require_changes_told(state, f"{table.name}$changelog")
                 return plan_ranges(
                     table,
                     state,

@@ -39,7 +39,9 @@ from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.consumers import move_consumer
+from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.log.segments.scan import LogSplit
+from streamhouse_spark.read.deleted_rows import known_at, require_changes_told, require_undeleted
 from streamhouse_spark.read.pieces import StartPiece
 from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.schema.evolution import require_same_columns
@@ -81,6 +83,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         self._table_name = str(parse_table_name(target.name).path)
         self._options = options
         self._is_binlog = target.suffix == BINLOG
+        self._tells_changes = CHANGE_TYPE in target.metadata
         available = binlog_as_asked(schema, target.schema) if self._is_binlog else target.schema
         columns = requested_columns(schema, available, target.name)
         self._shape = SparkColumns(schema, columns, target.name)
@@ -196,6 +199,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
             if stop > begin.offsets.get(bucket, 0)
         }
         _require_held(state, ranges)
+        state = self._without_deleted(state, begin, final)
         first = self._start_pieces(table, state, begin, final)
         if self._is_binlog:
             logs = state.buckets
@@ -283,6 +287,18 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
             )
         logger.warning("%s: going on with the rows behind", text)
 
+    def _without_deleted(self, state: TableState, begin: StreamOffset, end: StreamOffset) -> TableState:
+        """Return the state with the deletions that the batch's end knows of: the batch may be repeated.
+
+        Raises `OffsetsTrimmedError` where one that its beginning does not know of took rows of earlier batches.
+        """
+        if self._tells_changes:
+            require_changes_told(state, f"a stream of {state.name}$changelog")
+        if not self._options.skips_change_commits:
+            advice = "start it with a new checkpointLocation, or go on behind the deletion with skipChangeCommits=true"
+            require_undeleted(state, begin.offsets, _commit_of(begin), who="this stream", advice=advice)
+        return known_at(state, _commit_of(end))
+
     def _start_pieces(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
     ) -> list[StartPiece]:
@@ -337,6 +353,11 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         if self._consumer_moved_ms is None or now_ms - self._consumer_moved_ms >= CONSUMER_MOVE_MS:
             move_consumer(table.log, consumer_id, offsets, table.require_there)
             self._consumer_moved_ms = now_ms
+
+
+def _commit_of(offset: StreamOffset) -> int:
+    """Return the newest commit that can have deleted rows when a position was taken."""
+    return offset.history.number if offset.history is not None else 0
 
 
 def _require_held(state: TableState, ranges: Mapping[int, OffsetRange]) -> None:

@@ -15,7 +15,7 @@ from streamhouse_spark.keys.collapsed_changes import KeySet
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.partitions import decoded_bound
-from streamhouse_spark.lake.iceberg.position_deletes import PATH_ID
+from streamhouse_spark.lake.iceberg.position_deletes import PATH_ID, is_named_as_ours
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.schema import bucket_of, internal_value, partition_types
 from streamhouse_spark.lake.model.live_files import LiveFile
@@ -64,6 +64,12 @@ def is_only_of(delete: DataFile, location: str) -> bool:
     """Tell whether a file of deleted positions names positions of this one data file only."""
     lower, upper = ((bounds or {}).get(PATH_ID) for bounds in (delete.lower_bounds, delete.upper_bounds))
     return lower == upper == location.encode()
+
+
+def row_deletes_of(delete: DataFile) -> str | None:
+    """Return the data file that a file of deleted positions of ours is about; None for one of another engine."""
+    location = (delete.lower_bounds or {}).get(PATH_ID, b"").decode()
+    return location if is_named_as_ours(delete.file_path) and is_only_of(delete, location) else None
 
 
 class KeyedFilter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ from streamhouse_spark.lake.parquet.access import FileAccess, parquet_sink
 from streamhouse_spark.lake.parquet.footer_seal import close_sealed
 from streamhouse_spark.lake.parquet.reader import DELETED_KEY, FIELD_ID
 
+_NAME: Final = re.compile(r"/\d{5}-deletes-[0-9a-f]{32}\.parquet$")
 PATH_ID: Final = 2147483546
 POSITION_ID: Final = 2147483545
 """Field ids of the two columns, from Iceberg's specification."""
@@ -41,6 +43,7 @@ def write_deletes(
     positions: npt.NDArray[np.int64],
     *,
     num_duplicates: int = 0,
+    num_dropped: int = 0,
 ) -> LakeFile:
     """Write one file that names these positions of the data file, ascending and at least one, in place of the file's
     former ones.
@@ -66,8 +69,13 @@ def write_deletes(
         spec_id=file.spec_id,
         partition=file.partition,
         columns=_statistics(file.location, positions),
-        deletes=DeletedRows(file.location, file.own_deletes, num_duplicates),
+        deletes=DeletedRows(file.location, file.own_deletes, num_duplicates, num_dropped),
     )
+
+
+def is_named_as_ours(location: str) -> bool:
+    """Tell whether a file of deleted positions has a name that `write_deletes` gives."""
+    return _NAME.search(location) is not None
 
 
 DELETES_WRITER_OPTIONS: Final[dict[str, Any]] = {

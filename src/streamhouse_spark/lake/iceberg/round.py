@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.commit_checks import LogRange, require_dense, require_offsets, require_present
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg.evolution import require_brought_up
@@ -16,10 +19,12 @@ from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.key_index import live_files
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets, own_offsets
+from streamhouse_spark.lake.iceberg.position_deletes import write_deletes
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot, WriteContext, same_offsets
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
+from streamhouse_spark.lake.parquet.reader import deleted_positions, offset_file
 
 
 def write_context(place: IcebergLocation) -> WriteContext:
@@ -71,7 +76,10 @@ def commit_round(
         return None
     is_keyed = bool(place.spec.primary_key)
     if not is_keyed:
-        require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
+        data = [file for file in files if file.deletes is None]
+        require_dense(data, new.starts if is_truncated else expected.ends, new.ends)
+    num_deleted = sum(file.deletes.num_dropped for file in files if file.deletes)
+    has_deletes = any(file.deletes for file in files)
     replaced = {location for file in files if file.deletes for location in file.deletes.replaces}
     file_spec = IcebergFileSpec.from_json(context.lake)
 
@@ -80,16 +88,16 @@ def commit_round(
         require_shape(metadata, file_spec)
         found = newest_offsets(metadata, place.spec.table_uuid)
         require_offsets(metadata.location, found, expected)
-        dropped_rows = found.dropped_rows if found is not None and not is_truncated else 0
+        dropped_rows = num_deleted + (found.dropped_rows if found is not None and not is_truncated else 0)
         text = offsets_text(
             place.spec.table_uuid, new.ends, new.starts, dropped_rows=dropped_rows, history=place.spec.history
         )
         summary = {OFFSETS_PROPERTY: text}
-        if is_keyed:
+        if is_keyed or has_deletes:
             require_snapshot_as_planned(metadata, file_spec.snapshot_id)
         require_written(place, metadata, files, file_spec)
         if not is_truncated or metadata.current_snapshot() is None:
-            operation = Operation.OVERWRITE if any(file.deletes for file in files) else Operation.APPEND
+            operation = Operation.OVERWRITE if has_deletes else Operation.APPEND
             return Change(operation, added=files, removed_deletes=sorted(replaced), summary=summary)
         operation = Operation.OVERWRITE if files else Operation.DELETE
         return Change(operation, added=files, removes_all=True, summary=summary)
@@ -133,3 +141,71 @@ def require_written(
         )
 
     require_present(place.files_at, files)
+
+
+# -- deleted rows of a table without a primary key -----------------------------------------------------------------
+
+_NONE = OffsetRuns.dense(0, 0)
+
+
+def write_row_deletes(
+    place: IcebergLocation,
+    context: WriteContext,
+    rows: Mapping[int, OffsetRuns],
+    added: Sequence[LakeFile],
+    *,
+    with_older: bool,
+) -> list[LakeFile]:
+    """Write files of deleted positions for the rows at these offsets, durable when this returns.
+
+    They are looked for in files that a round has written, and with ``with_older`` in those of the context's snapshot.
+    Positions that are deleted there stay so, and are not counted again. Raises `LakeMismatchError` where a row may be
+    in a file without offsets.
+    """
+    spec = IcebergFileSpec.from_json(context.lake)
+    files = place.files_at(spec.data_location)
+    left = dict(rows)
+    foreign: str | None = None
+    written: list[LakeFile] = []
+    for file in _candidates(place, context, rows, added, with_older=with_older):
+        access = place.files_at(file.location)
+        own = offset_file(access, file.location, place.spec.writers)
+        if own is None:
+            foreign = file.location
+            continue
+        hit = own.runs.common(left.get(own.bucket, _NONE))
+        if not hit:
+            continue
+        left[own.bucket] = left[own.bucket].without(hit)
+        found = np.setdiff1d(own.runs.rows_at(hit), deleted_positions(access, file.location, file.deletes))
+        if len(found):
+            kept: npt.NDArray[np.int64] = deleted_positions(access, file.location, file.own_deletes)
+            positions, num_dropped = np.union1d(kept, found), len(found)
+            ids, bucket = place.world.ids, own.bucket
+            written.append(write_deletes(spec, files, ids, bucket, hit.range, file, positions, num_dropped=num_dropped))
+    if foreign is not None and any(left.values()):
+        raise LakeMismatchError(
+            f"lake table {place.spec.path}: rows were deleted that may be in {foreign}, which another engine wrote, so "
+            "that their places are not known; delete them there with that engine"
+        )
+    return written
+
+
+def _candidates(
+    place: IcebergLocation,
+    context: WriteContext,
+    rows: Mapping[int, OffsetRuns],
+    added: Sequence[LakeFile],
+    *,
+    with_older: bool,
+) -> Iterator[LiveFile]:
+    """Return the files that may hold the rows, each once."""
+    for new in added:
+        if new.bucket in rows:
+            yield LiveFile(new.location, new.size_bytes, new.num_rows, new.spec_id, new.partition)
+    seen: set[str] = set()
+    for found in planned_files(place, context, list(rows)).values() if with_older else ():
+        for file in found:
+            if file.location not in seen:
+                seen.add(file.location)
+                yield file

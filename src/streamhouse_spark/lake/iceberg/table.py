@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.lake.commit_checks import LogRange
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
@@ -105,6 +106,13 @@ class IcebergLake(LakeTable):
         from streamhouse_spark.lake.iceberg.round import planned_files
 
         return planned_files(self.place, context, buckets)
+
+    def delete_rows(
+        self, context: WriteContext, rows: Mapping[int, OffsetRuns], added: Sequence[LakeFile], *, with_older: bool
+    ) -> list[LakeFile]:
+        from streamhouse_spark.lake.iceberg.round import write_row_deletes
+
+        return write_row_deletes(self.place, context, rows, added, with_older=with_older)
 
     def _commit(
         self, files: Sequence[LakeFile], before: LogRange, after: LogRange, context: WriteContext

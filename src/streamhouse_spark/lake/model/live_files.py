@@ -20,6 +20,8 @@ class DeletedRows(Portable):
     num_duplicates: int = 0
     """Number of the newly deleted rows that stand beside another row of their key: duplicates, which only other engines
     add."""
+    num_dropped: int = 0
+    """Number of the newly deleted rows of a table without a primary key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,11 @@ class LakeSnapshot:
     history: HistoryMark | None = field(default=None, compare=False)
     """The newest record with rows that the log had when they were tiered; None in older snapshots."""
 
+    @property
+    def told(self) -> int:
+        """The newest record whose deleted rows are absent."""
+        return self.history.number if self.history is not None else 0
+
 
 @dataclass(frozen=True, slots=True)
 class LakeFile(Portable):

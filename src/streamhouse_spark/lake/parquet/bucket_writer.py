@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.lake.model.values import LakeFile, WriteContext
-from streamhouse_spark.lake.offset_runs import OffsetRuns
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.file_writer import FileSpec, PartitionFile, PartitionKey
 from streamhouse_spark.lake.parquet.reader import OffsetFile

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.lake.model.values import LakeFile, WriteContext
-from streamhouse_spark.lake.offset_runs import OffsetRuns
 from streamhouse_spark.lake.parquet.access import CountingSink, FileAccess, parquet_sink
 from streamhouse_spark.lake.parquet.footer_seal import close_sealed
 from streamhouse_spark.lake.parquet.reader import (

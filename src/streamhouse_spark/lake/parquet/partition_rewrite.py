@@ -47,6 +47,8 @@ class GoingFiles(Generic[T]):
     file_rows: int
     foreign_rows: int
     """In files of other engines, which never had offsets."""
+    deleted_rows: int = 0
+    """In the other files, rows that were deleted one by one, and so count as absent already."""
 
     @property
     def own_rows(self) -> int:
@@ -59,7 +61,7 @@ class GoingFiles(Generic[T]):
 
     @property
     def rows(self) -> int:
-        return self.file_rows - self.kept_rows
+        return self.file_rows - self.kept_rows - self.deleted_rows
 
     def report(self) -> LakeDropReport:
         return LakeDropReport(len(self.files), self.rows, self.kept_rows)

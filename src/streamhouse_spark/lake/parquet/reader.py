@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.slicing import compacted, taken_rows
 from streamhouse_spark.errors import (
     CorruptDataError,
@@ -23,7 +24,6 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.values import FieldNames, Filter, LakeProjection, LakeSplit
-from streamhouse_spark.lake.offset_runs import OffsetRuns
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.footer_seal import checked_footer, is_whole
 from streamhouse_spark.lake.parquet.opened_file import OpenedFile

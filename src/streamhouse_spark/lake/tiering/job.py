@@ -48,14 +48,15 @@ from streamhouse_spark.lake.tiering.plan import (
     plan_tiering,
     require_progress,
     round_begin,
+    rows_to_delete,
     task_bytes,
 )
-from streamhouse_spark.lake.tiering.recording import is_ahead, record_snapshot
+from streamhouse_spark.lake.tiering.recording import is_ahead, record_snapshot, record_told
 from streamhouse_spark.log.commits.actions import LakePair
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.log.segments.reader import InlineRecords
-from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_split, snapshot_split
+from streamhouse_spark.log.segments.scan import check_dense, read_split, snapshot_split, whole_range
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import ReadsMany
@@ -171,12 +172,15 @@ class TieringJob:
         begin = round_begin(state, newest)
         bases = bases_of(state, begin)
         planned = self._planned(state, begin, targets, bases)
-        if not planned and not bases and state.begins_at(starts):
+        new = {**begin, **{bucket: offsets.end for bucket, offsets in planned.items()}}
+        new |= {bucket: base.offset for bucket, base in bases.items()}
+        deleted = rows_to_delete(state, newest, new)
+        if not planned and not bases and not deleted and state.begins_at(starts):
             return True
         context = context or self._lake.write_context()
         live = self._live_files(state, context, planned) if state.begins_at(starts) else {}
         tasks = [
-            TieringTask(plan_range(state, bucket, wanted), context, live.get(bucket, ()))
+            TieringTask(whole_range(state, bucket, wanted), context, live.get(bucket, ()))
             for bucket, wanted in planned.items()
         ]
         tasks += [
@@ -184,7 +188,10 @@ class TieringJob:
             for base in bases.values()
         ]
         files = [file for written in run_tasks(tasks) for file in written]
-        new = {**begin, **{task.bucket: task.offsets.end for task in tasks}}
+        if deleted:
+            files += self._lake.delete_rows(context, deleted, files, with_older=state.begins_at(starts))
+        if deleted and not files and newest is not None:  # the rows went with a partition, or by another engine
+            record_told(self._log, newest, max(deletion.commit for deletion in state.deletions))
         self._require_lake_of(state)
         snapshot = self._lake.commit(
             files, expected=offsets, new=new, context=context, expected_starts=starts, starts=state.first_offsets
@@ -193,7 +200,7 @@ class TieringJob:
             done.append((snapshot, files))
             warn_of_duplicates(state.name, _healed(files))
             self._record(snapshot)
-        return snapshot is not None and all(new.get(bucket, 0) >= end for bucket, end in targets.items())
+        return (snapshot is not None or not tasks) and all(new.get(bucket, 0) >= end for bucket, end in targets.items())
 
     def _fitted(self, state: TableState) -> LakeSnapshot | None:
         """Make the lake table fit the state, and return its newest snapshot, whose rows the log has."""

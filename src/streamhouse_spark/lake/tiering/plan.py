@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.wire import Portable
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.values import LakeSnapshot, WriteContext
 from streamhouse_spark.log.commits.actions import KvSnapshot
+from streamhouse_spark.log.commits.deletions import pending
 from streamhouse_spark.log.commits.state import BucketLog, TableState
 from streamhouse_spark.log.segments.scan import LogSplit
 
@@ -86,6 +88,14 @@ def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, in
             "records or the lake belongs to another warehouse; restore the warehouse"
         )
     return firsts
+
+
+def rows_to_delete(state: TableState, lake: LakeSnapshot | None, new: Mapping[int, int]) -> Mapping[int, OffsetRuns]:
+    """Return the deleted rows below the ``new`` offsets that the newest lake snapshot does not lack yet."""
+    told, offsets = (lake.told, lake.offsets) if lake is not None else (0, {})
+    left = pending(state.deletions, told, offsets)
+    below = {bucket: runs.within(OffsetRange(0, new.get(bucket, 0))) for bucket, runs in left.items()}
+    return {bucket: runs for bucket, runs in below.items() if runs}
 
 
 def bases_of(state: TableState, begin: Mapping[int, int]) -> Mapping[int, KvSnapshot]:

@@ -9,6 +9,7 @@ the record will follow.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Final
 
 from streamhouse_spark.lake.history import require_of_history
@@ -38,7 +39,19 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
             found = lake.newest()
         if found is None or is_ahead(found, state) or (known is not None and not is_news(found, known)):
             return []
-        return [LakePair(found.id, dict(found.offsets), time_ms, dict(found.starts), found.dropped_rows)]
+        told = found.told if state.deletions else 0
+        return [LakePair(found.id, dict(found.offsets), time_ms, dict(found.starts), found.dropped_rows, told)]
+
+    log.commit(pair)
+
+
+def record_told(log: CommitLog, snapshot: LakeSnapshot, told: int) -> None:
+    """Record that the recorded snapshot lacks the rows of all deletions up to the commit ``told``."""
+
+    def pair(state: TableState, _time_ms: int) -> list[LakePair]:
+        recorded = state.lake
+        is_news = recorded is not None and recorded.snapshot_id == snapshot.id and recorded.told < told
+        return [replace(recorded, told=told)] if recorded is not None and is_news else []
 
     log.commit(pair)
 

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits.anchors import HistoryMark
+from streamhouse_spark.log.commits.deletions import rows_from_json, rows_to_json
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -52,6 +54,15 @@ class Replace:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteRows:
+    """Rows at these offsets of buckets are no longer the table's: each was until now. They keep their places in the
+    log.
+    """
+
+    rows: Mapping[int, OffsetRuns]
+
+
+@dataclass(frozen=True, slots=True)
 class Trim:
     """Advance the first offset of buckets."""
 
@@ -75,7 +86,7 @@ class LakePair:
     """Lake snapshot ``snapshot_id`` holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
 
     ``starts`` are the offsets of the truncation that the lake knew of; empty without one. ``dropped_rows`` of these
-    rows are absent, because their partitions were dropped.
+    rows are absent, because they were deleted, or their partitions dropped.
     """
 
     snapshot_id: int
@@ -83,6 +94,8 @@ class LakePair:
     time_ms: int = 0
     starts: Mapping[int, int] = field(default_factory=dict)
     dropped_rows: int = 0
+    told: int = 0
+    """The newest record that can have deleted rows which are absent here; 0 where no record ever did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +209,7 @@ Action = (
     Create
     | Append
     | Replace
+    | DeleteRows
     | Trim
     | Truncate
     | LakePair
@@ -286,6 +300,8 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
                 "range": [start, end],
                 "segments": [segment_to_json(s, payload) for s in segments],
             }
+        case DeleteRows(rows):
+            return {"type": "delete-rows", "rows": rows_to_json(rows)}
         case Trim(starts):
             return {"type": "trim", "starts": _to_json_map(starts)}
         case Truncate(offsets):
@@ -333,6 +349,8 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
         case "replace" | "replace-parts":
             start, end = data["range"]
             return Replace(data["bucket"], start, end, tuple(segment_from_json(s, payload) for s in data["segments"]))
+        case "delete-rows":
+            return DeleteRows(rows_from_json(data["rows"]))
         case "trim":
             return Trim(_from_json_map(data["starts"]))
         case "truncate":
@@ -387,8 +405,8 @@ def _create_from_json(data: Mapping[str, Any]) -> Create:
 
 
 def moves_rows(actions: Iterable[Action]) -> bool:
-    """Tell whether a record with these actions adds rows to the table, or empties it."""
-    return any(isinstance(a, Truncate) or (isinstance(a, Append) and a.segments) for a in actions)
+    """Tell whether a record with these actions adds rows to the table, deletes some, or empties it."""
+    return any(isinstance(a, Truncate | DeleteRows) or (isinstance(a, Append) and a.segments) for a in actions)
 
 
 def lake_to_json(pair: LakePair) -> dict[str, Any]:
@@ -397,13 +415,15 @@ def lake_to_json(pair: LakePair) -> dict[str, Any]:
         out["starts"] = _to_json_map(pair.starts)
     if pair.dropped_rows:
         out["dropped_rows"] = pair.dropped_rows
+    if pair.told:
+        out["told"] = pair.told
     return out
 
 
 def lake_from_json(data: Mapping[str, Any]) -> LakePair:
     starts = _from_json_map(data.get("starts", {}))
-    dropped_rows = data.get("dropped_rows", 0)
-    return LakePair(data["snapshot_id"], _from_json_map(data["offsets"]), data["time_ms"], starts, dropped_rows)
+    held = data.get("dropped_rows", 0), data.get("told", 0)
+    return LakePair(data["snapshot_id"], _from_json_map(data["offsets"]), data["time_ms"], starts, *held)
 
 
 def snapshot_to_json(snapshot: KvSnapshot, payload: Payload) -> dict[str, Any]:

@@ -37,10 +37,12 @@ logger = logging.getLogger(__name__)
 PAST_VERSION = 2
 """Format of a checkpoint with past transactions: an older version of this package would store their writes once
 more."""
-NEWEST_VERSION = 3
+PARTS_VERSION = 3
 """Format of a checkpoint with segments that share objects, which an older version of this package would delete with the
 first of these segments; and of a copy's checkpoint: the older version would take the lake's former files for another
 engine's, and `drop_partition` would also drop their rows from behind the call."""
+NEWEST_VERSION = 4
+"""Format of a checkpoint with deleted rows, which an older version of this package would read."""
 
 LANDMARK_EVERY = 256
 """Distance of floors that are never deleted, in floors."""
@@ -83,8 +85,10 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
 
 def _version(state: TableState) -> int | None:
     """Return the oldest format that can hold all of the state."""
-    if state.former_uuids or any(segment.part is not None for segment in state.kept_segments()):
+    if state.deletions:
         return NEWEST_VERSION
+    if state.former_uuids or any(segment.part is not None for segment in state.kept_segments()):
+        return PARTS_VERSION
     return PAST_VERSION if state.past_transactions else None
 
 

@@ -10,13 +10,16 @@ import pyarrow as pa
 from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED, TableProperties, parse_properties
 from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.paths import commit_key, manifest_key, segment_key
 from streamhouse_spark.core.text_values import parse_names
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log.commits import actions as act
+from streamhouse_spark.log.commits import deletions as masks
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Action, KvSnapshot, LakePair
 from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, HistoryMark
+from streamhouse_spark.log.commits.deletions import Deletion
 from streamhouse_spark.log.commits.record import Attempt, Record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.transactions import Past, TransactionEntry
@@ -99,6 +102,8 @@ class TableState:
     manifests: Mapping[int, str] = field(default_factory=dict)
     """Record number → manifest, for records that may still be read."""
     consumers: Mapping[str, ConsumerEntry] = field(default_factory=dict)
+    deletions: tuple[Deletion, ...] = ()
+    """Deleted rows of a table without a primary key that the log or the lake still holds, the newest deletion last."""
     snapshots: Mapping[int, KvSnapshot] = field(default_factory=dict)
     """Bucket → the newest snapshot of its rows by key, from since the last truncation."""
     former_lakes: tuple[str, ...] = ()
@@ -140,6 +145,11 @@ class TableState:
         """Whether rows are tiered, or were: after tiering was disabled, the lake is still read."""
         return self.parsed.datalake_enabled or self.recorded_lake is not None
 
+    @cached_property
+    def deleted(self) -> Mapping[int, OffsetRuns]:
+        """Bucket → offsets of the rows that readers leave out, though they are stored."""
+        return masks.joined(self.deletions)
+
     def written_schema(self, schema_id: int) -> TableSchema:
         """Return the columns of segments that were written with a schema: its own, behind `CHANGE_COLUMN` with a
         primary key.
@@ -158,11 +168,13 @@ class TableState:
 
     @property
     def num_rows(self) -> int:
-        """Rows appended since the table was created or last truncated, without those of dropped partitions.
+        """Rows appended since the table was created or last truncated that were not deleted, alone or by partitions.
 
         Rows of a lake that was adopted are not known here: neither they nor rows dropped since are counted.
         """
         appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
+        told, offsets = (self.lake.told, self.lake.offsets) if self.lake is not None else (0, {})
+        appended -= sum(runs.num_rows for runs in masks.pending(self.deletions, told, offsets).values())
         if self.lake is None or ADOPTED in self.properties:
             return appended
         return max(0, appended - self.lake.dropped_rows)  # other engines' rows may be among them
@@ -278,12 +290,15 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             return replace(state, buckets=_appended(state, segments))
         case act.Replace():
             return _replaced(state, action, record)
+        case act.DeleteRows(rows):
+            return replace(state, deletions=_with_deleted(state, rows, record))
         case act.Trim(starts):
             return _trimmed(state, starts, record)
         case act.Truncate(offsets):
             return _truncated(state, offsets, record)
         case act.LakePair():
-            return with_lake(replace(state, lake_history=(*state.lake_history, action)[-LAKE_HISTORY_MAX:]))
+            history = (*state.lake_history, action)[-LAKE_HISTORY_MAX:]
+            return _without_told(with_lake(replace(state, lake_history=history)))
         case act.Retier():
             return _retiered(state, action, record)
         case act.SetProperties(changed, removed):
@@ -363,7 +378,25 @@ def _trimmed(state: TableState, starts: Mapping[int, int], record: Record) -> Ta
         gone.extend(s for s in log.segments if s.end_offset <= start)
         buckets[bucket] = BucketLog(max(log.start, start), log.end, kept)
     condemned = _with_marked(state, _object_keys(state, tuple(gone)), record, orphan=False)
-    return replace(state, buckets=buckets, condemned=condemned)
+    deletions = state.deletions if state.recorded_lake is not None else masks.from_offsets(state.deletions, starts)
+    return _without_told(replace(state, buckets=buckets, condemned=condemned, deletions=deletions))
+
+
+def _without_told(state: TableState) -> TableState:
+    """Forget the offsets of deleted rows that neither the log nor the recorded lake snapshot has."""
+    if (lake := state.lake) is None or not state.deletions:
+        return state
+    held = {bucket: min(log.start, lake.offsets.get(bucket, 0)) for bucket, log in state.buckets.items()}
+    return replace(state, deletions=masks.without_those_of_the_lake(state.deletions, lake.told, held))
+
+
+def _with_deleted(state: TableState, rows: Mapping[int, OffsetRuns], record: Record) -> tuple[Deletion, ...]:
+    held = {bucket: OffsetRange(state.first_offset(bucket), log.end) for bucket, log in state.buckets.items()}
+    if (bucket := masks.not_live(rows, held, state.deleted)) is not None:
+        raise CorruptDataError(
+            f"record {record.number} of {state.name} deletes rows of bucket {bucket} that are not the table's"
+        )
+    return masks.followed_by(state.deletions, rows, record.number, record.time_ms)
 
 
 def _with_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> TableState:
@@ -397,6 +430,7 @@ def _truncated(state: TableState, offsets: Mapping[int, int], record: Record) ->
         buckets={bucket: BucketLog(offsets[bucket], offsets[bucket]) for bucket in state.buckets},
         condemned=_with_marked(state, _object_keys(state, gone), record, orphan=False),
         truncation=Truncation(record.number, record.time_ms, dict(offsets)),
+        deletions=(),
         snapshots={},
     )
     return with_lake(emptied)
@@ -413,7 +447,8 @@ def _retiered(state: TableState, action: act.Retier, record: Record) -> TableSta
     moved = replace(state, lake_location=action.lake_location, lake_history=(), former_lakes=former)
     if action.starts:
         begins = {bucket: action.starts.get(bucket, state.first_offset(bucket)) for bucket in state.buckets}
-        moved = replace(moved, truncation=Truncation(record.number, record.time_ms, begins))
+        deletions = masks.from_offsets(state.deletions, begins)
+        moved = replace(moved, truncation=Truncation(record.number, record.time_ms, begins), deletions=deletions)
     return with_lake(moved)
 
 

@@ -9,6 +9,7 @@ from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Payload
 from streamhouse_spark.log.commits.anchors import Anchors, HistoryMark
+from streamhouse_spark.log.commits.deletions import Deletion
 from streamhouse_spark.log.commits.state import (
     BucketLog,
     ConsumerEntry,
@@ -67,6 +68,8 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         out["former_uuids"] = list(state.former_uuids)
     if state.snapshots:
         out["snapshots"] = [act.snapshot_to_json(s, payload) for s in state.snapshots.values()]
+    if state.deletions:
+        out["deletions"] = [deletion.to_json() for deletion in state.deletions]
     if state.truncation is not None:
         out["truncation"] = _truncation_to_json(state.truncation)
     return out
@@ -122,6 +125,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         manifests=dict(data["manifests"]),
         consumers=_consumers_from_json(data),
         snapshots={s["bucket"]: act.snapshot_from_json(s, payload) for s in data.get("snapshots", [])},
+        deletions=tuple(Deletion.from_json(found) for found in data.get("deletions", ())),
         former_lakes=tuple(data.get("former_lakes", ())),
         named=data.get("named", 1),
         former_uuids=tuple(data.get("former_uuids", ())),

@@ -32,6 +32,7 @@ from streamhouse_spark.log.commits.actions import COPY, Action, Bury, Drop
 from streamhouse_spark.log.commits.checkpoint import (
     DROPPED_FLOOR,
     NEWEST_VERSION,
+    PARTS_VERSION,
     list_checkpoints,
     write_checkpoint,
     write_floor,
@@ -161,6 +162,8 @@ class _Copy:
             header["condemned"] = [[self._place(key), *rest] for key, *rest in header["condemned"]]
             header.pop("floor", None)  # floors of the copy begin anew
             header["former_uuids"] = [*header.get("former_uuids", ()), self._old_uuid]
+        if version is not None:
+            version = max(frame.version, PARTS_VERSION)
         return encode_frame(kind, header, [bytes(frame.payload)], version=version)
 
     def _action(self, action: Mapping[str, Any]) -> dict[str, Any]:

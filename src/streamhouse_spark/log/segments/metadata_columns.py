@@ -41,8 +41,9 @@ def with_metadata(found: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch
     if batch.schema.names[:1] == [CHANGE_TYPE.name]:
         kinds = _change_types().take(batch.column(0))
         batch = pa.RecordBatch.from_arrays(batch.columns[1:], schema=pa.schema(list(batch.schema)[1:]))
-    times_us = found.segment.commit_times_ms(found.offsets) * 1000
-    offsets = pa.array(np.arange(found.base_offset, found.offsets.end)) if LOG_OFFSET in fields else None
+    times_us = found.of_rows(found.segment.commit_times_ms(found.offsets)) * 1000
+    numbers = found.of_rows(np.arange(found.base_offset, found.offsets.end)) if LOG_OFFSET in fields else None
+    offsets = pa.array(numbers) if numbers is not None else None
     return add_log_positions(
         batch, fields, found.bucket, offsets, pa.array(times_us), kinds, num_rows=found.batch.num_rows
     )

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.paths import commit_key, segment_key
 from streamhouse_spark.errors import (
     CorruptDataError,
@@ -41,6 +43,7 @@ from streamhouse_spark.log.segments.messages import (
 )
 from streamhouse_spark.log.segments.part_ranges import ONE_REQUEST_BYTES_MAX, PartRanges
 from streamhouse_spark.log.segments.segment_bytes import BlockSums, FetchedBytes, MappedBytes, SegmentBytes
+from streamhouse_spark.query import row_selection
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import ReadAhead, ReadsMany, at_once
 
@@ -53,11 +56,15 @@ RECORD_BYTES_AHEAD: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """Rows ``[base_offset, base_offset + batch.num_rows)`` of a segment's bucket, in offset order."""
+    """Rows ``[base_offset, base_offset + batch.num_rows)`` of a segment's bucket, in offset order; where some were
+    deleted, the others of a longer range.
+    """
 
     segment: Segment
     base_offset: int
     batch: pa.RecordBatch
+    live: npt.NDArray[np.bool_] | None = None
+    """For each offset of the range whether its row is in the batch; None if all are."""
 
     @property
     def bucket(self) -> int:
@@ -65,7 +72,21 @@ class LogBatch:
 
     @property
     def offsets(self) -> OffsetRange:
-        return OffsetRange(self.base_offset, self.base_offset + self.batch.num_rows)
+        num_offsets = self.batch.num_rows if self.live is None else len(self.live)
+        return OffsetRange(self.base_offset, self.base_offset + num_offsets)
+
+    def without(self, deleted: OffsetRuns) -> LogBatch:
+        """Return the batch without the rows at these offsets."""
+        held = deleted.within(self.offsets)
+        if not held:
+            return self
+        gone = np.zeros(len(self.offsets), np.bool_)
+        gone[held.offsets() - self.base_offset] = True
+        return LogBatch(self.segment, self.base_offset, row_selection.without(self.batch, gone), ~gone)
+
+    def of_rows(self, of_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Choose the rows' values among those of all offsets of the range."""
+        return of_offsets if self.live is None else of_offsets[self.live]
 
 
 def read_segment(

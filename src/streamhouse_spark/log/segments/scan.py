@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.log.commits.actions import KvSnapshot
 from streamhouse_spark.log.commits.segment import Segment
@@ -32,6 +33,8 @@ class LogSplit:
     segments: tuple[Segment, ...]
     schemas: Mapping[int, TableSchema]
     """The schemas that the segments were written with."""
+    deleted: OffsetRuns | None = None
+    """Offsets among them whose rows are left out."""
 
     @property
     def has_changes(self) -> bool:
@@ -45,15 +48,21 @@ class LogSplit:
 
     @property
     def num_rows(self) -> int:
-        return sum(len(s.offsets.intersect(self.offsets)) for s in self.segments)
+        return sum(self.num_live(s.offsets.intersect(self.offsets)) for s in self.segments)
+
+    def num_live(self, offsets: OffsetRange) -> int:
+        """Count the rows at these offsets that are not left out."""
+        return len(offsets) - (self.deleted.within(offsets).num_rows if self.deleted is not None else 0)
 
     def to_json(self) -> dict[str, Any]:
+        deleted = {"deleted": self.deleted.to_text()} if self.deleted is not None else {}
         return {
             "table": self.table_uuid,
             "bucket": self.bucket,
             "offsets": [self.offsets.start, self.offsets.end],
             "segments": [[s.to_json(), base64.b64encode(s.index_bytes).decode()] for s in self.segments],
             "schemas": {str(i): schema.to_json() for i, schema in self.schemas.items()},
+            **deleted,
         }
 
     @classmethod
@@ -64,11 +73,12 @@ class LogSplit:
             OffsetRange(*data["offsets"]),
             tuple(Segment.from_json(s, base64.b64decode(index)) for s, index in data["segments"]),
             {int(i): TableSchema.from_json(schema) for i, schema in data["schemas"].items()},
+            OffsetRuns.from_text(data["deleted"], where="a split") if "deleted" in data else None,
         )
 
 
 def plan_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit:
-    """Make one split of ``offsets`` of a bucket.
+    """Make one split of ``offsets`` of a bucket, without rows that are deleted.
 
     Raises `OffsetsTrimmedError` where the log no longer holds them all.
     """
@@ -82,7 +92,13 @@ def plan_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit
         )
     segments = tuple(s for s in log.segments if s.offsets.intersect(offsets))
     schemas = {s.schema_id: state.written_schema(s.schema_id) for s in segments}
-    return LogSplit(state.table_uuid, bucket, offsets, segments, schemas)
+    deleted = state.deleted[bucket].within(offsets) if bucket in state.deleted else None
+    return LogSplit(state.table_uuid, bucket, offsets, segments, schemas, deleted or None)
+
+
+def whole_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit:
+    """Make one split of ``offsets`` of a bucket, with deleted rows too. Raises as `plan_range`."""
+    return replace(plan_range(state, bucket, offsets), deleted=None)
 
 
 def snapshot_split(state: TableState, snapshot: KvSnapshot) -> LogSplit:
@@ -136,7 +152,8 @@ def _cut_points(segment: Segment, inside: OffsetRange, target_bytes: int) -> Ite
 
 def _sub_split(split: LogSplit, offsets: OffsetRange) -> LogSplit:
     segments = tuple(s for s in split.segments if s.offsets.intersect(offsets))
-    return replace(split, offsets=offsets, segments=segments)
+    deleted = split.deleted.within(offsets) if split.deleted is not None else None
+    return replace(split, offsets=offsets, segments=segments, deleted=deleted)
 
 
 def _covered_bytes(segment: Segment, offsets: OffsetRange) -> int:
@@ -165,7 +182,8 @@ def read_split(
             storage, split.table_uuid, segment, written, split.offsets, adapter.columns, records=records
         )
         for found in found_batches:
-            yield LogBatch(segment, found.base_offset, adapter.adapt(found.batch))
+            adapted = LogBatch(segment, found.base_offset, adapter.adapt(found.batch))
+            yield adapted if split.deleted is None else adapted.without(split.deleted)
 
 
 class Adapter:

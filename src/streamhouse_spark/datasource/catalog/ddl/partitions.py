@@ -71,7 +71,7 @@ def _position(state: TableState, name: str) -> int:
 
 def _parts(table: TableHandle, pin: Pin) -> Iterator[pa.Table]:
     columns = Projection.of(pin.state.schema, pin.state.partition_by, None)
-    if pin.state.primary_key:  # a partition without rows is none, and rows may have been deleted
+    if pin.state.primary_key or pin.state.deletions:  # a partition without rows is none, and rows may have been deleted
         yield read_pin(table, pin, columns)
         return
     files = scan_pinned(table, pin, Wanted(pin.state.partition_by)).files if pin.lake is not None else ()

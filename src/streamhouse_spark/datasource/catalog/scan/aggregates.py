@@ -175,7 +175,9 @@ def _of_segment(split: LogSplit, segment: Segment, column: Column) -> Summary | 
     inside = segment.offsets.intersect(split.offsets)
     if written is None:
         return Summary(0)
-    if inside != segment.offsets or not segment.stats or written.name not in segment.stats:
+    if inside != segment.offsets or split.num_live(inside) < len(inside):
+        return None
+    if not segment.stats or written.name not in segment.stats:
         return None
     low, high, nulls = segment.stats[written.name]
     if low is None:
@@ -186,7 +188,7 @@ def _of_segment(split: LogSplit, segment: Segment, column: Column) -> Summary | 
 
 def _alone(split: LogSplit, segment: Segment) -> LogSplit:
     schemas = {segment.schema_id: split.schemas[segment.schema_id]}
-    return LogSplit(split.table_uuid, split.bucket, split.offsets, (segment,), schemas)
+    return LogSplit(split.table_uuid, split.bucket, split.offsets, (segment,), schemas, split.deleted)
 
 
 def _counted(table: TableHandle, found: Sources, split: LogSplit, columns: Sequence[Column]) -> Iterator[Summary]:

@@ -14,6 +14,7 @@ from streamhouse_spark.log.commits.history import require_kept
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.query.predicate_tree import Node
+from streamhouse_spark.read.deleted_rows import require_changes_told
 from streamhouse_spark.read.pieces import BinlogPiece, KeyedPiece, LogPiece, OffsetsPiece, Piece, ViewPiece
 from streamhouse_spark.read.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.read.planner import Pruning, Sources, Wanted, plan_pin, pruned, scan_lake
@@ -115,7 +116,9 @@ def _snapshot_of(asked: Question) -> int | None:
 
 def _ranges(asked: Question) -> Sources:
     state, options, pruning = asked.state, asked.options, asked.wanted.pruning
-    if asked.pin.suffix != CHANGELOG:
+    if asked.pin.suffix == CHANGELOG:
+        require_changes_told(state, asked.pin.name)
+    else:
         require_offsets_of_all(state, options)
     allowed = pruning.buckets(state)
     ranges = {b: r for b, r in batch_ranges(state, options).items() if allowed is None or b in allowed}

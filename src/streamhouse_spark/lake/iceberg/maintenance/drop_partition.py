@@ -9,6 +9,7 @@ tiered or merged meanwhile, is written again with these rows alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.partitioning import PartitionSpec
@@ -22,6 +23,7 @@ from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
+from streamhouse_spark.lake.iceberg.key_index import row_deletes_of
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets
 from streamhouse_spark.lake.iceberg.round import (
@@ -137,11 +139,13 @@ def _going(
         going = going_files(candidates(), place.files_at, place.spec.writers, below)
     if going.cut and deletes:
         raise LakeMismatchError(
-            f"lake table {table.location()}: another engine deleted rows of {chosen}, and "
+            f"lake table {table.location()}: rows of {chosen} were deleted one by one, and "
             f"{going.cut[0].split.location} has rows from before and behind this drop; nothing was dropped. Drop the "
             "partition again: then all of these are from before"
         )
-    return going, deletes if going.is_whole else ()
+    locations = {file.file_path for file in going.files}
+    num_deleted = sum(file.record_count for file in deletes if row_deletes_of(file) in locations)
+    return replace(going, deleted_rows=num_deleted), deletes if going.is_whole else ()
 
 
 def _live(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestContent, DataFile]]:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CorruptDataError
-from streamhouse_spark.lake.offset_runs import OffsetRuns
 
 offset_lists = st.lists(st.integers(0, 400), unique=True).map(sorted)
 
@@ -75,3 +75,16 @@ def test_large_offsets_and_scattered_rows_stay_small() -> None:
 def test_damaged_text(text: str) -> None:
     with pytest.raises(CorruptDataError, match="footer of some file"):
         OffsetRuns.from_text(text, where="some file")
+
+
+@given(offset_lists, offset_lists)
+def test_sets(first, second):
+    one, other = (OffsetRuns.of(np.array(offsets, np.int64)) for offsets in (first, second))
+    both = sorted(set(first) & set(second))
+    assert one.common(other).offsets().tolist() == both
+    assert bool(one.common(other)) == bool(both)
+    rest = OffsetRuns.of(np.array(sorted(set(second) - set(first)), np.int64))
+    assert OffsetRuns.union([rest, one]) == OffsetRuns.of(np.array(sorted({*first, *second}), np.int64))
+    if both:
+        with pytest.raises(ValueError, match="overlap"):
+            OffsetRuns.union([one, other])

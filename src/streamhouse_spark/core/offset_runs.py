@@ -1,4 +1,4 @@
-"""The exact log offsets of the rows of a data file, in row order, as runs.
+"""Sets of log offsets of one bucket, as runs: of the rows of a data file, in row order, or of rows that were deleted.
 
 A file of an unpartitioned table holds one run. If rows of one range spread over partitions, a file holds many; they
 travel compressed in the Parquet footer, so that a log range that the hot tier no longer has is read from the lake with
@@ -59,6 +59,25 @@ class OffsetRuns:
         first = np.concatenate([[0], np.flatnonzero(gaps != 0) + 1])
         return cls(starts[first], np.add.reduceat(lengths, first))
 
+    @classmethod
+    def union(cls, parts: Sequence[OffsetRuns]) -> OffsetRuns:
+        """Join disjoint parts in any order. Raises `ValueError` if two of them have an offset in common."""
+        starts = np.concatenate([_EMPTY, *(p.starts for p in parts)])
+        lengths = np.concatenate([_EMPTY, *(p.lengths for p in parts)])
+        order = np.argsort(starts, kind="stable")
+        return cls.concat([cls(starts[order], lengths[order])])
+
+    def __bool__(self) -> bool:
+        return len(self.starts) > 0
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, OffsetRuns):
+            return NotImplemented
+        return np.array_equal(self.starts, other.starts) and np.array_equal(self.lengths, other.lengths)
+
+    def __hash__(self) -> int:
+        return hash((self.starts.tobytes(), self.lengths.tobytes()))
+
     @property
     def num_rows(self) -> int:
         return int(self.lengths.sum())
@@ -94,6 +113,32 @@ class OffsetRuns:
         kept = ends > starts
         return OffsetRuns(starts[kept], (ends - starts)[kept])
 
+    def common(self, other: OffsetRuns) -> OffsetRuns:
+        """Return the offsets that both have."""
+        ends, other_ends = self.starts + self.lengths, other.starts + other.lengths
+        first = np.searchsorted(other_ends, self.starts, side="right")
+        counts = np.maximum(np.searchsorted(other.starts, ends, side="left") - first, 0)
+        own = np.repeat(np.arange(len(counts)), counts)
+        others = np.arange(len(own)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+        starts = np.maximum(self.starts[own], other.starts[others])
+        return OffsetRuns(starts, np.minimum(ends[own], other_ends[others]) - starts)
+
+    def without(self, other: OffsetRuns) -> OffsetRuns:
+        """Return the offsets that the other does not have."""
+        shared = self.common(other)
+        starts = np.sort(np.concatenate([self.starts, shared.starts + shared.lengths]))
+        ends = np.sort(np.concatenate([self.starts + self.lengths, shared.starts]))
+        kept = ends > starts
+        return OffsetRuns(starts[kept], (ends - starts)[kept])
+
+    def rows_at(self, offsets: OffsetRuns) -> Int64Array:
+        """Return the row numbers of offsets, all of which the runs have."""
+        wanted = offsets.offsets()
+        run = np.searchsorted(self.starts, wanted, side="right") - 1
+        first_rows = np.cumsum(self.lengths) - self.lengths
+        numbers: Int64Array = first_rows[run] + wanted - self.starts[run]
+        return numbers
+
     def rows_below(self, offset: int) -> int:
         """Return how many rows have smaller offsets."""
         return int(np.clip(offset - self.starts, 0, self.lengths).sum())
@@ -105,6 +150,8 @@ class OffsetRuns:
             header["start"] = int(self.starts[0])
         elif len(self.starts):
             gaps = self.starts[1:] - (self.starts[:-1] + self.lengths[:-1])
+            if int(gaps.min()) < 1:
+                raise ValueError("offset runs touch or are out of order")
             header["start"] = int(self.starts[0])
             header["runs"] = len(self.starts)
             header["lengths"] = _packed(self.lengths)

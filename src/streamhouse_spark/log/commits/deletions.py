@@ -1,0 +1,124 @@
+"""Rows of a table without a primary key that records deleted by their offsets, and whose bytes are still stored.
+
+Offsets stay dense: a deleted row keeps its place in the log, and every reader leaves it out. What a state knows of
+deletions goes with the rows, when these are trimmed or truncated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
+
+DELETIONS_MAX: Final = 64
+"""Records whose deletions a state tells apart; those of older ones are one."""
+_BEYOND: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """The rows that one record deleted, or several one after another."""
+
+    commit: int
+    """Number of the record, of several the newest."""
+    time_ms: int
+    rows: Mapping[int, OffsetRuns]
+    """Bucket → offsets, of each bucket at least one."""
+    first_commit: int
+    """The oldest of the records."""
+    first_ms: int
+    is_in_lake: bool = False
+    """Whether some of the rows are deleted in the lake, and no longer named here."""
+
+    def to_json(self) -> list[Any]:
+        return [self.commit, self.time_ms, self.first_commit, self.first_ms, self.is_in_lake, rows_to_json(self.rows)]
+
+    @classmethod
+    def from_json(cls, data: Any) -> Deletion:
+        commit, time_ms, first_commit, first_ms, is_in_lake, rows = data
+        return cls(commit, time_ms, rows_from_json(rows), first_commit, first_ms, is_in_lake)
+
+
+def joined(deletions: Iterable[Deletion]) -> Mapping[int, OffsetRuns]:
+    """Return bucket → all offsets that were deleted. Raises `ValueError` if an offset was deleted twice."""
+    parts: dict[int, list[OffsetRuns]] = {}
+    for deletion in deletions:
+        for bucket, runs in deletion.rows.items():
+            parts.setdefault(bucket, []).append(runs)
+    return {bucket: found[0] if len(found) == 1 else OffsetRuns.union(found) for bucket, found in parts.items()}
+
+
+def not_live(
+    rows: Mapping[int, OffsetRuns], held: Mapping[int, OffsetRange], deleted: Mapping[int, OffsetRuns]
+) -> int | None:
+    """Return a bucket of which ``rows`` name some that are not held, or are deleted, or none; None if all are live."""
+    for bucket, runs in rows.items():
+        is_held = bucket in held and runs and runs.within(held[bucket]) == runs
+        if not is_held or (bucket in deleted and deleted[bucket].common(runs)):
+            return bucket
+    return None
+
+
+def followed_by(
+    deletions: tuple[Deletion, ...], rows: Mapping[int, OffsetRuns], commit: int, time_ms: int
+) -> tuple[Deletion, ...]:
+    """Return the deletions with that of one more record behind them."""
+    if not rows:
+        return deletions
+    found = (*deletions, Deletion(commit, time_ms, dict(rows), commit, time_ms))
+    if len(found) <= DELETIONS_MAX:
+        return found
+    first, second, *others = found
+    is_in_lake = first.is_in_lake or second.is_in_lake
+    both = replace(first, commit=second.commit, time_ms=second.time_ms, is_in_lake=is_in_lake)
+    return (replace(both, rows=joined((first, second))), *others)
+
+
+def from_offsets(deletions: tuple[Deletion, ...], starts: Mapping[int, int]) -> tuple[Deletion, ...]:
+    """Return the deletions of rows from ``starts`` on, in buckets that these name."""
+    left = (replace(deletion, rows=_from(deletion.rows, starts)) for deletion in deletions)
+    return tuple(deletion for deletion in left if deletion.rows or deletion.is_in_lake)
+
+
+def pending(deletions: Iterable[Deletion], told: int, offsets: Mapping[int, int]) -> Mapping[int, OffsetRuns]:
+    """Return bucket → deleted rows that are not known to be absent in a lake snapshot with these offsets, which lacks
+    those of the deletions up to the commit ``told``.
+    """
+    found = joined(
+        replace(deletion, rows=_from(deletion.rows, offsets)) if deletion.commit <= told else deletion
+        for deletion in deletions
+    )
+    return {bucket: runs for bucket, runs in found.items() if runs}
+
+
+def without_those_of_the_lake(
+    deletions: tuple[Deletion, ...], told: int, held: Mapping[int, int]
+) -> tuple[Deletion, ...]:
+    """Return the deletions without the rows below ``held``, which only a lake snapshot would have, and which it lacks:
+    those of the deletions up to the commit ``told``.
+    """
+
+    def left(deletion: Deletion) -> Deletion:
+        if deletion.commit > told:
+            return deletion
+        rows = _from(deletion.rows, held)
+        return replace(deletion, rows=rows, is_in_lake=deletion.is_in_lake or rows != deletion.rows)
+
+    return tuple(map(left, deletions))
+
+
+def _from(rows: Mapping[int, OffsetRuns], starts: Mapping[int, int]) -> dict[int, OffsetRuns]:
+    left = {bucket: runs.within(OffsetRange(starts.get(bucket, 0), _BEYOND)) for bucket, runs in rows.items()}
+    return {bucket: runs for bucket, runs in left.items() if runs}
+
+
+def rows_to_json(rows: Mapping[int, OffsetRuns]) -> dict[str, str]:
+    return {str(bucket): runs.to_text() for bucket, runs in sorted(rows.items())}
+
+
+def rows_from_json(data: Mapping[str, str]) -> dict[int, OffsetRuns]:
+    where = "a record that deletes rows"
+    return {int(bucket): OffsetRuns.from_text(text, where=where) for bucket, text in data.items()}

@@ -1,0 +1,124 @@
+"""Deletion of rows of a table without a primary key. A row is known by its bucket and its offset in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from streamhouse_spark.core.model import OffsetRange, Transaction, check_transaction
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.kv.read_base import ReadBase, changed
+from streamhouse_spark.log.commits.actions import Action, DeleteRows
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transaction_outcome import require_there
+from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
+from streamhouse_spark.query.projection import Projection, parse_filter
+from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.pin import Pin, pin_newest
+from streamhouse_spark.read.planner import Wanted, plan_pin
+
+_CONFLICTS_MAX: Final = 20
+"""Times that rows are looked for again because others deleted some of them meanwhile."""
+
+
+def delete_matching(table: TableHandle, where: Any, transaction: Transaction | None) -> int:
+    """Delete the rows for which a filter is true. Returns their number; 0 if the transaction was stored before.
+
+    **Commit point:** the one record that names the rows. Rows that others append meanwhile stay. Raises
+    `InvalidOptionError` for a table that does not take deletions by a filter, `CommitConflictError` if others keep
+    deleting the same rows.
+    """
+    check_transaction(transaction)
+    filter_ = parse_filter(where)
+    if filter_ is None:
+        raise InvalidOptionError("delete(where=None): a condition is needed; truncate() removes all rows")
+    for attempt in range(_CONFLICTS_MAX + 1):
+        table.world.wait_to_retry(attempt)
+        state = table.refresh()
+        require_deletable(state)
+        found = _matching(table, pin_newest(state), Projection.of(state.schema, None, filter_))
+        try:
+            return commit_deletion(table, found, ReadBase.of(state), transaction)
+        except CommitConflictError:
+            if attempt == _CONFLICTS_MAX:
+                raise
+    raise AssertionError
+
+
+def commit_deletion(
+    table: TableHandle, rows: Mapping[int, OffsetRuns], read: ReadBase, transaction: Transaction | None = None
+) -> int:
+    """Delete the rows at these offsets in one record, its **commit point**. Returns their number.
+
+    ``read`` is the state in which they were looked for. Raises `CommitConflictError` where the table was truncated
+    since, or another deleted one of them: nothing was deleted.
+    """
+
+    def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+        actions = deleting(state, rows, read)
+        return actions or ((DeleteRows({}),) if transaction is not None else ())
+
+    committed = table.log.commit(plan, transaction=transaction)
+    if committed.replay_of is not None or committed.state is committed.before:
+        return 0
+    deletion = next((d for d in committed.state.deletions if d.commit == committed.state.version), None)
+    return sum(runs.num_rows for runs in deletion.rows.values()) if deletion is not None else 0
+
+
+def deleting(state: TableState, rows: Mapping[int, OffsetRuns], read: ReadBase) -> tuple[DeleteRows, ...]:
+    """Return the action that deletes rows of a state: none if all of them were trimmed meanwhile. Pure.
+
+    Raises as `commit_deletion`.
+    """
+    require_there(state)
+    read.require_there(state)
+    require_deletable(state)
+    told = read.history.number if read.history is not None else 0
+    newer = any(deletion.is_in_lake and deletion.commit > told for deletion in state.deletions)
+    kept = {}
+    for bucket, runs in rows.items():
+        start = state.first_offset(bucket) if state.recorded_lake is not None else state.buckets[bucket].start
+        gone = state.deleted[bucket].common(runs) if bucket in state.deleted else None
+        if gone:
+            raise changed(state, f"the row at offset {gone.range.start} of bucket {bucket} was deleted by another")
+        if newer and runs.within(OffsetRange(0, state.buckets[bucket].start)):
+            raise changed(state, f"rows of bucket {bucket} were deleted by others, and their places are forgotten")
+        if held := runs.within(OffsetRange(start, state.buckets[bucket].end)):
+            kept[bucket] = held
+    return (DeleteRows(kept),) if kept else ()
+
+
+def require_deletable(state: TableState) -> None:
+    """Require that rows of a table can be deleted by their offsets. Raises `InvalidOptionError`."""
+    if state.primary_key:
+        raise InvalidOptionError(
+            f"table {state.name} has the primary key {', '.join(state.primary_key)}: its rows are deleted by "
+            "delete(keys), and in SQL by DELETE FROM"
+        )
+    if state.parsed.datalake_format != "iceberg":
+        raise InvalidOptionError(
+            f"table {state.name} is for a lake in the format {state.parsed.datalake_format}, and rows of such a table "
+            "without a primary key cannot be deleted one by one yet; drop_partition removes whole partitions, truncate "
+            "all rows"
+        )
+
+
+def _matching(table: TableHandle, pin: Pin, projection: Projection) -> dict[int, OffsetRuns]:
+    """Find the rows of a pin that a filter wants: bucket → offsets."""
+    plan = plan_pin(table, pin, Wanted.of(projection)).plan(table)
+    found: dict[int, list[npt.NDArray[np.int64]]] = {}
+    for batch in read_batches(table, plan, (BUCKET, LOG_OFFSET), filter=projection.filter):
+        if batch.num_rows:
+            if batch.column(LOG_OFFSET.name).null_count:
+                raise InvalidOptionError(
+                    f"table {table.name}: some of these rows have no offsets, because they were in the lake before it "
+                    "was the table's, or another engine wrote their files; delete them in the lake with that engine"
+                )
+            offsets = batch.column(LOG_OFFSET.name).to_numpy()
+            found.setdefault(batch.column(BUCKET.name)[0].as_py(), []).append(offsets)
+    return {bucket: OffsetRuns.of(np.sort(np.concatenate(parts))) for bucket, parts in found.items()}

@@ -1,0 +1,210 @@
+"""Mistakes about rows that are deleted by their offsets, and who finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from faults.plants import patched, plant
+from faults.scenarios import Run
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.lake.iceberg import round as iceberg_round
+from streamhouse_spark.lake.tiering import job as tiering
+from streamhouse_spark.log.commits import checkpoint, state_json
+from streamhouse_spark.log.commits import deletions as masks
+from streamhouse_spark.log.commits import state as state_module
+from streamhouse_spark.log.commits.actions import DeleteRows
+from streamhouse_spark.log.commits.checkpoint import as_stored
+from streamhouse_spark.log.commits.deletions import Deletion
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.reader import LogBatch
+from streamhouse_spark.log.segments.scan import LogSplit, plan_range
+from streamhouse_spark.read import planner
+from streamhouse_spark.table import row_deletion
+from streamhouse_spark.table.table import Table
+
+HOT = {"table.datalake.enabled": "false"}
+
+
+@plant
+def deleted_rows_are_read() -> Iterator[None]:
+    with patched((LogBatch, "without", lambda batch, _: batch)):
+        yield
+
+
+@plant
+def deleted_rows_are_counted() -> Iterator[None]:
+    with patched((LogSplit, "num_live", lambda _, offsets: len(offsets))):
+        yield
+
+
+@plant
+def rows_of_the_next_bucket_are_deleted() -> Iterator[None]:
+    right = state_module._with_deleted
+
+    def with_deleted(state: TableState, rows: Mapping[int, OffsetRuns], record: Any) -> tuple[Deletion, ...]:
+        return right(state, {(bucket + 1) % state.num_buckets: runs for bucket, runs in rows.items()}, record)
+
+    with patched((state_module, "_with_deleted", with_deleted)):
+        yield
+
+
+@plant
+def deletions_of_rows_that_others_deleted_pass() -> Iterator[None]:
+    def deleting(state: TableState, rows: Mapping[int, OffsetRuns], _read: ReadBase) -> tuple[DeleteRows, ...]:
+        def left(bucket: int, runs: OffsetRuns) -> OffsetRuns:
+            gone = state.deleted[bucket] if bucket in state.deleted else OffsetRuns.dense(0, 0)
+            kept = sorted({*runs.offsets().tolist()} - {*gone.offsets().tolist()})
+            return OffsetRuns.union([OffsetRuns.dense(offset, 1) for offset in kept])
+
+        found = {bucket: left(bucket, runs) for bucket, runs in rows.items()}
+        return (DeleteRows({bucket: runs for bucket, runs in found.items() if runs}),)
+
+    with patched((row_deletion, "deleting", deleting)):
+        yield
+
+
+@plant
+def checkpoints_forget_deleted_rows() -> Iterator[None]:
+    right = state_json.state_to_json
+
+    def without(state: TableState, payload: Any) -> dict[str, Any]:
+        return right(replace(state, deletions=()), payload)
+
+    with patched((checkpoint, "state_to_json", without)):
+        yield
+
+
+@plant
+def the_lakes_deleted_rows_are_read() -> Iterator[None]:
+    with patched((planner, "_without_masked", lambda _, lake: (lake, ()))):
+        yield
+
+
+@plant
+def rounds_leave_deleted_rows_in_the_lake() -> Iterator[None]:
+    with patched((tiering, "rows_to_delete", lambda *_: {})):
+        yield
+
+
+@plant
+def deleted_rows_are_forgotten_with_any_snapshot() -> Iterator[None]:
+    right = masks.pending
+
+    def pending(deletions: Any, _told: int, offsets: Mapping[int, int]) -> Mapping[int, OffsetRuns]:
+        return right(deletions, 1 << 60, offsets)
+
+    with patched((planner, "pending", pending)):
+        yield
+
+
+@plant
+def deleted_rows_are_counted_by_each_round() -> Iterator[None]:
+    with patched((iceberg_round, "deleted_positions", lambda *_: np.zeros(0, np.int64))):
+        yield
+
+
+@plant
+def deleted_rows_are_forgotten_before_the_log_is_trimmed() -> Iterator[None]:
+    right = masks.without_those_of_the_lake
+
+    def forgotten(deletions: Any, told: int, held: Mapping[int, int]) -> Any:
+        return right(deletions, told, dict.fromkeys(held, 1 << 60))
+
+    with patched((masks, "without_those_of_the_lake", forgotten)):
+        yield
+
+
+def new_table() -> Table:
+    table = Run().warehouse.create_table("sales.log", "id BIGINT", buckets=2, properties=HOT)
+    for first in (0, 4, 8):
+        table.append([{"id": number} for number in range(first, first + 4)])
+    return table
+
+
+def some_rows_are_deleted() -> None:
+    table = new_table()
+    table.delete(where=[("id", "in", [1, 5, 6])])
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [0, 2, 3, 4, 7, 8, 9, 10, 11]
+
+
+def rows_are_counted() -> None:
+    table = new_table()
+    table.delete(where=[("id", "in", [1, 5, 6])])
+    state = table.refresh()
+    assert sum(plan_range(state, b, log.offsets).num_rows for b, log in state.buckets.items()) == 9
+
+
+def two_delete_a_row() -> None:
+    table = new_table()
+    read = ReadBase.of(table.refresh())
+    table.delete(where=[("id", "=", 1)])
+    ((bucket, runs),) = table.state.deleted.items()
+    with pytest.raises(CommitConflictError):
+        row_deletion.commit_deletion(table, {bucket: runs}, read)
+
+
+def a_checkpoint_of_deleted_rows() -> None:
+    table = new_table()
+    table.delete(where=[("id", "=", 1)])
+    assert as_stored(table.state).deleted == table.state.deleted
+
+
+def tier(table: Table) -> None:
+    job = tiering.TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(tiering.run_tasks_locally(table.storage, table.settings, table.world))
+
+
+def ids(found: Any) -> list[int]:
+    return sorted(found["id"].to_pylist())
+
+
+def a_life_with_a_lake() -> None:
+    table = Run().warehouse.create_table("sales.tiered", "id BIGINT")
+    table.append([{"id": number} for number in range(6)])
+    tier(table)
+    table.delete(where=[("id", "=", 2)])
+    assert ids(table.to_arrow()) == [0, 1, 3, 4, 5]
+    tier(table)
+    table.delete(where=[("id", "=", 4)])
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 5]
+    assert table.refresh().num_rows == 4
+    found = [number for batch in table.tail("earliest", until_ms=0, poll_ms=0) for number in batch["id"].to_pylist()]
+    assert found == [0, 1, 3, 5]
+
+
+def a_round_that_is_not_recorded() -> None:
+    table = Run().warehouse.create_table("sales.unrecorded", "id BIGINT")
+    table.append([{"id": number} for number in range(6)])
+    tier(table)
+    table.delete(where=[("id", "=", 2)])
+    with patched((tiering.TieringJob, "_record", lambda *_: None)):
+        job = tiering.TieringJob(table.log, table.open_lake(), world=table.world)
+        state = job._refreshed()
+        run = tiering.run_tasks_locally(table.storage, table.settings, table.world)
+        for _ in range(2):
+            with patched((tiering, "rows_to_delete", lambda state, _lake, _new: state.deleted)):
+                job._round(state, state.ends, run, [])
+    tier(table)
+    assert table.refresh().num_rows == 5
+
+
+FINDERS: dict[str, Callable[[], Any]] = {
+    "deleted_rows_are_read": some_rows_are_deleted,
+    "deleted_rows_are_counted": rows_are_counted,
+    "rows_of_the_next_bucket_are_deleted": some_rows_are_deleted,
+    "deletions_of_rows_that_others_deleted_pass": two_delete_a_row,
+    "checkpoints_forget_deleted_rows": a_checkpoint_of_deleted_rows,
+    "the_lakes_deleted_rows_are_read": a_life_with_a_lake,
+    "rounds_leave_deleted_rows_in_the_lake": a_life_with_a_lake,
+    "deleted_rows_are_forgotten_with_any_snapshot": a_life_with_a_lake,
+    "deleted_rows_are_counted_by_each_round": a_round_that_is_not_recorded,
+    "deleted_rows_are_forgotten_before_the_log_is_trimmed": a_life_with_a_lake,
+}

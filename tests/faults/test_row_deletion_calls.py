@@ -1,0 +1,94 @@
+"""A fault at every storage call of a deletion of rows, and of the round that tiers it: all of them are gone, or none,
+and no other.
+"""
+
+from __future__ import annotations
+
+import pytest
+from pyiceberg.manifest import clear_manifest_cache
+
+from faults.faulty_storage import WRITES, Fault, sweep
+from faults.sequential import one_thing_at_a_time
+from faults.sim import sim_world
+from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.log.commits import record
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+pytestmark = pytest.mark.sampled(3)
+HOT = {"table.datalake.enabled": "false"}
+FEW = (Fault.CRASH_AFTER, Fault.LOST_ACK)
+BEFORE, AFTER = list(range(30)), [n for n in range(30) if n % 3]
+
+
+def opened(storage: Storage, seed: int) -> Table:
+    return Warehouse("wh", storage=storage, world=sim_world(seed)).table("t")
+
+
+def new_store() -> Storage:
+    storage = MemoryStorage(sim_world())
+    warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
+    table = warehouse.create_table("t", "id INT, third INT", buckets=2, properties=HOT)
+    for first in range(0, 30, 6):
+        table.append([{"id": n, "third": n % 3} for n in range(first, first + 6)])
+    return storage
+
+
+def delete(storage: Storage, seed: int) -> None:
+    transaction = Transaction("clean", 1)
+    opened(storage, seed).delete(where=[("third", "=", 0)], transaction=transaction)
+
+
+def ids(table: Table) -> list[int]:
+    return sorted(table.to_arrow()["id"].to_pylist())
+
+
+@pytest.mark.parametrize("in_manifest", [False, True])
+def test_it_holds(in_manifest, monkeypatch, share):
+    if in_manifest:
+        monkeypatch.setattr(record, "RECORD_BYTES_MAX", 300)
+    for attempt in sweep(new_store, lambda storage: delete(storage, 3), share=share, faults=tuple(Fault)):
+        found = ids(opened(attempt.store, 4))
+        assert found in ((BEFORE, AFTER) if attempt.raised else (AFTER,)), attempt
+        delete(attempt.store, 5)
+        opened(attempt.store, 6).append([{"id": 30, "third": 0}])
+        delete(attempt.store, 7)
+        assert ids(opened(attempt.store, 8)) == [*AFTER, 30], f"{attempt}: it did not happen once"
+        assert opened(attempt.store, 9).state.num_rows == len(AFTER) + 1
+
+
+def tier(table: Table) -> None:
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(run_tasks_locally(table.storage, table.settings, table.world))
+
+
+@pytest.mark.parametrize("has_new_rows", [False, True])
+def test_a_round(has_new_rows, share):
+    def with_lake() -> Storage:
+        clear_manifest_cache()
+        storage = MemoryStorage(sim_world())
+        warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
+        table = warehouse.create_table("t", "id INT, third INT")
+        table.append([{"id": n, "third": n % 3} for n in range(18)])
+        tier(table)
+        if has_new_rows:
+            table.append([{"id": n, "third": n % 3} for n in range(18, 30)])
+        delete(storage, 2)
+        return storage
+
+    after = [n for n in AFTER if has_new_rows or n < 18]
+    whole = WRITES - {"create.write", "create.open"}
+    with one_thing_at_a_time():
+        for attempt in sweep(
+            with_lake, lambda storage: tier(opened(storage, 3)), share=share, methods=whole, faults=FEW
+        ):
+            clear_manifest_cache()
+            assert ids(opened(attempt.store, 4)) == after, attempt
+            tier(opened(attempt.store, 5))
+            table = opened(attempt.store, 6)
+            assert ids(table) == after, f"{attempt}: after another round"
+            assert sorted(table.lake.to_arrow()["id"].to_pylist()) == after, attempt
+            assert table.state.num_rows == len(after), attempt

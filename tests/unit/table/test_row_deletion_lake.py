@@ -1,0 +1,291 @@
+"""Rows of a table with an Iceberg lake and without a primary key, deleted before, while and after they are tiered."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from pyiceberg.catalog import Catalog
+
+from faults.sim import SimClock
+from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.log.commits import deletions
+from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.log.commits.checkpoint import as_stored
+from streamhouse_spark.read.ranges import plan_ranges
+from streamhouse_spark.service.tiering_service import oldest_waiting_ms
+from streamhouse_spark.table.row_deletion import commit_deletion
+from streamhouse_spark.table.table import Table
+
+pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
+
+
+@pytest.fixture
+def table(wh):
+    return wh.create_table("d.t", "id BIGINT, day INT", buckets=2, partition_by=["day"])
+
+
+def rows(*numbers):
+    return [{"id": number, "day": number % 3} for number in numbers]
+
+
+def ids(found):
+    return sorted(found["id"].to_pylist())
+
+
+def tier(table: Table):
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    return job.run(run_tasks_locally(table.storage, table.settings, table.world))
+
+
+def trim(table: Table) -> None:
+    """Trim the log of all that the recorded lake snapshot holds."""
+    state = table.refresh()
+    starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
+    if starts:
+        table.log.commit(lambda _s, _t: (Trim(starts),))
+
+
+def require_verified(table: Table) -> None:
+    state, result = table.refresh(), Verification(table.name)
+    verify_log(table, state, result, lambda _: None)
+    if (plan := open_lake_plan(table, state, result)) is not None:
+        verify_lake(table, state, plan, result, lambda _: None)
+    assert result.problems == []
+
+
+def stock(table: Table) -> list[int]:
+    """Read the lake as pyiceberg does."""
+    place = table.open_lake().place
+    catalog: Catalog = place.catalog
+    return ids(catalog.load_table(place.identifier).scan().to_arrow())
+
+
+def test_rows_are_deleted_before_they_are_tiered(table):
+    table.append(rows(*range(10)))
+    table.delete(where=[("id", "in", [1, 4])])
+    tier(table)
+    kept = [0, 2, 3, 5, 6, 7, 8, 9]
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == stock(table) == kept
+    assert table.refresh().num_rows == len(kept)
+    require_verified(table)
+
+
+def test_rows_are_deleted_in_the_lake(table, other_process):
+    table.append(rows(*range(10)))
+    tier(table)
+    table.append(rows(*range(10, 15)))
+    assert table.delete(where=[("id", "in", [1, 4, 12])]) == 3
+    kept = [n for n in range(15) if n not in (1, 4, 12)]
+    for reader in (table, other_process().table("d.t")):
+        assert ids(reader.to_arrow()) == kept
+        assert ids(reader.to_arrow(filter=[("id", "<", 6)])) == [0, 2, 3, 5]
+        assert ids(reader.lake.to_arrow()) == list(range(10))
+        assert reader.state.num_rows == len(kept)
+    report = tier(table)
+    assert len(report.snapshots) == 1
+    assert ids(table.to_arrow()) == stock(table) == kept
+    require_verified(table)
+    assert tier(table).snapshots == ()
+
+
+def test_a_round_of_deletions_alone(table):
+    table.append(rows(*range(6)))
+    tier(table)
+    table.delete(where=[("id", "=", 2)])
+    table.delete(where=[("id", "=", 3)])
+    assert len(tier(table).snapshots) == 1
+    assert stock(table) == [0, 1, 4, 5]
+    assert tier(table).snapshots == ()
+    table.delete(where=[("id", "=", 5)])  # of a file with deleted positions
+    tier(table)
+    assert stock(table) == ids(table.to_arrow()) == [0, 1, 4]
+    require_verified(table)
+
+
+def test_the_log_still_leaves_them_out_when_the_lake_does(table):
+    table.append(rows(*range(6)))
+    table.delete(where=[("id", "=", 2)])
+    tier(table)
+    found = [n for batch in table.tail("earliest", until_ms=0, poll_ms=0) for n in batch["id"].to_pylist()]
+    assert sorted(found) == [0, 1, 3, 4, 5]
+
+
+def test_they_are_forgotten_when_the_log_is_trimmed(table):
+    table.append(rows(*range(6)))
+    table.delete(where=[("id", "=", 2)])
+    tier(table)
+    assert table.refresh().deleted
+    trim(table)
+    assert table.refresh().deleted == {}
+    assert ids(table.to_arrow()) == [0, 1, 3, 4, 5]
+    assert table.state.num_rows == 5
+    ranges = {bucket: OffsetRange(0, end) for bucket, end in table.state.ends.items() if end}
+    with pytest.raises(OffsetsTrimmedError, match="rows were deleted since"):
+        plan_ranges(table, table.state, ranges, ["id"], fail_on_data_loss=True)
+
+
+def test_a_crash_between_the_lakes_commit_and_the_record(table, other_process, monkeypatch):
+    table.append(rows(*range(6)))
+    tier(table)
+    table.delete(where=[("id", "=", 2)])
+    with monkeypatch.context() as patch:
+        patch.setattr(TieringJob, "_record", lambda *_: None)
+        job = TieringJob(table.log, table.open_lake(), world=table.world)
+        state = job._refreshed()
+        job._round(state, state.ends, run_tasks_locally(table.storage, table.settings, table.world), [])
+    assert ids(table.to_arrow()) == stock(table) == [0, 1, 3, 4, 5]
+    other = other_process().table("d.t")
+    assert tier(other).snapshots == ()
+    assert other.refresh().lake.told > 0
+    assert other.state.num_rows == 5
+    require_verified(other)
+
+
+def test_a_deletion_while_a_round_runs_waits_for_the_next(table, other_process):
+    table.append(rows(*range(6)))
+    other = other_process().table("d.t")
+
+    def run(tasks):
+        if other.refresh().deletions == ():
+            other.delete(where=[("id", "=", 2)])
+        return run_tasks_locally(table.storage, table.settings, table.world)(tasks)
+
+    TieringJob(table.log, table.open_lake(), world=table.world).run(run)
+    assert stock(table) == list(range(6))
+    assert ids(table.to_arrow()) == [0, 1, 3, 4, 5]
+    tier(table)
+    assert stock(table) == [0, 1, 3, 4, 5]
+    require_verified(table)
+
+
+def test_a_time_before_and_behind(table, clock: SimClock):
+    def moment():
+        clock.advance(1000)
+        found = table.storage.now_ms()
+        clock.advance(1000)
+        return found
+
+    table.append(rows(*range(6)))
+    appended = moment()
+    tier(table)
+    tiered = moment()
+    table.delete(where=[("id", "=", 2)])
+    deleted = moment()
+    tier(table)
+    table.append(rows(6))
+    after = moment()
+    for _ in range(2):
+        assert ids(table.to_arrow(as_of_timestamp_ms=after)) == [0, 1, 3, 4, 5, 6]
+        assert ids(table.to_arrow(as_of_timestamp_ms=appended)) == [0, 1, 2, 3, 4, 5]
+        assert ids(table.to_arrow(as_of_timestamp_ms=tiered)) == [0, 1, 2, 3, 4, 5]
+        assert ids(table.to_arrow(as_of_timestamp_ms=deleted)) == [0, 1, 3, 4, 5]
+        table.refresh()
+
+
+def test_a_paimon_lake_is_refused(wh):
+    table = wh.create_table("d.p", "id BIGINT", properties={"table.datalake.format": "paimon"})
+    table.append([{"id": 1}])
+    with pytest.raises(InvalidOptionError, match=r"in the format paimon.*drop_partition"):
+        table.delete(where=[("id", "=", 1)])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_lives(wh, other_process, seed, monkeypatch):
+    """Appends, deletions, rounds, trimming, merging, truncations and new processes, against a list."""
+    if seed % 2:
+        monkeypatch.setattr(deletions, "DELETIONS_MAX", 3)
+    chance = random.Random(seed)
+    partition_by = ["day"] if chance.random() < 0.5 else []
+    table = wh.create_table("d.t", "id BIGINT, day INT", buckets=chance.choice([1, 3]), partition_by=partition_by)
+    expected: list[int] = []
+    next_id = 0
+    steps = ["append", "append", "delete", "delete", "delete", "merge", "truncate", "open", "tier", "tier", "trim"]
+    for _ in range(30):
+        match chance.choice(steps):
+            case "append":
+                new = list(range(next_id, next_id + chance.randrange(1, 8)))
+                next_id += len(new)
+                table.append(rows(*new))
+                expected += new
+            case "delete":
+                first = chance.randrange(next_id + 1)
+                last = first + chance.randrange(5)
+                lost = [n for n in expected if first <= n < last]
+                assert table.delete(where=[("id", ">=", first), ("id", "<", last)]) == len(lost)
+                expected = [n for n in expected if n not in lost]
+            case "merge":
+                table.merge_inline()
+            case "truncate" if chance.random() < 0.3:
+                table.truncate()
+                expected = []
+            case "open":
+                table = other_process().table("d.t")
+            case "tier":
+                tier(table)
+                assert ids(table.lake.to_arrow()) == expected
+                require_verified(table)
+            case "trim":
+                trim(table)
+        state = table.refresh()
+        assert ids(table.to_arrow()) == expected
+        assert as_stored(state) == as_stored(as_stored(state))
+        assert state.num_rows == len(expected)
+
+
+def test_a_dropped_partition_counts_them_once(table):
+    table.append(rows(*range(12)))
+    tier(table)
+    table.delete(where=[("id", "in", [0, 3, 4])])
+    report = table.drop_partition({"day": 0})
+    assert report.rows == 2
+    assert ids(table.to_arrow()) == stock(table) == [1, 2, 5, 7, 8, 10, 11]
+    assert table.refresh().num_rows == 7
+    require_verified(table)
+
+
+def test_a_row_that_went_with_its_partition_meanwhile(table, other_process):
+    table.append(rows(*range(6)))
+    tier(table)
+    read = ReadBase.of(table.refresh())
+    ((bucket, log),) = [(b, log) for b, log in table.state.buckets.items() if log.end]
+    other_process().table("d.t").drop_partition({"day": 0})
+    commit_deletion(table, {bucket: OffsetRuns.dense(0, 1)}, read)
+    assert ids(table.to_arrow()) == [1, 2, 4, 5]
+    assert oldest_waiting_ms(table.refresh()) is not None
+    assert tier(table).snapshots == ()
+    assert oldest_waiting_ms(table.refresh()) is None, "the service would begin rounds for ever"
+    assert ids(table.to_arrow()) == [1, 2, 4, 5]
+    assert log.end == 6
+
+
+def test_deletions_alone_are_due(table):
+    table.append(rows(*range(6)))
+    tier(table)
+    assert oldest_waiting_ms(table.refresh()) is None
+    table.delete(where=[("id", "=", 1)])
+    assert oldest_waiting_ms(table.refresh()) is not None
+    tier(table)
+    assert oldest_waiting_ms(table.refresh()) is None
+
+
+def test_files_are_not_compacted_while_there_are_deleted_positions(table):
+    for first in range(0, 60, 6):
+        table.append(rows(*range(first, first + 6)))
+        tier(table)
+    assert table.open_lake().compact(dry_run=True).files_removed > 0
+    table.delete(where=[("id", "=", 7)])
+    tier(table)
+    assert table.open_lake().compact().files_removed == 0
+    assert stock(table) == [n for n in range(60) if n != 7]
+
+
+def test_the_record_is_told(table):
+    table.append(rows(1))
+    table.delete(where=[("id", "=", 1)])
+    assert table.inspect.commits()["actions"].to_pylist()[-1] == "delete_rows"
