@@ -16,6 +16,7 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
 
 _UPKEEP: Final[Sequence[tuple[type[Any], str]]] = (
+    (act.DeleteRows, "delete"),
     (act.Drop, "drop"),
     (act.Undrop, "undrop"),
     (act.Bury, "bury"),
@@ -80,7 +81,7 @@ def _row(record: Record, part: Attempt, *, is_keyed: bool) -> Sequence[Any]:
         record.author.engine if record.author else None,
         part.transaction.app_id if part.transaction else None,
         num_rows,
-        None if _may_delete(part.actions, num_rows, is_keyed=is_keyed) else 0,
+        None if _may_delete(part.actions, num_rows, is_keyed=is_keyed) else _deleted(part.actions),
         sum(segment.size_bytes for segment in added),
         len(files),
         _details(part),
@@ -109,6 +110,12 @@ def _may_delete(actions: Sequence[act.Action], num_rows: int, *, is_keyed: bool)
     if any(isinstance(action, act.Retier) and action.starts for action in actions):
         return True
     return is_keyed and num_rows > 0
+
+
+def _deleted(actions: Sequence[act.Action]) -> int:
+    """Count the rows that are deleted by their offsets."""
+    deletions = (action for action in actions if isinstance(action, act.DeleteRows))
+    return sum(offsets.num_rows for action in deletions for offsets in action.rows.values())
 
 
 def _details(part: Attempt) -> str | None:

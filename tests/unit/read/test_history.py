@@ -74,6 +74,16 @@ def test_changes_by_key(wh):
     assert rows[1]["rows_deleted"] is None, "a change may replace a row"
 
 
+def test_rows_deleted_by_a_condition(table):
+    table.append([{"id": n} for n in range(10)])
+    assert table.delete(where=[("id", "<", 4)]) == 4
+    assert [(row["operation"], row["rows_added"], row["rows_deleted"]) for row in history(table)] == [
+        ("create", 0, 0),
+        ("append", 10, 0),
+        ("delete", 0, 4),
+    ]
+
+
 def test_the_newest_ones_alone_read_no_more_records(table, store, monkeypatch):
     for number in range(10):
         table.append([{"id": number}])
