@@ -209,7 +209,7 @@ def test_rows_are_not_changed_in_place(spark, table, name):
     version = table.refresh().version
     merge = f"MERGE INTO {name} t USING (SELECT 1L AS id) s ON t.id = s.id WHEN MATCHED THEN"
     for statement in (
-        f"DELETE FROM {name} WHERE id = 1",
+        f"DELETE FROM {name} WHERE id % 2 = 1",
         f"UPDATE {name} SET name = 'x'",
         f"{merge} DELETE",
         f"{merge} UPDATE SET name = 'x'",

@@ -39,6 +39,8 @@ OPERATIONS: Final = {
     "rename_table": "ddl.alter",
     "drop_table": "ddl.tables",
     "truncate_table": "ddl.tables",
+    "can_delete": "ddl.deletion",
+    "delete_where": "ddl.deletion",
     "partition_values": "ddl.tables",
     "drop_partitions": "ddl.tables",
     "begin": "scan.begin",

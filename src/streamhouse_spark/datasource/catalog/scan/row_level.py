@@ -28,9 +28,10 @@ def row_level_operation(connection: Connection, args: Mapping[str, Any]) -> Mapp
         raise InvalidOptionError(f"{command} of {pin.name} has no options; leave {', '.join(args['options'])} out")
     if not state.primary_key:
         raise InvalidOptionError(
-            f"table {table.name} has no primary key, so {command} cannot say which rows it means; TRUNCATE TABLE or "
-            "DELETE without condition removes all rows, INSERT OVERWRITE replaces them by those of a query, and a "
-            "table made with PRIMARY KEY takes UPDATE, DELETE and MERGE"
+            f"table {table.name} has no primary key, so {command} cannot say which rows it means; DELETE with a "
+            "condition that compares columns with constants removes rows, TRUNCATE TABLE or DELETE without condition "
+            "all of them, INSERT OVERWRITE replaces them by those of a query, and a table made with PRIMARY KEY takes "
+            "UPDATE, DELETE and MERGE"
         )
     properties = parse_keyed_properties(state.properties, state.schema, state.partition_by)
     require_rewritable(table.name, properties, deletes=command == "DELETE")

@@ -1,24 +1,28 @@
 package io.streamhouse.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Arrays;
 import java.util.EnumSet;
 import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
 import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.TableCapability;
-import org.apache.spark.sql.connector.catalog.TruncatableTable;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.RowLevelOperation;
 import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
 import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.types.StructType;
 
 /** A table of rows: reads, writes and operations on single rows. */
-class WritableTable extends ReadableTable implements SupportsWrite, TruncatableTable, SupportsRowLevelOperations {
+class WritableTable extends ReadableTable implements SupportsWrite, SupportsDeleteV2, SupportsRowLevelOperations {
   WritableTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded) {
     super(catalog, identifier, loaded);
   }
@@ -66,7 +70,32 @@ class WritableTable extends ReadableTable implements SupportsWrite, TruncatableT
 
   @Override
   public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
-    return () -> new KeyedRowLevelOperation(this, info);
+    return () ->
+        hasKey() || info.command() != RowLevelOperation.Command.DELETE
+            ? new KeyedRowLevelOperation(this, info)
+            : new ConditionalDelete(this, info);
+  }
+
+  private boolean hasKey() {
+    return !loaded.get("streams_rows").asBoolean();
+  }
+
+  /** Rows with a key go by what Spark reads of them; others by a condition that Python understands whole. */
+  @Override
+  public boolean canDeleteWhere(Predicate[] predicates) {
+    return !hasKey() && python.ask("can_delete", conditions(predicates)).get("can").asBoolean();
+  }
+
+  @Override
+  public void deleteWhere(Predicate[] predicates) {
+    python.ask("delete_where", conditions(predicates));
+  }
+
+  private ObjectNode conditions(Predicate[] predicates) {
+    ObjectNode arguments = StreamhouseCatalog.named(identifier).put("uuid", id());
+    ArrayNode trees = arguments.putArray("filters");
+    for (Predicate predicate : predicates) trees.add(ExpressionJson.of(predicate));
+    return arguments;
   }
 
   @Override

@@ -1,0 +1,106 @@
+"""DELETE FROM tables without a primary key: Spark's own answer to the condition says which rows have to stay."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+
+from streamhouse_spark.spark import tier
+
+pytestmark = [pytest.mark.spark, pytest.mark.spark41]
+
+COLUMNS = (
+    "id BIGINT, small TINYINT, name STRING, amount DECIMAL(6,2), day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, "
+    "yes BOOLEAN, raw BINARY, ratio DOUBLE, code CHAR(4)"
+)
+VALUES = """
+    (1, 1Y, 'one', 1.50, DATE'2026-01-01', TIMESTAMP'2026-01-01 10:00:00', TIMESTAMP_NTZ'2026-01-01 10:00:00',
+     true, X'01', 1.0D, 'a'),
+    (2, -2Y, 'Two', -2.00, DATE'1969-12-31', TIMESTAMP'1969-12-31 23:59:59.999999', NULL,
+     false, X'', CAST('NaN' AS DOUBLE), 'b'),
+    (3, NULL, NULL, NULL, NULL, NULL, TIMESTAMP_NTZ'1960-02-29 00:00:00.000001', NULL, NULL, NULL, NULL),
+    (4, 4Y, 'ünï_%', 0.00, DATE'2026-07-01', TIMESTAMP'2026-07-01 00:00:00', TIMESTAMP_NTZ'2026-07-01 00:00:00',
+     true, X'FF00', -0.0D, 'one'),
+    (NULL, 5Y, '', 9999.99, DATE'9999-12-31', TIMESTAMP'2026-03-29 02:30:00', TIMESTAMP_NTZ'2026-03-29 02:30:00',
+     false, X'010203', 5.5D, '')
+"""
+CONDITIONS = [
+    "id = 1",
+    "id <> 1",
+    "2 < id",
+    "id IN (1, 4, 77)",
+    "id NOT IN (1, 4)",
+    "id IS NULL",
+    "NOT (id > 2 OR name IS NULL)",
+    "id BETWEEN 2 AND 3 AND amount IS NOT NULL",
+    "id = 1 OR (name > 'U' AND day < DATE'2026-02-01')",
+    "small >= 4",
+    "name = 'one'",
+    "name >= ''",
+    "name LIKE 'ü%'",
+    "name LIKE '%o'",
+    "amount <= 0",
+    "amount = 9999.99",
+    "day < DATE'1970-01-01'",
+    "at >= TIMESTAMP'2026-03-29 01:30:00'",
+    "local > TIMESTAMP_NTZ'1960-02-29 00:00:00'",
+    "yes",
+    "NOT yes",
+    "yes = false",
+    "raw = X'FF00'",
+]
+REFUSED = [
+    "id IN (1, NULL)",
+    "id <=> 1",
+    "name LIKE '%_n%'",
+    "ratio > 1",
+    "code = 'a'",
+    "id % 2 = 0",
+    "upper(name) = 'ONE'",
+    "id IN (SELECT 1L)",
+]
+
+
+def every(spark, name: str) -> list[int | None]:
+    return sorted((row.id for row in spark.table(name).select("id").collect()), key=repr)
+
+
+@pytest.mark.parametrize("tiered", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_the_condition_means_what_it_means_to_spark(spark, wh, tiered):
+    table = wh.create_table(f"deletes.meaning_{tiered}", COLUMNS, buckets=2, properties={"bucket.key": "id"})
+    name = f"streamhouse.{table.name}"
+    for condition in CONDITIONS:
+        spark.sql(f"TRUNCATE TABLE {name}")
+        spark.sql(f"INSERT INTO {name} VALUES {VALUES}")
+        if tiered:
+            tier(spark, wh.url, [table.name])
+        rest = spark.sql(f"SELECT id FROM {name} WHERE NOT ({condition}) OR ({condition}) IS NULL").collect()
+        staying = sorted((row.id for row in rest), key=repr)
+        version = table.refresh().version
+        spark.sql(f"DELETE FROM {name} WHERE {condition}")
+        assert every(spark, name) == staying, condition
+        assert table.refresh().version == version + (len(staying) < 5), "one record, and none where no row matches"
+
+
+def test_other_conditions_are_refused_before_anything_is_written(spark, wh):
+    table = wh.create_table("deletes.refused", COLUMNS)
+    name = f"streamhouse.{table.name}"
+    spark.sql(f"INSERT INTO {name} VALUES {VALUES}")
+    version = table.refresh().version
+    for condition in REFUSED:
+        with pytest.raises(
+            PySparkException, match=r"no primary key, so DELETE cannot say which rows it means; DELETE with a"
+        ):
+            spark.sql(f"DELETE FROM {name} WHERE {condition}")
+    with pytest.raises(PySparkException, match="cannot say which rows it means"):
+        spark.sql(f"UPDATE {name} SET name = 'x' WHERE id = 1")
+    assert table.refresh().version == version
+
+
+@pytest.mark.paimon
+def test_a_paimon_table_says_that_it_cannot(spark, wh):
+    table = wh.create_table("deletes.paimon", "id BIGINT", properties={"table.datalake.format": "paimon"})
+    table.append([{"id": 1}])
+    with pytest.raises(PySparkException, match="lake in the format paimon"):
+        spark.sql(f"DELETE FROM streamhouse.{table.name} WHERE id = 1")
+    assert table.to_arrow().num_rows == 1
