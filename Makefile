@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PROJECT := pyproject.toml constraints.txt
 # More processes than cores: two of them wait for their JVM much of the time.
 PYTEST = $(BIN)/python -m pytest -n 3 --dist loadgroup
-HERE := not soak and not engines and not catalogs and not cluster
+HERE := not soak and not engines and not catalogs and not cluster and not stores
 SOAK_ROUNDS ?= 1000
 POWER_CUTS ?= 200
 SEEDS ?= 1000

@@ -100,7 +100,7 @@ def a_checkpoint_that_cannot_be_stored() -> None:
 
 def a_restore_while_a_write_is_staged() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        check_restored_before_each_call("memory", Staged, "the same", Path(folder))
+        check_restored_before_each_call("local", Staged, "the same", Path(folder) / "place")
 
 
 def an_old_transaction_sent_again() -> None:

@@ -36,8 +36,8 @@ from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ROWS = {1: 10, 2: 20, 3: 30}
-CALLS = 3
-"""Of a commit that nobody disturbs: looking for news before it, looking again, and the record."""
+CALLS = 2
+"""Of a commit that nobody disturbs: looking for news before it, and the record."""
 
 
 @pytest.mark.parametrize(
