@@ -10,8 +10,8 @@ import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * A DELETE from a table without a primary key, until Spark sees that its condition is one that the table takes whole. If
- * it is not, Spark asks for a write, which Python refuses with what to do.
+ * A DELETE from a table without a primary key, until Spark sees that its condition is one that the table takes whole.
+ * If it is not, Spark asks for a write, which Python refuses with what to do.
  */
 final class ConditionalDelete implements RowLevelOperation {
   private final WritableTable table;

@@ -35,6 +35,8 @@ import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
 import org.apache.spark.sql.connector.expressions.aggregate.Max;
 import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.expressions.filter.AlwaysTrue;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.LocalScan;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.write.RowLevelOperation;
@@ -61,6 +63,8 @@ class StreamhouseCatalogTest {
           .answer("load_source", loaded("lake", "p1").replace("sales.orders", "sales.orders$lake"))
           .answer("replace_table", loaded("table", "p1"))
           .answer("drop_table", "{\"dropped\":true}")
+          .answer("can_delete", "{\"can\":true}")
+          .answer("delete_where", "{\"rows\":2}")
           .answer("partition_values", "{\"partitions\":[[\"a\"],[null]]}")
           .answer("aggregate", "{\"row\":[3,7],\"grounds\":null}")
           .answer("row_level_operation",
@@ -124,11 +128,14 @@ class StreamhouseCatalogTest {
     assertEquals("orders$lake", catalog.loadSource(Map.of("path", "sales.orders$lake")).identifier.name());
     PartitionedTable table = (PartitionedTable) catalog.loadTable(ORDERS);
     table.truncateTable();
+    Predicate[] all = {new AlwaysTrue()};
+    assertTrue(table.canDeleteWhere(all));
+    table.deleteWhere(all);
     InternalRow value = new GenericInternalRow(new Object[] {UTF8String.fromString("a")});
     assertEquals(2, table.listPartitionIdentifiers(new String[] {"dt"}, value).length);
     table.dropPartitions(new InternalRow[] {value});
     table.checkOptions("write", Map.of("a", "b"));
-    operation(table);
+    operation(table, RowLevelOperation.Command.UPDATE);
     aggregated(table);
     Procedure procedure = (Procedure) catalog.loadProcedure(Identifier.of(new String[] {"system"}, "EXPIRE"));
     Scan rows = procedure.call(value).next();
@@ -142,7 +149,13 @@ class StreamhouseCatalogTest {
     assertEquals(listed, calls.given);
   }
 
-  private static RowLevelOperation operation(WritableTable table) {
+  @Test
+  void aDeleteWithoutKeysAsksNothingBeforeItsConditionIsKnown() throws Exception {
+    operation((WritableTable) catalog.loadTable(ORDERS), RowLevelOperation.Command.DELETE);
+    assertFalse(calls.given.containsKey("row_level_operation"));
+  }
+
+  private static RowLevelOperation operation(WritableTable table, RowLevelOperation.Command command) {
     return table
         .newRowLevelOperationBuilder(
             new RowLevelOperationInfo() {
@@ -153,7 +166,7 @@ class StreamhouseCatalogTest {
 
               @Override
               public RowLevelOperation.Command command() {
-                return RowLevelOperation.Command.DELETE;
+                return command;
               }
             })
         .build();
