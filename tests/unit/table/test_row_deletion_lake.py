@@ -11,8 +11,9 @@ from faults.sim import SimClock
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.lake.iceberg.maintenance import compaction
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits import deletions
 from streamhouse_spark.log.commits.actions import Trim
@@ -274,15 +275,41 @@ def test_deletions_alone_are_due(table):
     assert oldest_waiting_ms(table.refresh()) is None
 
 
-def test_files_are_not_compacted_while_there_are_deleted_positions(table):
-    for first in range(0, 60, 6):
+def test_files_with_deleted_positions_are_left_alone_and_others_are_compacted(table):
+    for first in range(0, 120, 6):
         table.append(rows(*range(first, first + 6)))
         tier(table)
-    assert table.open_lake().compact(dry_run=True).files_removed > 0
-    table.delete(where=[("id", "=", 7)])
+    table.delete(where=[("id", "=", 50)])
     tier(table)
-    assert table.open_lake().compact().files_removed == 0
-    assert stock(table) == [n for n in range(60) if n != 7]
+    kept = [n for n in range(120) if n != 50]
+    before = set(table.lake.files()["file_path"].to_pylist())
+    report = table.open_lake().compact()
+    assert report.files_removed > report.files_added
+    after = set(table.lake.files()["file_path"].to_pylist())
+    assert len(before & after) == len(before) - report.files_removed
+    assert stock(table) == sorted(table.lake.to_arrow()["id"].to_pylist()) == kept
+    table.delete(where=[("id", "in", [7, 119])])
+    tier(table)
+    kept = [n for n in kept if n not in (7, 119)]
+    assert stock(table) == sorted(table.lake.to_arrow()["id"].to_pylist()) == kept
+
+
+def test_a_deletion_that_comes_while_files_are_merged_is_a_conflict(table, monkeypatch):
+    for first in range(0, 120, 6):
+        table.append(rows(*range(first, first + 6)))
+        tier(table)
+    merge = compaction.merge_group
+
+    def delete_meanwhile(*arguments):
+        merged = merge(*arguments)
+        table.delete(where=[("id", "=", 50)])
+        tier(table)
+        return merged
+
+    monkeypatch.setattr(compaction, "merge_group", delete_meanwhile)
+    with pytest.raises(CommitConflictError, match="rows were deleted while files were being merged"):
+        table.open_lake().compact()
+    assert stock(table) == sorted(table.lake.to_arrow()["id"].to_pylist()) == [n for n in range(120) if n != 50]
 
 
 def test_the_record_is_told(table):

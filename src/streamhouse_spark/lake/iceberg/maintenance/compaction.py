@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
@@ -14,7 +15,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
 
 from streamhouse_spark.core.parallel import in_parallel
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, lake_metadata, manifests_of
@@ -23,7 +24,7 @@ from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.offsets import ancestors, newest_offsets, own_time_ms
 from streamhouse_spark.lake.iceberg.refs import unchanged_refs
 from streamhouse_spark.lake.iceberg.round import data_location, require_shape, require_written, write_context
-from streamhouse_spark.lake.iceberg.scan import own_projection
+from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, LakeFile
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
@@ -76,21 +77,39 @@ def compact(place: IcebergLocation, *, dry_run: bool) -> tuple[CompactReport, in
 def plan_compaction(place: IcebergLocation, table: Table, snapshot: Snapshot) -> list[CompactGroup]:
     """Plan runs of small files whose offset ranges follow each other, with nothing of their partition in between.
 
-    Files of other engines are left alone, and so is a snapshot that has delete files: rows that were deleted by
-    position or value could come back.
+    Files of other engines are left alone, and so are files with deleted positions, and a snapshot that has deletes of
+    another kind: deleted rows could come back.
     """
-    manifests = manifests_of(table.io, snapshot)
-    if _has_deletes(snapshot, table):
+    found = _files_and_whether_rows_are_deleted(table, snapshot)
+    if found is None:
         return []
-    entries = [e.data_file for m in manifests for e in m.fetch_manifest_entry(table.io)]
-    current = [_stored(file) for file in entries if file.spec_id == table.metadata.default_spec_id]
+    target_bytes = place.spec.target_file_bytes
+    current = [
+        replace(_stored(file), size_bytes=max(file.file_size_in_bytes, target_bytes)) if has_deletes else _stored(file)
+        for file, has_deletes in found
+        if file.spec_id == table.metadata.default_spec_id
+    ]  # one that is as large as those which are left alone stands between its neighbours
 
     files = place.files_at(data_location(table))
 
     def footer(location: str) -> OffsetFile | None:
         return offset_file(files, location, place.spec.writers)
 
-    return plan_groups(current, footer, target_bytes=place.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
+    return plan_groups(current, footer, target_bytes=target_bytes, files_min=COMPACT_FILES_MIN)
+
+
+def _files_and_whether_rows_are_deleted(table: Table, snapshot: Snapshot) -> list[tuple[DataFile, bool]] | None:
+    """Return the data files of a snapshot; None if it has deletes that are not known by the file."""
+    if not _delete_manifests(snapshot, table):
+        manifests = manifests_of(table.io, snapshot)
+        return [(e.data_file, False) for m in manifests for e in m.fetch_manifest_entry(table.io)]
+    try:
+        tasks = plan_tasks(table, snapshot)
+        for delete in (delete for task in tasks for delete in task.delete_files):
+            position_deletes(delete, table.location())
+    except LakeMismatchError:
+        return None
+    return [(task.file, bool(task.delete_files)) for task in tasks]
 
 
 def _stored(file: DataFile) -> StoredFile:
@@ -107,9 +126,9 @@ def compaction_change(
     Raises `CommitConflictError` if rows were deleted since it was planned.
     """
     head = metadata.current_snapshot()
-    if head is None or (head.snapshot_id != planned.snapshot_id and _has_deletes(head, table)):
+    if head is None or (head.snapshot_id != planned.snapshot_id and _has_other_deletes(head, planned, table)):
         raise CommitConflictError(
-            f"lake table {metadata.location}: another engine deleted rows while files were being merged; try again"
+            f"lake table {metadata.location}: rows were deleted while files were being merged; try again"
         )
     summary = carried_offsets(metadata)
     return Change(Operation.REPLACE, added=added, removed=removed, summary=summary, moves_tag=bool(summary))
@@ -127,9 +146,16 @@ def carried_offsets(metadata: TableMetadata) -> dict[str, str]:
     return {OFFSETS_PROPERTY: text}
 
 
-def _has_deletes(snapshot: Snapshot, table: Table) -> bool:
+def _has_other_deletes(head: Snapshot, planned: Snapshot, table: Table) -> bool:
+    """Tell whether a snapshot may have deletes that an older one lacks: manifests of deletes that it does not have."""
+    deletes = _delete_manifests(head, table)
+    return bool(deletes) and not deletes <= _delete_manifests(planned, table)
+
+
+def _delete_manifests(snapshot: Snapshot, table: Table) -> frozenset[str]:
+    """Return the paths of the manifests that name files of deletes."""
     deletes = (m for m in manifests_of(table.io, snapshot) if m.content == ManifestContent.DELETES)
-    return any(m.has_added_files() or m.has_existing_files() for m in deletes)
+    return frozenset(m.manifest_path for m in deletes if m.has_added_files() or m.has_existing_files())
 
 
 # -- expiry -----------------------------------------------------------------------------------------------------------
