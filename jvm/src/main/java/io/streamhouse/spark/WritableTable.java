@@ -13,6 +13,7 @@ import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.expressions.filter.AlwaysTrue;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.RowLevelOperation;
@@ -83,12 +84,18 @@ class WritableTable extends ReadableTable implements SupportsWrite, SupportsDele
   /** Rows with a key go by what Spark reads of them; others by a condition that Python understands whole. */
   @Override
   public boolean canDeleteWhere(Predicate[] predicates) {
-    return !hasKey() && python.ask("can_delete", conditions(predicates)).get("can").asBoolean();
+    return isAll(predicates)
+        || (!hasKey() && python.ask("can_delete", conditions(predicates)).get("can").asBoolean());
   }
 
   @Override
   public void deleteWhere(Predicate[] predicates) {
-    python.ask("delete_where", conditions(predicates));
+    if (isAll(predicates)) truncateTable();
+    else python.ask("delete_where", conditions(predicates));
+  }
+
+  private static boolean isAll(Predicate[] predicates) {
+    return Arrays.stream(predicates).allMatch(AlwaysTrue.class::isInstance);
   }
 
   private ObjectNode conditions(Predicate[] predicates) {

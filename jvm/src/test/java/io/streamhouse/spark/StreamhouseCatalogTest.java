@@ -128,9 +128,9 @@ class StreamhouseCatalogTest {
     assertEquals("orders$lake", catalog.loadSource(Map.of("path", "sales.orders$lake")).identifier.name());
     PartitionedTable table = (PartitionedTable) catalog.loadTable(ORDERS);
     table.truncateTable();
-    Predicate[] all = {new AlwaysTrue()};
-    assertTrue(table.canDeleteWhere(all));
-    table.deleteWhere(all);
+    Predicate[] some = {new Predicate("IS_NULL", new Expression[] {FieldReference.column("id")})};
+    assertTrue(table.canDeleteWhere(some));
+    table.deleteWhere(some);
     InternalRow value = new GenericInternalRow(new Object[] {UTF8String.fromString("a")});
     assertEquals(2, table.listPartitionIdentifiers(new String[] {"dt"}, value).length);
     table.dropPartitions(new InternalRow[] {value});
@@ -153,6 +153,16 @@ class StreamhouseCatalogTest {
   void aDeleteWithoutKeysAsksNothingBeforeItsConditionIsKnown() throws Exception {
     operation((WritableTable) catalog.loadTable(ORDERS), RowLevelOperation.Command.DELETE);
     assertFalse(calls.given.containsKey("row_level_operation"));
+  }
+
+  @Test
+  void aConditionThatIsAlwaysTrueTruncates() throws Exception {
+    WritableTable table = (WritableTable) catalog.loadTable(ORDERS);
+    Predicate[] all = {new AlwaysTrue()};
+    assertTrue(table.canDeleteWhere(all));
+    table.deleteWhere(all);
+    assertTrue(calls.given.containsKey("truncate_table"));
+    assertFalse(calls.given.containsKey("can_delete") || calls.given.containsKey("delete_where"));
   }
 
   private static RowLevelOperation operation(WritableTable table, RowLevelOperation.Command command) {
