@@ -71,6 +71,21 @@ ELSEWHERE = {
         "unit/lake/paimon/test_races.py::test_a_newest_snapshot_that_is_replaced_later_is_noticed_and_tiered_again"
     ),
     "relocate`; if it is a copy, run": "contract/test_moved.py::test_a_move_is_made_whole",
+    "which copies the log into the warehouse": (
+        "unit/warehouse/test_log_location.py::TestElsewhere::test_a_copy_gets_a_log_of_its_own"
+    ),
+    "was deleted or moved by hand; restore": (
+        "unit/warehouse/test_log_location.py::TestElsewhere::test_a_folder_of_others_is_not_written"
+    ),
+    "any more; was the warehouse deleted?": (
+        "unit/warehouse/test_log_location.py::TestElsewhere::test_without_a_warehouse_no_log_is_begun"
+    ),
+    "the folder belongs to it; restore": (
+        "unit/warehouse/test_log_location.py::TestElsewhere::test_a_folder_of_others_is_not_written"
+    ),
+    "is of another table; restore": (
+        "unit/warehouse/test_log_location.py::TestElsewhere::test_a_location_of_another_table_is_noticed"
+    ),
     "gives it ids of its own": "contract/test_moved.py::test_a_copy_gets_an_identity_of_its_own",
     "go on with it: `streamhouse": "faults/test_relocation_calls.py::test_relocating",
     "build the table's lake anew from what the log holds": "contract/test_moved.py::test_a_torn_copy_is_noticed",

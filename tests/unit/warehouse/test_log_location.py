@@ -32,7 +32,7 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.frame import decode_frame
 from streamhouse_spark.log.lifecycle import location, names
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
-from streamhouse_spark.log.lifecycle.location import LogPlaces, log_settings
+from streamhouse_spark.log.lifecycle.location import LogPlaces, log_settings, new_table_uuid
 from streamhouse_spark.storage.base import url_of
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.placed import placed
@@ -266,6 +266,20 @@ class TestElsewhere:
             write(Warehouse(tmp_path / "wh").table(NAME), 2)
         owner.write_bytes(kept)
         write(Warehouse(tmp_path / "wh").table(NAME), 2)
+
+    def test_without_a_warehouse_no_log_is_begun(self, wh, table, fast, tmp_path):
+        before = files(fast)
+        Path(wh.url, "streamhouse.json").unlink()
+        with pytest.raises(CorruptDataError, match="was the warehouse deleted"):
+            new_table_uuid(wh.storage, World(), {"table.log.location": str(fast)})
+        assert files(fast) == before
+
+    def test_a_location_of_another_table_is_noticed(self, wh, table, keyed):
+        place = Path(wh.url)
+        (place / location_key(table.uuid)).write_bytes((place / location_key(keyed.uuid)).read_bytes())
+        with pytest.raises(CorruptDataError, match="is of another table"):
+            Warehouse(wh.url).table(NAME)
+        assert Warehouse(wh.url).table("sales.stock").to_arrow().num_rows == 0
 
 
 class TestRequests:
