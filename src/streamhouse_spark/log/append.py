@@ -257,8 +257,7 @@ def commit_staged(
         emptying = truncating(state) if overwrite else ()
         if not staged.segments and transaction is None:
             return emptying
-        _require_fresh(state, staged, time_ms)
-        return (*emptying, _append_action(ends_after(state, emptying), state, staged, time_ms))
+        return (*emptying, appending(state, staged, time_ms, ends_after(state, emptying)))
 
     committed = log.commit(plan, transaction=transaction, staged_ms=staged.staged_ms, is_shared=not overwrite)
     if committed.replay_of is not None and require is not None:
@@ -294,7 +293,13 @@ def ends_after(state: TableState, emptying: Sequence[Truncate]) -> dict[int, int
     return dict(emptying[0].offsets) if emptying else state.ends
 
 
-def _append_action(ends: dict[int, int], state: TableState, staged: Staged, time_ms: int) -> Append:
+def appending(state: TableState, staged: Staged, time_ms: int, ends: dict[int, int] | None = None) -> Append:
+    """Return the action that adds staged rows behind a state, or behind other ``ends``. Pure.
+
+    Raises `CommitConflictError` for rows that the table can no longer take, or never could.
+    """
+    _require_fresh(state, staged, time_ms)
+    ends = state.ends if ends is None else ends
     placed = []
     for piece in staged.segments:
         bucket = piece.segment.bucket

@@ -1,4 +1,6 @@
-"""Deletion of rows of a table without a primary key. A row is known by its bucket and its offset in the log."""
+"""Deletion and replacement of rows of a table without a primary key. A row is known by its bucket and its offset in the
+log.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_base import ReadBase, changed
+from streamhouse_spark.log.append import Staged, appending
 from streamhouse_spark.log.commits.actions import Action, DeleteRows
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import require_there
@@ -67,7 +70,35 @@ def commit_deletion(
     if committed.replay_of is not None or committed.state is committed.before:
         return 0
     deletion = next((d for d in committed.state.deletions if d.commit == committed.state.version), None)
-    return sum(runs.num_rows for runs in deletion.rows.values()) if deletion is not None else 0
+    return _num_rows(deletion.rows) if deletion is not None else 0
+
+
+def commit_rewrite(
+    table: TableHandle, rows: Mapping[int, OffsetRuns], staged: Staged | None, read: ReadBase
+) -> TableState:
+    """Delete the rows at these offsets and add staged ones, all in one record, its **commit point**. Returns the state
+    behind it.
+
+    ``read`` is the state in which the rows were read: others may append meanwhile. Raises `CommitConflictError` where
+    the table was truncated or altered since, one of the rows was deleted or removed by others, or, for a strict
+    ``read``, any row was added: nothing was written.
+    """
+
+    def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+        if read.is_strict:
+            read.require(state)
+        deletions = deleting(state, rows, read)
+        if staged is None or not staged.segments:
+            return deletions
+        if sum(runs.num_rows for d in deletions for runs in d.rows.values()) < _num_rows(rows):
+            raise changed(state, "rows that it replaces were removed by others")
+        return (*deletions, appending(state, staged, time_ms))
+
+    return table.log.commit(plan, staged_ms=staged.staged_ms if staged is not None else None).state
+
+
+def _num_rows(rows: Mapping[int, OffsetRuns]) -> int:
+    return sum(runs.num_rows for runs in rows.values())
 
 
 def deleting(state: TableState, rows: Mapping[int, OffsetRuns], read: ReadBase) -> tuple[DeleteRows, ...]:
@@ -78,6 +109,8 @@ def deleting(state: TableState, rows: Mapping[int, OffsetRuns], read: ReadBase) 
     require_there(state)
     read.require_there(state)
     require_deletable(state)
+    if state.lake is not None and state.lake.dropped_rows > read.dropped_rows:
+        raise changed(state, "a partition was dropped")
     told = read.history.number if read.history is not None else 0
     newer = any(deletion.is_in_lake and deletion.commit > told for deletion in state.deletions)
     kept = {}

@@ -27,7 +27,14 @@ from streamhouse_spark.datasource.write.query_identity import (
     query_transaction,
 )
 from streamhouse_spark.datasource.write.schema_merging import merge_columns, merged_state
-from streamhouse_spark.datasource.write.staging_task import StagingPlan, all_staged, combined, received, require_planned
+from streamhouse_spark.datasource.write.staging_task import (
+    StagedMessage,
+    StagingPlan,
+    all_staged,
+    combined,
+    received,
+    require_planned,
+)
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.append import Staged
 from streamhouse_spark.log.commits.state import TableState
@@ -71,11 +78,11 @@ class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         table = _table(self._plan)
         if isinstance(self._plan, KeyedStagingPlan):
-            found = received(messages)
+            found = received(messages, StagedMessage)
             if all_staged(found) is not None or self._transaction is not None or self._overwrite:
                 commit_intents(table, self._plan, found, transaction=self._transaction)
             return
-        found = received(messages)
+        found = received(messages, StagedMessage)
         require_planned(table, found)
         staged = combined(table, found) or _nothing(self._plan)
         if staged.segments or self._transaction is not None or self._overwrite:
@@ -121,7 +128,7 @@ class StreamhouseStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         table = _table(self._plan)
-        found = received(staged_messages(self._plan, messages))
+        found = received(staged_messages(self._plan, messages), StagedMessage)
         require_planned(table, found)
         by_key = isinstance(self._plan, KeyedStagingPlan)
         staged = all_staged(found) if by_key else combined(table, found)
