@@ -31,16 +31,10 @@ def row_ids(bucket: int, offsets: Int64Array) -> Int64Array:
 
 def places_of(ids: Int64Array) -> dict[int, OffsetRuns]:
     """Return bucket → offsets of the rows of these identities, in any order; one that is there twice counts once.
-
-    Raises `ValueError` if there is a `NO_PLACE` among them.
+    None of them is `NO_PLACE`.
     """
-    if len(ids) and int(ids.min()) < 0:
-        raise ValueError("a row without a place in the log")
     found = np.unique(ids)
     buckets, offsets = found >> _OFFSET_BITS, found & (OFFSETS_MAX - 1)
     firsts = np.flatnonzero(np.diff(buckets, prepend=-1))
-    lasts = [*firsts[1:].tolist(), len(found)]
-    return {
-        int(buckets[first]): OffsetRuns.of(offsets[first:last])
-        for first, last in zip(firsts.tolist(), lasts, strict=True)
-    }
+    parts = np.split(offsets, firsts[1:]) if len(found) else []
+    return {int(buckets[first]): OffsetRuns.of(part) for first, part in zip(firsts, parts, strict=True)}

@@ -5,6 +5,8 @@ log.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -88,13 +90,33 @@ def commit_rewrite(
         if read.is_strict:
             read.require(state)
         deletions = deleting(state, rows, read)
-        if staged is None or not staged.segments:
+        if marked is None or not marked.segments:
             return deletions
         if sum(runs.num_rows for d in deletions for runs in d.rows.values()) < _num_rows(rows):
             raise changed(state, "rows that it replaces were removed by others")
-        return (*deletions, appending(state, staged, time_ms))
+        return (*deletions, appending(state, marked, time_ms))
 
+    marked = _rewriting(staged) if staged is not None else None
     return table.log.commit(plan, staged_ms=staged.staged_ms if staged is not None else None).state
+
+
+def _lost_partitions(state: TableState, read: ReadBase) -> bool:
+    """Tell whether a partition was dropped since a state was read: its rows keep their offsets in the log.
+
+    Lake snapshots lack more rows then, and yet no more of the deletions that records name.
+    """
+    ids = [pair.snapshot_id for pair in state.lake_history]
+    known = ids.index(read.lake_snapshot_id) if read.lake_snapshot_id in ids else 0
+    return any(
+        after.dropped_rows > before.dropped_rows and after.told == before.told and after.starts == before.starts
+        for before, after in pairwise(state.lake_history[known:])
+    )
+
+
+def _rewriting(staged: Staged) -> Staged:
+    """Mark the rows as those of an operation that read the table."""
+    pieces = (replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in staged.segments)
+    return replace(staged, segments=tuple(pieces))
 
 
 def _num_rows(rows: Mapping[int, OffsetRuns]) -> int:
@@ -109,7 +131,7 @@ def deleting(state: TableState, rows: Mapping[int, OffsetRuns], read: ReadBase) 
     require_there(state)
     read.require_there(state)
     require_deletable(state)
-    if state.lake is not None and state.lake.dropped_rows > read.dropped_rows:
+    if _lost_partitions(state, read):
         raise changed(state, "a partition was dropped")
     told = read.history.number if read.history is not None else 0
     newer = any(deletion.is_in_lake and deletion.commit > told for deletion in state.deletions)

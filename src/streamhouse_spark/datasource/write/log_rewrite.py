@@ -57,15 +57,14 @@ class LogRewriteWriter(DataSourceArrowWriter):
         """Stage the new rows. Raises `InvalidOptionError` for a row that is to change and has no place in the log."""
         ids: list[pa.Array] = []
         staged = self._plan.message(self._new_rows(batch, ids) for batch in iterator)
-        try:
-            old = places_of(np.concatenate([np.zeros(0, np.int64), *(part.to_numpy() for part in ids)]))
-        except ValueError:
+        found = np.concatenate([np.zeros(0, np.int64), *(part.to_numpy() for part in ids)])
+        if (found == NO_PLACE).any():
             raise InvalidOptionError(
                 f"table {self._plan.table}: some of these rows have no offsets, because they were in the lake before "
                 "it was the table's, or another engine wrote their files; nothing was written: change them in the lake "
                 "with that engine"
-            ) from None
-        return RewriteMessage(staged, old)
+            )
+        return RewriteMessage(staged, places_of(found))
 
     def _new_rows(self, batch: pa.RecordBatch, ids: list[pa.Array]) -> pa.RecordBatch:
         """Return the rows to add, in the table's columns, and put the identities of the old ones to ``ids``."""
