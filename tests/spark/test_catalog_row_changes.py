@@ -236,6 +236,47 @@ def test_a_statement_that_reads_the_table_twice_minds_every_append(spark, wh, lo
     assert rows(spark, log)[1] == ("n1", 1)
 
 
+def test_two_that_insert_a_row(spark, wh, log, meanwhile):
+    """No key says that they mean one row."""
+    url, table = wh.url, log.removeprefix("streamhouse.")
+    meanwhile(lambda: Warehouse(url).table(table).append([{"id": 50, "n": 5}]))
+    values = merge_into(
+        "{}",
+        "(50, 5), (1, 7)",
+        "WHEN MATCHED THEN UPDATE SET n = s.n WHEN NOT MATCHED THEN INSERT (id, n) VALUES (s.id, meanwhile(s.n))",
+        columns="id, n",
+    )
+    spark.sql(values.format(log))
+    assert found(spark, f"SELECT count(*) FROM {log} WHERE id = 50") == [(2,)]
+
+
+def test_the_hidden_column(spark, wh, log):
+    ids = found(spark, f"SELECT id, _row_id FROM {log}")
+    tiered(spark, wh, log)
+    assert sorted(found(spark, f"SELECT id, _row_id FROM {log}")) == sorted(ids)
+    assert len({row_id for _, row_id in ids}) == 10
+    assert "_row_id" not in spark.table(log).columns
+    stream = spark.readStream.table(log).select("id", "_row_id").writeStream.format("memory").queryName("row_ids")
+    stream.trigger(availableNow=True).start().awaitTermination()
+    assert sorted(found(spark, "SELECT * FROM row_ids")) == sorted(ids)
+
+
+def test_a_stream_that_goes_on_reads_new_versions(spark, wh, log, checkpoint, make):
+    copy = make("_copy", columns=COLUMNS)
+
+    def stream(**options):
+        reader = spark.readStream.options(**options).table(log)
+        query = reader.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True).toTable(copy)
+        query.awaitTermination()
+
+    stream()
+    spark.sql(f"UPDATE {log} SET n = n + 100 WHERE id < 2")
+    with pytest.raises(PySparkException, match=r"skipChangeCommits=true"):
+        stream()
+    stream(skipChangeCommits="true")
+    assert sorted(found(spark, f"SELECT id, n FROM {copy} WHERE id < 2")) == [(0, 0), (0, 100), (1, 1), (1, 101)]
+
+
 @pytest.mark.long
 def test_updates_of_other_rows_beside_a_writer_and_a_tiering_service(spark, wh, log):
     """50 of 50 succeed beside two commits a second and rounds."""

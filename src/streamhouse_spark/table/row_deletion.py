@@ -94,6 +94,8 @@ def commit_rewrite(
             return deletions
         if sum(runs.num_rows for d in deletions for runs in d.rows.values()) < _num_rows(rows):
             raise changed(state, "rows that it replaces were removed by others")
+        if _lost_partitions(state, read):
+            raise changed(state, "a partition was dropped")
         return (*deletions, appending(state, marked, time_ms))
 
     marked = _rewriting(staged) if staged is not None else None
@@ -131,8 +133,6 @@ def deleting(state: TableState, rows: Mapping[int, OffsetRuns], read: ReadBase) 
     require_there(state)
     read.require_there(state)
     require_deletable(state)
-    if _lost_partitions(state, read):
-        raise changed(state, "a partition was dropped")
     told = read.history.number if read.history is not None else 0
     newer = any(deletion.is_in_lake and deletion.commit > told for deletion in state.deletions)
     kept = {}
