@@ -31,6 +31,9 @@ CONDITIONS = [
     "id IN (1, 4, 77)",
     "id NOT IN (1, 4)",
     "id IS NULL",
+    "id <=> 1",
+    "NOT (id <=> 1)",
+    "name <=> NULL",
     "NOT (id > 2 OR name IS NULL)",
     "id BETWEEN 2 AND 3 AND amount IS NOT NULL",
     "id = 1 OR (name > 'U' AND day < DATE'2026-02-01')",
@@ -51,7 +54,6 @@ CONDITIONS = [
 ]
 REFUSED = [
     "id IN (1, NULL)",
-    "id <=> 1",
     "name LIKE '%_n%'",
     "ratio > 1",
     "code = 'a'",

@@ -29,6 +29,7 @@ from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import known_transaction
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
+from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.projection import parse_filter
 from streamhouse_spark.query.row_choice import Choose, ConditionChoice, PartitionChoice, RowChoice
 from streamhouse_spark.read.executor import read_batches
@@ -83,6 +84,18 @@ def overwrite_partitions(
     if table.state.primary_key:
         return KeyedTable(table).upsert(rows, transaction=transaction, choosing=of_rows)
     return _replace(table, appends, rows, transaction, of_rows)
+
+
+def empty_parts(table: TableHandle, chosen: PartitionMatches) -> None:
+    """Remove the rows of partitions of a table without a primary key. **Commit point:** one record."""
+    state = table.refresh()
+    partitions = pa.concat_tables(
+        pa.table({name: pa.array([value.as_py()], value.type) for name, value in match.values})
+        for match in chosen.matches
+    )
+    choice = PartitionChoice(partitions)
+    staged = Staged(table.uuid, state.schema_id, (), table.storage.now_ms())
+    commit_replacement(table, staged, lambda _: choice, None)
 
 
 def condition_choice(where: Any) -> Choose:
@@ -150,7 +163,7 @@ def _replace(
         require_chosen(choose(state.schema), fitted, table.name)
         staged = appends.stager(state).stage(fitted, missing)
         try:
-            return commit_replacement(table, appends, staged, choose, transaction)
+            return commit_replacement(table, staged, choose, transaction)
         except CommitConflictError:
             is_same = table.refresh().schema_id == staged.schema_id
             if is_same or attempt == SCHEMA_CHANGES_MAX or not can_be_read_again(rows):
@@ -160,7 +173,6 @@ def _replace(
 
 def commit_replacement(
     table: TableHandle,
-    appends: Appends,
     staged: Staged,
     choose: Choose,
     transaction: Transaction | None,
@@ -176,7 +188,7 @@ def commit_replacement(
         if known_transaction(table.refresh(), transaction) is None:
             chosen.look()
         try:
-            return appends.commit(staged, transaction=transaction, removing=chosen)
+            return Appends(table).commit(staged, transaction=transaction, removing=chosen)
         except _LookAgainError:
             continue
     raise AssertionError

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import random
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, TableNotFoundError
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    InvalidOptionError,
+    OffsetsTrimmedError,
+    SchemaMismatchError,
+    TableNotFoundError,
+)
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
@@ -83,6 +90,18 @@ class TestWhatIsReplaced:
         table.overwrite(rows(1), where=DAY_1)
         table.overwrite_partitions(rows(2))
         assert ids(table.to_arrow()) == [1, 2]
+
+    def test_a_stream_sees_deleted_rows(self, table):
+        table.append(rows(*range(6)))
+        tail = table.tail("earliest", until_ms=0, poll_ms=0)
+        for _ in tail:
+            pass
+        position = tail.position
+        table.overwrite(rows(7), where=DAY_1)
+        with pytest.raises(OffsetsTrimmedError, match=r"deleted rows of d\.t"):
+            list(table.tail(position, until_ms=0, poll_ms=0))
+        found = pa.concat_tables(pa.Table.from_batches([b]) for b in table.tail("earliest", until_ms=0, poll_ms=0))
+        assert ids(found) == [0, 2, 3, 5, 7]
 
     def test_a_table_that_is_all_hot(self, wh):
         table = wh.create_table("d.hot", "id BIGINT, day INT", properties=HOT)
@@ -213,7 +232,7 @@ class TestOthers:
         other, choose = other_process().table("d.t"), condition_choice(DAY_1)
 
         def replace(read):
-            return commit_replacement(table, table._appends, table._appends.staged(rows(1)), choose, None, read)
+            return commit_replacement(table, table._appends.staged(rows(1)), choose, None, read)
 
         for change in (
             lambda: other.append(rows(7)),
