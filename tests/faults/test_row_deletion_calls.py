@@ -10,6 +10,7 @@ from pyiceberg.manifest import clear_manifest_cache
 from faults.faulty_storage import WRITES, Fault, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
+from row_changes import replace_rows
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits import record
@@ -58,6 +59,24 @@ def test_it_holds(in_manifest, monkeypatch, share):
         delete(attempt.store, 7)
         assert ids(opened(attempt.store, 8)) == [*AFTER, 30], f"{attempt}: it did not happen once"
         assert opened(attempt.store, 9).state.num_rows == len(AFTER) + 1
+
+
+@pytest.mark.parametrize("in_objects", [False, True])
+def test_rows_are_replaced_together_or_not_at_all(in_objects, share):
+    def replace(storage: Storage, seed: int) -> None:
+        table, limit = opened(storage, seed), 0 if in_objects else 1 << 18
+        replace_rows(table, lambda row: row["third"] == 0, lambda row: {**row, "third": 3}, inline_bytes_max=limit)
+        is_new = table.state.version > 6
+        assert not is_new or any(s.uuid for log in table.state.buckets.values() for s in log.segments) == in_objects
+
+    after = [(n, n % 3 or 3) for n in BEFORE]
+    before = [(n, n % 3) for n in BEFORE]
+    for attempt in sweep(new_store, lambda storage: replace(storage, 3), share=share, faults=tuple(Fault)):
+        found = sorted((row["id"], row["third"]) for row in opened(attempt.store, 4).to_arrow().to_pylist())
+        assert found in ((before, after) if attempt.raised else (after,)), attempt
+        replace(attempt.store, 5)
+        found = sorted((row["id"], row["third"]) for row in opened(attempt.store, 6).to_arrow().to_pylist())
+        assert found == after, f"{attempt}: it did not happen once"
 
 
 def tier(table: Table) -> None:

@@ -192,6 +192,8 @@ class StreamReadOptions:
     max_bytes_per_trigger: int | None = None
     read_change_feed: bool = False
     include_metadata: bool = False
+    include_row_ids: bool = False
+    """Whether rows have the identities of the catalog's tables too."""
     fail_on_data_loss: bool = True
     skips_change_commits: bool = False
     """Whether rows that were read may be deleted later: a stream cannot take them back."""

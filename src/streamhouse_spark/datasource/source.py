@@ -131,12 +131,7 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
         name = table_option(given, "write")
         self._require_loaded(name)
         if READ_OPTION in self.options:
-            from streamhouse_spark.datasource.catalog.scan.read_scope import ReadScope
-            from streamhouse_spark.datasource.write.row_level import RowLevelWriter
-            from streamhouse_spark.kv.read_base import ReadBase
-
-            read = ReadScope.from_text(self.options[SCOPE_OPTION]).of(ReadBase.from_text(self.options[READ_OPTION]))
-            return RowLevelWriter(self._connection(), name, read, schema, is_clustered=self._is_clustered())
+            return self._rewriter(name, schema)
         from streamhouse_spark.datasource.write.writer import StreamhouseWriter
 
         how: dict[str, Any] = {"overwrite": overwrite, "is_clustered": self._is_clustered()}
@@ -158,6 +153,21 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
         from streamhouse_spark.datasource.write.replaced import of_condition
 
         return of_condition(self._connection().table(name), options.replace_where)
+
+    def _rewriter(self, name: str, schema: StructType) -> DataSourceWriter:
+        """Return the writer of an UPDATE, DELETE or MERGE."""
+        from streamhouse_spark.datasource.catalog.scan.read_scope import ReadScope
+        from streamhouse_spark.kv.read_base import ReadBase
+
+        connection = self._connection()
+        read = ReadScope.from_text(self.options[SCOPE_OPTION]).of(ReadBase.from_text(self.options[READ_OPTION]))
+        if not connection.table(name).state.primary_key:
+            from streamhouse_spark.datasource.write.log_rewrite import LogRewriteWriter
+
+            return LogRewriteWriter(connection, name, read)
+        from streamhouse_spark.datasource.write.row_level import RowLevelWriter
+
+        return RowLevelWriter(connection, name, read, schema, is_clustered=self._is_clustered())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001
         given = _given(self.options)

@@ -259,12 +259,10 @@ def commit_staged(
         if require is not None:
             require(state)
         emptying = truncating(state) if overwrite else ()
+        added: tuple[Action, ...] = ()
         if staged.segments or transaction is not None:
-            _require_fresh(state, staged, time_ms)
-        first = emptying if removing is None else removing(state)
-        if not staged.segments and transaction is None:
-            return first
-        return (*first, _append_action(ends_after(state, emptying), state, staged, time_ms))
+            added = (appending(state, staged, time_ms, ends_after(state, emptying)),)
+        return (*(emptying if removing is None else removing(state)), *added)
 
     is_shared = not overwrite and removing is None
     committed = log.commit(plan, transaction=transaction, staged_ms=staged.staged_ms, is_shared=is_shared)
@@ -301,7 +299,13 @@ def ends_after(state: TableState, emptying: Sequence[Truncate]) -> dict[int, int
     return dict(emptying[0].offsets) if emptying else state.ends
 
 
-def _append_action(ends: dict[int, int], state: TableState, staged: Staged, time_ms: int) -> Append:
+def appending(state: TableState, staged: Staged, time_ms: int, ends: dict[int, int] | None = None) -> Append:
+    """Return the action that adds staged rows behind a state, or behind other ``ends``. Pure.
+
+    Raises `CommitConflictError` for rows that the table can no longer take, or never could.
+    """
+    _require_fresh(state, staged, time_ms)
+    ends = state.ends if ends is None else ends
     placed = []
     for piece in staged.segments:
         bucket = piece.segment.bucket

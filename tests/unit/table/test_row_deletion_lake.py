@@ -8,6 +8,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 from faults.sim import SimClock
+from row_changes import replace_rows
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
@@ -263,6 +264,20 @@ def test_a_row_that_went_with_its_partition_meanwhile(table, other_process):
     assert oldest_waiting_ms(table.refresh()) is None, "the service would begin rounds for ever"
     assert ids(table.to_arrow()) == [1, 2, 4, 5]
     assert log.end == 6
+
+
+def test_a_row_of_a_dropped_partition_is_not_replaced(table, other_process):
+    table.append(rows(*range(6)))
+    tier(table)
+
+    def drop():
+        other_process().table("d.t").drop_partition({"day": 0})
+
+    with pytest.raises(CommitConflictError, match="a partition was dropped"):
+        replace_rows(table, lambda row: row["id"] == 3, lambda row: {**row, "day": 5}, meanwhile=drop)
+    table.delete(where=[("id", "=", 1)])
+    replace_rows(table, lambda row: row["id"] == 4, lambda row: {**row, "id": 40}, meanwhile=lambda: tier(table))
+    assert ids(table.to_arrow()) == [2, 5, 40]
 
 
 def test_deletions_alone_are_due(table):

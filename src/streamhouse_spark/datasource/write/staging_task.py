@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
@@ -25,6 +26,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
 
+Message = TypeVar("Message", bound=WriterCommitMessage)
 TASK_INLINE_BYTES_MAX = 32 << 10
 """Bytes below which rows travel from a task to the driver, and in the commit record, instead of as an object."""
 CHUNK_BYTES = 128 << 20
@@ -115,9 +117,9 @@ def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(pending)
 
 
-def received(messages: Sequence[WriterCommitMessage | None]) -> list[StagedMessage]:
+def received(messages: Sequence[WriterCommitMessage | None], kind: type[Message]) -> list[Message]:
     """Return the tasks' messages. Raises `CommitConflictError` if one is missing."""
-    found = [m for m in messages if isinstance(m, StagedMessage)]
+    found = [m for m in messages if isinstance(m, kind)]
     if len(found) != len(messages):
         raise CommitConflictError("a task of this write has no result; nothing was written, run it again")
     return found

@@ -87,14 +87,14 @@ class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         table = _table(self._plan)
         if self._replaced is not None:
-            self._commit_part(table, self._replaced, received(messages))
+            self._commit_part(table, self._replaced, received(messages, StagedMessage))
             return
         if isinstance(self._plan, KeyedStagingPlan):
-            found = received(messages)
+            found = received(messages, StagedMessage)
             if all_staged(found) is not None or self._transaction is not None or self._overwrite:
                 commit_intents(table, self._plan, found, transaction=self._transaction)
             return
-        found = received(messages)
+        found = received(messages, StagedMessage)
         require_planned(table, found)
         staged = combined(table, found) or _nothing(self._plan)
         if staged.segments or self._transaction is not None or self._overwrite:
@@ -149,7 +149,7 @@ class StreamhouseStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         table = _table(self._plan)
-        found = received(staged_messages(self._plan, messages))
+        found = received(staged_messages(self._plan, messages), StagedMessage)
         require_planned(table, found)
         by_key = isinstance(self._plan, KeyedStagingPlan)
         staged = all_staged(found) if by_key else combined(table, found)
