@@ -33,6 +33,9 @@ CONDITIONS = [
     "id IN (1, 4, 77)",
     "id NOT IN (1, 4)",
     "id IS NULL",
+    "id <=> 1",
+    "NOT (id <=> 1)",
+    "name <=> NULL",
     "NOT (id > 2 OR name IS NULL)",
     "id BETWEEN 2 AND 3 AND amount IS NOT NULL",
     "id = 1 OR (name > 'U' AND day < DATE'2026-02-01')",
@@ -53,7 +56,6 @@ CONDITIONS = [
 ]
 BY_ROWS = [
     "id IN (1, NULL)",
-    "id <=> 1",
     "name LIKE '%_n%'",
     "ratio > 1",
     "code = 'a'",

@@ -36,7 +36,7 @@ class WritableTable extends ReadableTable implements SupportsWrite, SupportsDele
             TableCapability.BATCH_WRITE,
             TableCapability.STREAMING_WRITE,
             TableCapability.TRUNCATE,
-            TableCapability.OVERWRITE_BY_FILTER, // these two the write refuses, which says why
+            TableCapability.OVERWRITE_BY_FILTER,
             TableCapability.OVERWRITE_DYNAMIC,
             // WITH SCHEMA EVOLUTION: Spark asks for ALTER TABLE first, and then plans by the present columns.
             TableCapability.AUTOMATIC_SCHEMA_EVOLUTION);
