@@ -16,6 +16,7 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.iceberg import round as iceberg_round
+from streamhouse_spark.lake.iceberg.maintenance import purging
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.log.commits import checkpoint, state_json
 from streamhouse_spark.log.commits import deletions as masks
@@ -140,6 +141,14 @@ def rows_that_were_trimmed_are_replaced() -> Iterator[None]:
         yield
 
 
+@plant
+def purged_files_forget_which_rows_went() -> Iterator[None]:
+    with patched(
+        (purging, "replace", lambda found, **changed: found if "runs" in changed else replace(found, **changed))
+    ):
+        yield
+
+
 def new_table() -> Table:
     table = Run().warehouse.create_table("sales.log", "id BIGINT", buckets=2, properties=HOT)
     for first in (0, 4, 8):
@@ -247,7 +256,20 @@ def rows_are_trimmed_beside_a_replacement() -> None:
         replace_rows(table, lambda row: True, lambda row: row, meanwhile=trim)
 
 
+def rows_are_purged() -> None:
+    table = Run().warehouse.create_table("sales.purged", "id BIGINT")
+    table.append([{"id": number} for number in range(6)])
+    tier(table)
+    table.delete(where=[("id", "=", 2)])
+    tier(table)
+    assert table.lake.compact(purge=True).purged_rows == 1
+    table.delete(where=[("id", "=", 4)])
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 5]
+
+
 FINDERS: dict[str, Callable[[], Any]] = {
+    "purged_files_forget_which_rows_went": rows_are_purged,
     "replaced_rows_stay": some_rows_are_replaced,
     "rows_of_dropped_partitions_are_replaced": a_partition_is_dropped_beside_a_replacement,
     "rows_that_were_trimmed_are_replaced": rows_are_trimmed_beside_a_replacement,

@@ -111,3 +111,35 @@ def test_a_round(has_new_rows, share):
             assert ids(table) == after, f"{attempt}: after another round"
             assert sorted(table.lake.to_arrow()["id"].to_pylist()) == after, attempt
             assert table.state.num_rows == len(after), attempt
+
+
+def test_a_purge(share):
+    def with_deleted_rows() -> Storage:
+        clear_manifest_cache()
+        storage = MemoryStorage(sim_world())
+        warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
+        table = warehouse.create_table("t", "id INT, third INT")
+        table.append([{"id": n, "third": n % 3} for n in range(18)])
+        tier(table)
+        table.delete(where=[("id", "in", [1, 2, 17])])
+        tier(table)
+        return storage
+
+    def purge(storage: Storage, seed: int) -> int:
+        return opened(storage, seed).lake.compact(purge=True).purged_rows
+
+    left = [n for n in range(18) if n not in (1, 2, 17)]
+    whole = WRITES - {"create.write", "create.open"}
+    with one_thing_at_a_time():
+        for attempt in sweep(
+            with_deleted_rows, lambda storage: purge(storage, 3), share=share, methods=whole, faults=FEW
+        ):
+            clear_manifest_cache()
+            assert ids(opened(attempt.store, 4)) == left, attempt
+            again = purge(attempt.store, 5)
+            assert again == 0 or (again == 3 and attempt.raised), attempt
+            table = opened(attempt.store, 6)
+            table.delete(where=[("id", "=", 16)])
+            tier(table)
+            clear_manifest_cache()
+            assert ids(table) == sorted(table.lake.to_arrow()["id"].to_pylist()) == left[:-1], attempt
