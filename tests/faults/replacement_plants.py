@@ -9,14 +9,20 @@ from faults.faulty_storage import Fault, sweep
 from faults.plants import patched, plant
 from faults.scenarios import Run
 from faults.sim import sim_world
-from streamhouse_spark.core.model import BucketOffsets
+from streamhouse_spark.core.model import BucketOffsets, TablePath
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.kv.part_replacement import PartStager
+from streamhouse_spark.log.commits.actions import Drop
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import replacement
 from streamhouse_spark.table.replacement import ChosenRows
 from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse import replacement as warehouse_replacement
+from streamhouse_spark.warehouse import warehouse as warehouse_module
+from streamhouse_spark.warehouse.creation import create_action
 from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.append import Appends
 
@@ -53,6 +59,26 @@ def changes_that_replace_are_right_behind_any_record() -> Iterator[None]:
 @plant
 def rows_outside_the_part_are_taken() -> Iterator[None]:
     with patched((replacement, "require_chosen", lambda *_: None)):
+        yield
+
+
+@plant
+def names_do_not_lead_to_successors() -> Iterator[None]:
+    def known(_storage: Any, _world: Any, log: CommitLog) -> CommitLog:
+        log.refresh()
+        return log
+
+    with patched((warehouse_module, "followed", known)):
+        yield
+
+
+@plant
+def a_table_is_dropped_before_its_successor_is_named() -> Iterator[None]:
+    def succeed(storage: Any, world: Any, path: TablePath, old: CommitLog, new: CommitLog) -> None:
+        old.commit(lambda _state, _time_ms: (Drop(),))
+        names.point(storage, path, names.resolve(storage, path), new.table_uuid, world)
+
+    with patched((warehouse_replacement, "succeed", succeed)):
         yield
 
 
@@ -124,9 +150,34 @@ def a_second_run_replaces_the_first() -> None:
     assert ids(table) == sorted(set(ids(table)))
 
 
+def a_crash_while_a_table_takes_the_place() -> None:
+    path = TablePath("sales", "parts")
+
+    def opened(storage: Storage, seed: int) -> Warehouse:
+        return Warehouse("wh", storage=storage, world=sim_world(seed))
+
+    def new_store() -> Storage:
+        storage = MemoryStorage(sim_world())
+        new_table(opened(storage, 1), properties=HOT).append(rows(0))
+        return storage
+
+    def replace(storage: Storage) -> None:
+        warehouse = opened(storage, 2)
+        staged = warehouse_replacement.stage_table(
+            warehouse, path, create_action(path, "id BIGINT", (), (), None, dict(HOT))
+        )
+        staged.append([{"id": 7}])
+        warehouse_replacement.publish_table(warehouse, path, staged.uuid, warehouse.table(str(path)).uuid)
+
+    for attempt in sweep(new_store, replace, faults=(Fault.CRASH_AFTER,)):
+        assert ids(opened(attempt.store, 3).table(str(path))) in ([0], [7]), attempt
+
+
 FINDERS: dict[str, Callable[[], Any]] = {
     "rows_appended_while_it_looked_stay": another_appends_while_it_looks,
     "a_replacement_takes_two_records": a_crash_at_each_call,
     "changes_that_replace_are_right_behind_any_record": another_writes_a_bucket_without_rows_of_the_part,
     "rows_outside_the_part_are_taken": a_second_run_replaces_the_first,
+    "names_do_not_lead_to_successors": a_crash_while_a_table_takes_the_place,
+    "a_table_is_dropped_before_its_successor_is_named": a_crash_while_a_table_takes_the_place,
 }

@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 
 from spark.session import COLUMNS, ids, rows
 from streamhouse_spark import Warehouse
+from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
 from streamhouse_spark.spark import tier
 
@@ -198,13 +199,14 @@ def test_a_replaced_table_stays_that_table(spark, wh: Warehouse, table, name):
     """``saveAsTable`` with mode overwrite is REPLACE TABLE AS SELECT to Spark."""
     table.append([{"id": i} for i in range(10)])
     before = table.refresh().version
-    spark.range(10, 15).selectExpr("'x' AS name", "CAST(id AS INT) AS ID").write.mode("overwrite").saveAsTable(name)
+    rows = "id", "'x' AS name", "CAST(NULL AS DECIMAL(6,2)) AS amount", "CAST(NULL AS DATE) AS day"
+    spark.range(10, 15).selectExpr(*rows[1:], "CAST(id AS INT) AS ID").write.mode("overwrite").saveAsTable(name)
     assert found(spark, name) == [(i, "x", None, None) for i in range(10, 15)]
-    spark.table(name).where("id < 12").select("id").write.mode("overwrite").saveAsTable(name)
-    assert found(spark, name) == [(10, None, None, None), (11, None, None, None)]
-    spark.range(20, 22).writeTo(name).using("streamhouse").createOrReplace()
+    spark.table(name).where("id < 12").write.mode("overwrite").saveAsTable(name)
+    assert ids(table) == [10, 11]
+    spark.range(20, 22).selectExpr(*rows).writeTo(name).using("streamhouse").createOrReplace()
     assert ids(table) == [20, 21]
-    one = "SELECT 1L AS id, DATE'2026-01-01' AS day"
+    one = "SELECT 1L AS id, 'x' AS name, 2.50BD AS amount, DATE'2026-01-01' AS day"
     spark.sql(f"CREATE OR REPLACE TABLE {name} PARTITIONED BY (day, bucket(2, id)) AS {one}")
     assert ids(table) == [1]
     assert actions(table)[-4:] == ["truncate, append"] * 4
@@ -217,24 +219,50 @@ def test_a_replaced_table_stays_that_table(spark, wh: Warehouse, table, name):
     assert [row.id for row in spark.table(new).orderBy("id").collect()] == [3, 4]
 
 
-def test_what_would_make_it_another_table_is_refused(spark, table, name):
+@pytest.mark.spark41
+@pytest.mark.parametrize(
+    ("statement", "columns", "partition_by"),
+    [
+        ("CREATE OR REPLACE TABLE {} AS SELECT 1L AS id, 2 AS x", ["id", "x"], ()),
+        ("REPLACE TABLE {} PARTITIONED BY (n) AS SELECT 1L AS id, 'x' AS name, 3 AS n", ["id", "name", "n"], ("n",)),
+        ("REPLACE TABLE {} TBLPROPERTIES ('table.log.ttl' = '3d') AS SELECT 1L AS id, 'x' AS name", ["id", "name"], ()),
+        ("REPLACE TABLE {} AS SELECT 'x' AS id", ["id"], ()),
+        ("CREATE OR REPLACE TABLE {} (id BIGINT, y INT, PRIMARY KEY (id))", ["id", "y"], ()),
+    ],
+)
+def test_another_table_takes_the_place(spark, wh: Warehouse, table, name, statement, columns, partition_by):
+    table.append([{"id": 1}])
+    tier(spark, wh.url, [table.name])
+    spark.sql(statement.format(name))
+    new = wh.table(table.name)
+    assert new.uuid != table.uuid
+    assert (new.schema.names, new.partition_by) == (columns, partition_by)
+    rows = 0 if "(id BIGINT" in statement else 1
+    assert spark.table(name).count() == new.to_arrow().num_rows == rows
+    if rows:
+        tier(spark, wh.url, [table.name])
+        assert new.lake.to_arrow().num_rows == 1
+    with pytest.raises(TableNotFoundError):
+        table.append([{"id": 2}])
+    back = wh.undrop_table(table.name, uuid=table.uuid, to=f"{table.name}_old")
+    assert back.to_arrow()["id"].to_pylist() == [1]
+    assert wh.table(table.name).uuid == new.uuid
+
+
+def test_a_replacement_that_fails_leaves_the_table(spark, wh: Warehouse, table, name):
     table.append([{"id": 1}])
     version = table.refresh().version
     as_select = "AS SELECT 1L AS id"
     for statement, says in (
-        (f"CREATE OR REPLACE TABLE {name} AS SELECT 1L AS id, 2 AS x", "has no column 'x'"),
-        (f"REPLACE TABLE {name} AS SELECT 'x' AS name", "'id' of .* is NOT NULL and missing"),
-        (f"REPLACE TABLE {name} AS SELECT 'x' AS id", "CANNOT_SAFELY_CAST"),
-        (f"REPLACE TABLE {name} PARTITIONED BY (bucket(4, id)) {as_select}", "keeps its partitions and buckets"),
-        (f"REPLACE TABLE {name} TBLPROPERTIES ('table.log.ttl' = '3d') {as_select}", "keeps its properties"),
         (f"REPLACE TABLE {name} USING parquet {as_select}", "streamhouse tables only"),
-        (f"REPLACE TABLE {name} (id BIGINT)", "without AS SELECT"),
         (f"REPLACE TABLE {name}_absent {as_select}", "TABLE_OR_VIEW_NOT_FOUND|cannot be found"),
-        (f"REPLACE TABLE {name} AS SELECT CAST(raise_error('no luck') AS STRING) AS name, 1L AS id", "no luck"),
+        (f"REPLACE TABLE {name} AS SELECT CAST(raise_error('no luck') AS STRING) AS x, 1L AS id", "no luck"),
+        (f"REPLACE TABLE {name} TBLPROPERTIES ('table.log.tll' = '3d') {as_select}", "table.log.ttl"),
     ):
         with pytest.raises(PySparkException, match=f"(?s){says}"):
             spark.sql(statement)
     assert table.refresh().version == version
+    assert not [dropped for dropped in wh.dropped_tables() if dropped.uuid == table.uuid]
 
 
 def test_a_table_whose_first_rows_fail_is_not_there(spark, wh: Warehouse, table, name):

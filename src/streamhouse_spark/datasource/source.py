@@ -37,6 +37,7 @@ from streamhouse_spark.datasource.catalog.internal_options import (
     READ_OPTION,
     REPLACED_OPTION,
     SCOPE_OPTION,
+    STAGED_OPTION,
     UUID_OPTION,
     is_internal,
 )
@@ -129,12 +130,14 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
         given = _given(self.options)
         options = parse_write_options(given)
         name = table_option(given, "write")
-        self._require_loaded(name)
+        staged = self.options[UUID_OPTION] if STAGED_OPTION in self.options else None
+        if staged is None:
+            self._require_loaded(name)
         if READ_OPTION in self.options:
             return self._rewriter(name, schema)
         from streamhouse_spark.datasource.write.writer import StreamhouseWriter
 
-        how: dict[str, Any] = {"overwrite": overwrite, "is_clustered": self._is_clustered()}
+        how: dict[str, Any] = {"overwrite": overwrite, "is_clustered": self._is_clustered(), "staged": staged}
         replaced = self._replaced(name, options, overwrite=overwrite)
         return StreamhouseWriter(self._connection(), name, options, schema, replaced=replaced, **how).told_as(self)
 

@@ -40,8 +40,8 @@ def create_action(
     partition_by: Sequence[str],
     buckets: int | None,
     properties: Mapping[str, str] | None,
-    *,
     defaults: Mapping[str, Any] | None = None,
+    *,
     adopted: str | None = None,
     chooses_bucket_key: bool = True,
 ) -> Create:

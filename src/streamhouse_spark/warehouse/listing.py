@@ -16,6 +16,7 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.opening import Asked, asked_together
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.renaming import is_named
+from streamhouse_spark.log.lifecycle.succession import followed
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import at_once
 
@@ -81,7 +82,8 @@ def _open(storage: Storage, world: World, path: TablePath, uuid: str, asked: Ask
     """Open one table; None where the name does not mean it any more."""
     log = CommitLog(storage, uuid, world, asked=asked)
     try:
-        return ListedTable(path, log) if is_named(log.refresh(), path) else None
+        log = followed(storage, world, log)
+        return ListedTable(path, log) if is_named(log.state, path) else None
     except TableNotFoundError:  # dropped so long ago that its files are gone
         return None
     except StreamhouseError as error:

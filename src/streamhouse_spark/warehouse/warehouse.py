@@ -34,6 +34,7 @@ from streamhouse_spark.log.lifecycle.dropping import clean_dropped
 from streamhouse_spark.log.lifecycle.home import Home
 from streamhouse_spark.log.lifecycle.location import new_table_uuid, require_log_location, with_log_places
 from streamhouse_spark.log.lifecycle.renaming import free, is_named, rename, undrop
+from streamhouse_spark.log.lifecycle.succession import followed
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.open import storage_for
 from streamhouse_spark.table.table import Table
@@ -420,7 +421,9 @@ class Warehouse:
     def _open(self, path: TablePath, uuid: str, state: TableState | None = None) -> Table | None:
         table = self._unread(path, uuid, state)
         try:
-            return table if is_named(table.log.refresh(), path) else None
+            if (log := followed(self._storage, self._world, table.log)) is not table.log:
+                table = Table(self._storage, self._settings, path, log, self._world)
+            return table if is_named(log.state, path) else None
         except TableNotFoundError:  # dropped so long ago that its files are gone
             return None
 

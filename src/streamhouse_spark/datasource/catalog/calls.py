@@ -35,6 +35,8 @@ OPERATIONS: Final = {
     "create_table": "ddl.tables",
     "describe": "ddl.tables",
     "replace_table": "ddl.replace",
+    "publish_table": "ddl.replace",
+    "abandon_table": "ddl.replace",
     "alter_table": "ddl.alter",
     "rename_table": "ddl.alter",
     "drop_table": "ddl.tables",

@@ -13,6 +13,8 @@ READ_OPTION: Final = "__streamhouse_read"
 """The state that an UPDATE, DELETE or MERGE read, for its write: a `ReadBase`."""
 SCOPE_OPTION: Final = "__streamhouse_scope"
 """The rows that it may have read, for the same write: a `ReadScope`."""
+STAGED_OPTION: Final = "__streamhouse_staged"
+"""Set for a write to a table that has no name yet: `UUID_OPTION` alone says which one it is."""
 REPLACED_OPTION: Final = "__streamhouse_replaced"
 """The part of the table that a write replaces: a `ReplacedPart`."""
 

@@ -62,11 +62,13 @@ class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
         *,
         overwrite: bool = False,
         replaced: ReplacedPart | None = None,
+        staged: str | None = None,
         is_clustered: bool = False,
     ) -> None:
         """Take the write's options, and the part of the table that its rows replace, if this is not all or none.
 
-        With ``is_clustered`` Spark was asked to give each task whole buckets.
+        ``staged`` is the uuid of a table that has no name yet. With ``is_clustered`` Spark was asked to give each task
+        whole buckets.
         """
         self._transaction = options.transaction
         self._overwrite = overwrite and replaced is None
@@ -78,7 +80,7 @@ class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
             )
         write = IntentWrite(overwrites=self._overwrite)
         self._plan = _staging_plan(
-            connection, name, schema, options, write=write, is_clustered=is_clustered, replaced=replaced
+            connection, name, schema, options, write=write, is_clustered=is_clustered, replaced=replaced, staged=staged
         )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -183,12 +185,13 @@ def _staging_plan(
     write: IntentWrite | None = None,
     is_clustered: bool,
     replaced: ReplacedPart | None = None,
+    staged: str | None = None,
 ) -> StagingPlan | KeyedStagingPlan:
     """Plan the staging. With ``mergeSchema`` the table first gets all columns of the frame, by a record of their own.
 
     Raises as `table_for_writing`, and `InvalidOptionError` for options that the table cannot have.
     """
-    table = table_for_writing(connection, name, frame)
+    table = connection.table_by_uuid(name, staged) if staged else table_for_writing(connection, name, frame)
     if replaced is not None:
         replaced.require_taken(table.state)
     if options.merge_schema and (merged := merged_state(table, frame, options.row_kind_column)) is not table.state:

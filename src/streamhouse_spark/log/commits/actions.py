@@ -148,6 +148,9 @@ class Purge:
 class Drop:
     """The table is gone. Only records of cleaning may follow, of its name, and `Undrop` or `Bury`."""
 
+    successor: str | None = None
+    """Uuid of the table that has the name from now on, if it takes the place of this one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Undrop:
@@ -320,8 +323,8 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "condemn", "keys": list(keys)}
         case Purge(keys):
             return {"type": "purge", "keys": list(keys)}
-        case Drop():
-            return {"type": "drop"}
+        case Drop(successor):
+            return {"type": "drop"} if successor is None else {"type": "drop", "successor": successor}
         case Undrop(name):
             return {"type": "undrop", "name": name}
         case Bury():
@@ -370,7 +373,7 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
         case "purge":
             return Purge(tuple(data["keys"]))
         case "drop":
-            return Drop()
+            return Drop(data.get("successor"))
         case "undrop":
             return Undrop(data["name"])
         case "bury":

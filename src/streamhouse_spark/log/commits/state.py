@@ -113,6 +113,8 @@ class TableState:
     former_uuids: tuple[str, ...] = ()
     """Uuids of the originals that this table is a copy of, the oldest first."""
     dropped: bool = False
+    successor: str | None = None
+    """Uuid of the table that took this one's place, and so its name, as it was dropped."""
     buried: bool = False
     """Whether the table is dropped for good: its files may go."""
     anchors: Anchors = NO_ANCHORS
@@ -151,9 +153,7 @@ class TableState:
         return masks.joined(self.deletions)
 
     def written_schema(self, schema_id: int) -> TableSchema:
-        """Return the columns of segments that were written with a schema: its own, behind `CHANGE_COLUMN` with a
-        primary key.
-        """
+        """Return the columns of segments written by a schema: its own, with a primary key behind `CHANGE_COLUMN`."""
         schema = self.schemas[schema_id]
         return TableSchema((CHANGE_COLUMN, *schema.columns)) if self.primary_key else schema
 
@@ -317,12 +317,12 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
                 condemned={k: c for k, c in state.condemned.items() if k not in gone},
                 manifests={n: m for n, m in state.manifests.items() if manifest_key(state.table_uuid, m) not in gone},
             )
-        case act.Drop():
-            return replace(state, dropped=True)
+        case act.Drop(successor):
+            return replace(state, dropped=True, successor=successor)
         case act.Undrop(name):
             if not state.dropped or state.buried:
                 raise CorruptDataError(f"record {record.number} of {state.name} brings back what was not dropped")
-            return replace(state, dropped=False, name=name, named=record.number)
+            return replace(state, dropped=False, successor=None, name=name, named=record.number)
         case act.Bury():
             return replace(state, buried=True)
         case act.ForgetTransactions(app_ids):

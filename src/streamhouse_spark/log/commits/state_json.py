@@ -54,6 +54,8 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
     }
     if marks := {name: list(c.history) for name, c in state.consumers.items() if c.history is not None}:
         out["consumer_histories"] = marks
+    if state.successor is not None:
+        out["successor"] = state.successor
     if state.buried:
         out["buried"] = True
     if state.former_lakes:
@@ -130,6 +132,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         named=data.get("named", 1),
         former_uuids=tuple(data.get("former_uuids", ())),
         dropped=data["dropped"],
+        successor=data.get("successor"),
         buried=data.get("buried", False),
         anchors=Anchors.from_json(data.get("anchors")),
     )

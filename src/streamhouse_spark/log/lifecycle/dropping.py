@@ -25,6 +25,7 @@ from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.lifecycle.cleaning import CleanReport, check_grace
 from streamhouse_spark.log.lifecycle.names import resolve
+from streamhouse_spark.log.lifecycle.succession import followed, settle
 from streamhouse_spark.storage.base import Storage
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,8 @@ def _finalize(storage: Storage, world: World, uuid: str, floor_index: int, grace
         state = log.refresh()
     except TableNotFoundError:  # the first record is on its way, or never came; nothing to tell from
         return
+    if state.dropped and not dry_run:
+        settle(storage, world, log)
     old = state.time_ms + grace_ms <= storage.now_ms()
     if dry_run or not (old or state.buried):
         return
@@ -77,16 +80,21 @@ def _finalize(storage: Storage, world: World, uuid: str, floor_index: int, grace
             return ()
         if current.dropped:
             return (Bury(),)
-        return () if _is_named(storage, current) else (Drop(),)
+        return () if _is_named(storage, world, current) else (Drop(),)
 
     log.commit(plan)
     if log.state.buried:
         write_floor(storage, uuid, floor_index + 1, DROPPED_FLOOR)
 
 
-def _is_named(storage: Storage, state: TableState) -> bool:
+def _is_named(storage: Storage, world: World, state: TableState) -> bool:
     database, _, table = state.name.partition(".")
-    return resolve(storage, TablePath(database, table)).uuid == state.table_uuid
+    uuid = resolve(storage, TablePath(database, table)).uuid
+    if uuid is None or uuid == state.table_uuid:
+        return uuid is not None
+    with suppress(TableNotFoundError):  # the name means a table whose files are gone
+        return followed(storage, world, CommitLog(storage, uuid, world)).table_uuid == state.table_uuid
+    return False
 
 
 def _delete_files(storage: Storage, uuid: str, drop_lake: DropLake, report: CleanReport) -> None:

@@ -20,7 +20,7 @@ from streamhouse_spark.errors import CommitConflictError, CorruptDataError, Tabl
 from streamhouse_spark.log.commits.actions import Action, Rename, Undrop
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle import names, succession
 from streamhouse_spark.log.lifecycle.names import NamePointer
 from streamhouse_spark.storage.base import Storage
 
@@ -45,6 +45,8 @@ def free(storage: Storage, world: World, path: TablePath, pointer: NamePointer) 
     try:
         if is_named(log.refresh(), path):
             return False
+        if (successor := log.state.successor) is not None and successor != pointer.uuid:
+            return free(storage, world, path, NamePointer(pointer.number, successor))
         log.commit(lambda state, _: () if state.buried or is_named(state, path) else (Rename(state.name),))
         return not is_named(log.state, path)
     except TableNotFoundError:  # dropped so long ago that its files are gone
@@ -76,6 +78,7 @@ def undrop(storage: Storage, world: World, log: CommitLog, path: TablePath) -> b
     if others keep taking the name and leaving it. After `StorageError` and `CommitStateUnknownError` the table is
     dropped, or there; bringing it back again is safe.
     """
+    succession.settle(storage, world, log)
     return _given(storage, world, log, path, Undrop(str(path)), _require_dropped)
 
 

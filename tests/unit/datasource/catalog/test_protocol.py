@@ -99,7 +99,9 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     assert ask("load_source", options={"path": " Sales.orders", "failOnDataLoss": "false"}) == loaded
     for place, kind in (("buckets", "buckets"), ("metadata_columns", "metadata_column"), ("partitioning", "transform")):
         check_keys(loaded[place], kind)
-    ask("replace_table", **orders, **declared, partitioning=[], primary_key=[])
+    ask("replace_table", **orders, **{**declared, "as_select": True}, partitioning=[], primary_key=[])
+    staged = ask("replace_table", **orders, **declared, partitioning=[], primary_key=[])
+    ask("abandon_table", **orders, uuid=staged["uuid"], replaces=staged["replaces"])
     ask("alter_table", **orders, time_zone="UTC", changes=[set_property])
     ask("check_options", name="sales.orders", mode="readStream", options={"failOnDataLoss": "false"})
     pin = {"pin": loaded["pin"], "options": {}}
@@ -118,6 +120,8 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     check_keys(found, "procedure")
     check_keys([parameter for procedure in found for parameter in procedure["parameters"]], "parameter")
     ask("call_procedure", name="table_status", arguments={"table": "sales.orders"})
+    staged = ask("replace_table", **orders, **declared, partitioning=[], primary_key=[])
+    ask("publish_table", **orders, uuid=staged["uuid"], replaces=staged["replaces"])
     keyed = {"database": "sales", "table": "keyed"}
     ask("create_table", **keyed, **declared, partitioning=[], primary_key=["id"])
     pinned = ask("load", **keyed, version=None, timestamp_us=None)["pin"]

@@ -1,7 +1,8 @@
-"""``CREATE OR REPLACE TABLE … AS SELECT`` and ``saveAsTable`` with mode overwrite, of an existing table.
+"""``CREATE OR REPLACE TABLE``, with and without a query, and ``saveAsTable`` with mode overwrite, of an existing table.
 
-Its rows are replaced in one commit, as INSERT OVERWRITE does; the table stays, with columns, buckets, partitions,
-properties, history and readers. A statement that would make it another table is refused before anything is written.
+A query whose rows have the table's columns, in a statement that says nothing else of the table than what it is,
+replaces the rows in one commit, as INSERT OVERWRITE does: the table stays, with its properties, history and readers.
+Else a new table is staged, without a name. It takes the place of the old one when it has its rows, in one step.
 """
 
 from __future__ import annotations
@@ -11,51 +12,70 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of
-from streamhouse_spark.datasource.catalog.ddl.tables import table_properties
-from streamhouse_spark.datasource.catalog.scan.scan import load
+from streamhouse_spark.datasource.catalog.ddl.tables import described_table, table_properties
+from streamhouse_spark.datasource.catalog.scan.query_pin import pin_of
+from streamhouse_spark.datasource.catalog.scan.scan import described, load
 from streamhouse_spark.datasource.catalog.transforms import parse_partitioning, partitioning_of
 from streamhouse_spark.datasource.spark_schema import split_defaults
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.schema.evolution import can_be_read_as
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
-
-_INSTEAD = "or drop the table and create it"
+from streamhouse_spark.warehouse.creation import create_action
+from streamhouse_spark.warehouse.replacement import abandon_table as abandon
+from streamhouse_spark.warehouse.replacement import publish_table as publish
+from streamhouse_spark.warehouse.replacement import stage_table
 
 
 def replace_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the description of the table as `load` does, with the columns of the rows, in their order.
+    """Return the description of the table to write to, as `load` does: of the table itself, with the columns of the
+    rows in their order, or of a staged one that ``replaces`` the table with that uuid.
 
-    Raises `TableNotFoundError`, `SchemaMismatchError`, `InvalidOptionError`.
+    Raises `TableNotFoundError`, and as `create_table` for a table that cannot be.
     """
-    table = connection.table(str(path_of(args, "replace")))
-    _require_same_shape(table, args)
-    loaded = load(connection, {"database": args["database"], "table": args["table"]})
-    fields = {field["name"].casefold(): field for field in json.loads(loaded["schema"])["fields"]}
-    names = TableSchema.of(StructJson(split_defaults(args["schema"])[0]), known=table.state.schema).names
-    unknown = [name for name in names if name.casefold() not in fields]
-    if unknown:
-        raise SchemaMismatchError(
-            f"table {table.name} has no column {unknown[0]!r}: replacing its rows keeps its columns "
-            f"{', '.join(table.state.schema.names)}; use ALTER TABLE ADD COLUMNS first, {_INSTEAD}"
-        )
-    schema = {"type": "struct", "fields": [fields[name.casefold()] for name in names]}
-    return {**loaded, "schema": json.dumps(schema)}
+    path = path_of(args, "replace")
+    table = connection.table(str(path))
+    if args["as_select"] and _stays(table, args):
+        loaded = load(connection, {"database": args["database"], "table": args["table"]})
+        fields = {field["name"].casefold(): field for field in json.loads(loaded["schema"])["fields"]}
+        schema = {"type": "struct", "fields": [fields[name.casefold()] for name in _columns(args).names]}
+        return {**loaded, "schema": json.dumps(schema), "replaces": None}
+    create = create_action(path, *described_table(path, args))
+    staged = stage_table(connection.warehouse(), path, create)
+    found = connection.table_by_uuid(str(path), staged.uuid)
+    found.refresh()
+    return {**described(connection, pin_of(found, None, None, None), None), "grounds": None, "replaces": table.uuid}
 
 
-def _require_same_shape(table: Table, args: Mapping[str, Any]) -> None:
-    """Require that the statement leaves the table's partitioning, properties and the like out, or repeats them."""
-    if args.get("primary_key"):
-        raise InvalidOptionError(f"table {table.name} has no primary key: leave PRIMARY KEY out, {_INSTEAD}")
+def publish_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Let a staged table take the place of the one that it replaces. **Commit point:** one record."""
+    publish(connection.warehouse(), path_of(args, "replace"), args["uuid"], args["replaces"])
+    return {}
+
+
+def abandon_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Drop a staged table after its statement failed before it was published."""
+    abandon(connection.warehouse(), args["uuid"], args["replaces"])
+    return {}
+
+
+def _columns(args: Mapping[str, Any]) -> TableSchema:
+    return TableSchema.of(StructJson(split_defaults(args["schema"])[0]))
+
+
+def _stays(table: Table, args: Mapping[str, Any]) -> bool:
+    """Tell whether the rows fit the table as it is, and the statement leaves its form out, or repeats it."""
+    state, rows = table.state, _columns(args)
+    known = {column.name.casefold(): column for column in state.schema.columns}
+    if {column.name.casefold() for column in rows.columns} != known.keys():
+        return False
+    if not all(can_be_read_as(column.type, known[column.name.casefold()].type) for column in rows.columns):
+        return False
+    key = args.get("primary_key") or []
+    if key and tuple(name.casefold() for name in key) != tuple(name.casefold() for name in state.primary_key):
+        return False
     wanted = args.get("partitioning") or []
-    if wanted and parse_partitioning(wanted) != parse_partitioning(partitioning_of(table.state)):
-        raise InvalidOptionError(
-            f"table {table.name}: replacing its rows keeps its partitions and buckets; leave PARTITIONED BY out, "
-            f"{_INSTEAD}"
-        )
-    for name, value in table_properties(table.path, args.get("properties") or {}).items():
-        if table.state.properties.get(name) != value:
-            raise InvalidOptionError(
-                f"table {table.name}: replacing its rows keeps its properties, {name} is "
-                f"{table.state.properties.get(name)!r}; leave it out, use ALTER TABLE, {_INSTEAD}"
-            )
+    if wanted and parse_partitioning(wanted) != parse_partitioning(partitioning_of(state)):
+        return False
+    properties = table_properties(table.path, args.get("properties") or {})
+    return all(state.properties.get(name) == value for name, value in properties.items())

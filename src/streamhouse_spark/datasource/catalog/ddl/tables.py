@@ -51,22 +51,31 @@ def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     """Create a table: CREATE TABLE. Everything is checked before anything is written."""
     path = path_of(args, "create")
     warehouse = connection.warehouse()
+    schema, primary_key, partition_by, _, properties, defaults = described_table(path, args)
+    require_database(warehouse, path.database)
+    warehouse.create_table(
+        str(path),
+        schema,
+        primary_key=primary_key,
+        partition_by=partition_by,
+        properties=properties,
+        defaults=defaults,
+    )
+    return {}
+
+
+def described_table(path: TablePath, args: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what Spark says of a table to make: schema, primary key, partition columns, no number of buckets,
+    properties and defaults. Raises `InvalidOptionError`, `SchemaMismatchError` for what no table can have.
+    """
     properties = table_properties(path, args.get("properties") or {})
     partitioning = parse_partitioning(args.get("partitioning") or [])
     _refuse_column_clauses(path, args["schema"])
-    require_database(warehouse, path.database)
     schema, said = split_defaults(args["schema"])
     defaults = {} if args.get("as_select") else said  # defaults of the tables that a query reads are not its rows'
-    columns = TableSchema.of(StructJson(schema))
-    warehouse.create_table(
-        str(path),
-        StructJson(schema),
-        primary_key=args.get("primary_key") or (),
-        partition_by=partitioning.columns,
-        properties=_with_buckets(path, properties, partitioning.properties or {}, columns),
-        defaults={name: SqlText(sql, args.get("time_zone")) for name, sql in defaults.items()},
-    )
-    return {}
+    buckets = _with_buckets(path, properties, partitioning.properties or {}, TableSchema.of(StructJson(schema)))
+    texts = {name: SqlText(sql, args.get("time_zone")) for name, sql in defaults.items()}
+    return StructJson(schema), args.get("primary_key") or (), partitioning.columns, None, buckets, texts
 
 
 def table_properties(path: TablePath, given: Mapping[str, str]) -> dict[str, str]:

@@ -16,6 +16,9 @@ final class InternalOptions {
   /** The rows of that state that it may have read, for the same write. */
   static final String SCOPE = "__streamhouse_scope";
 
+  /** Set for a write to a table that has no name yet. */
+  static final String STAGED = "__streamhouse_staged";
+
   /** The part of the table that a write replaces. */
   static final String REPLACED = "__streamhouse_replaced";
 

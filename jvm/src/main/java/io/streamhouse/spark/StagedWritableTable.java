@@ -1,36 +1,57 @@
 package io.streamhouse.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.HashMap;
+import java.util.Map;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.types.StructType;
 
-/** A table that one statement creates or replaces, and fills. */
+/**
+ * A table that one statement creates or replaces, and fills. A replacement either is the table itself, whose rows go, or
+ * another one that gets the name when it has its rows.
+ */
 final class StagedWritableTable extends WritableTable implements StagedTable {
   private final boolean isNew;
-  private boolean hasRows;
+
+  /** The table whose name this one gets; null for a table that has its name. */
+  private final String replaces;
+
+  private boolean isTold;
 
   StagedWritableTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded, boolean isNew) {
     super(catalog, identifier, loaded);
     this.isNew = isNew;
+    this.replaces = isNew ? null : loaded.get("replaces").textValue();
   }
 
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-    hasRows = true;
     TableWriteBuilder builder = (TableWriteBuilder) super.newWriteBuilder(info);
-    return isNew ? builder : builder.truncate();
+    return isNew || replaces != null ? builder : builder.truncate();
   }
 
-  /** Does nothing: the rows committed themselves. */
+  @Override
+  WriteBuilder writer(LogicalWriteInfo info, StructType written, Map<String, String> more) {
+    Map<String, String> options = new HashMap<>(more);
+    if (replaces != null) options.put(InternalOptions.STAGED, "true");
+    return super.writer(info, written, options);
+  }
+
+  /** Publishes a table that has no name. Else the rows committed themselves. */
   @Override
   public void commitStagedChanges() {
-    if (isNew || hasRows) return;
-    throw Errors.analysis(
-        "table " + tableName() + ": REPLACE TABLE without AS SELECT is not supported; use TRUNCATE TABLE to remove its "
-            + "rows, ALTER TABLE to change it, or DROP TABLE and CREATE TABLE");
+    if (replaces == null) return;
+    isTold = true;
+    python.ask("publish_table", described());
+  }
+
+  private ObjectNode described() {
+    return StreamhouseCatalog.named(identifier).put("uuid", id()).put("replaces", replaces);
   }
 
   @Override
@@ -38,8 +59,10 @@ final class StagedWritableTable extends WritableTable implements StagedTable {
     return new CustomTaskMetric[0];
   }
 
+  /** Drops what nobody will see. What was told to be published may be so, whatever the answer was. */
   @Override
   public void abortStagedChanges() {
     if (isNew) catalog.dropTable(identifier);
+    else if (replaces != null && !isTold) python.ask("abandon_table", described());
   }
 }

@@ -269,7 +269,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     return new StagedWritableTable(this, identifier, ((ReadableTable) createTable(identifier, info)).loaded, true);
   }
 
-  /** Replaces the rows of a table in one commit; the table stays, with its identity and history. */
+  /** Replaces the rows of a table in one commit, or the table by another, which Python decides. */
   @Override
   public StagedTable stageReplace(Identifier identifier, TableInfo info) throws NoSuchTableException {
     try {

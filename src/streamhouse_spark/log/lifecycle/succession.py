@@ -1,0 +1,72 @@
+"""A table that takes the place of another under its name: CREATE OR REPLACE TABLE with another form.
+
+The new table is made and filled without a name. **Commit point:** the record that drops the old table and says which
+one is its successor. So there is no moment without a table, and none in which both take rows: who holds the old one
+finds it dropped. Who resolves the name before its pointer follows finds the old table, and goes on to its successor.
+The pointer is put behind the record, by whoever comes by; it has to be there before the old table is brought back or
+buried.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from streamhouse_spark.core.aftermath import after_commit
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.log.commits.actions import Drop, Rename
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.storage.base import Storage
+
+logger = logging.getLogger(__name__)
+
+
+def followed(storage: Storage, world: World, log: CommitLog) -> CommitLog:
+    """Return the log, read to its end, or that of the table that took its table's place, or the place of that.
+
+    Raises as `CommitLog.refresh`.
+    """
+    state = log.refresh()
+    while state.dropped and state.successor is not None:
+        log = CommitLog(storage, state.successor, world)
+        state = log.refresh()
+    return log
+
+
+def succeed(storage: Storage, world: World, path: TablePath, old: CommitLog, new: CommitLog) -> None:
+    """Let a table without a name take the place of the one that has this name. **Commit point:** see the module.
+
+    Raises `CommitConflictError` if the old table was dropped, renamed or replaced since it was opened, or the new one
+    waited so long that cleaning dropped it: then the name means what it meant.
+    """
+
+    def is_there(state: TableState) -> bool:
+        return not state.dropped and state.name == str(path)
+
+    # A record of its own makes it young, so that cleaning does not take it for one that nobody will name.
+    new.commit(lambda state, _time_ms: (Rename(state.name),) if is_there(state) else ())
+    if not is_there(new.state):
+        raise CommitConflictError(f"the table that should replace {path} waited too long and was cleaned up; try again")
+    old.commit(lambda state, _time_ms: (Drop(new.table_uuid),) if is_there(state) else ())
+    if old.state.successor != new.table_uuid:
+        raise CommitConflictError(
+            f"table {path} was dropped, renamed or replaced by another while it was being replaced; nothing was changed"
+        )
+    with after_commit(logger, "moving the name", path):
+        settle(storage, world, old)
+
+
+def settle(storage: Storage, world: World, log: CommitLog) -> None:
+    """Point the name of a table that was replaced, as its log is known, to its successor, unless that was done."""
+    state = log.state
+    if not state.dropped or state.successor is None:
+        return
+    database, _, table = state.name.partition(".")
+    path = TablePath(database, table)
+    pointer = names.resolve(storage, path)
+    while pointer.uuid == state.table_uuid:
+        names.point(storage, path, pointer, state.successor, world)
+        pointer = names.resolve(storage, path)

@@ -1,0 +1,48 @@
+"""A fault at every storage call while one table takes the place of another under its name."""
+
+from __future__ import annotations
+
+import pytest
+
+from faults.faulty_storage import Fault, sweep
+from faults.sim import SimClock, sim_world
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.warehouse.creation import create_action
+from streamhouse_spark.warehouse.replacement import publish_table, stage_table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+PATH = TablePath("d", "t")
+NEW = "number BIGINT, day INT"
+
+
+def staged(wh):
+    table = stage_table(wh, PATH, create_action(PATH, NEW, (), ("day",), None, {}))
+    table.append([{"number": 7, "day": 1}])
+    return table
+
+
+@pytest.mark.sampled(3)
+def test_a_fault_at_each_call(share):
+    """The name means the old table or the new one, and a second run finishes."""
+
+    def opened(storage, seed):
+        return Warehouse("wh", storage=storage, world=World(SimClock(), sim_world(seed).ids))
+
+    def new_store():
+        storage = MemoryStorage(sim_world())
+        opened(storage, 1).create_table("d.t", "id BIGINT").append([{"id": 1}])
+        return storage
+
+    def replace(storage, seed):
+        warehouse = opened(storage, seed)
+        publish_table(warehouse, PATH, staged(warehouse).uuid, warehouse.table("d.t").uuid)
+
+    before, after = [{"id": 1}], [{"number": 7, "day": 1}]
+    for attempt in sweep(new_store, lambda storage: replace(storage, 3), share=share, faults=tuple(Fault)):
+        found = opened(attempt.store, 4).table("d.t").to_arrow().to_pylist()
+        assert found in ((before, after) if attempt.raised else (after,)), attempt
+        assert opened(attempt.store, 5).tables() == ["d.t"], attempt
+        replace(attempt.store, 6)
+        assert opened(attempt.store, 7).table("d.t").to_arrow().to_pylist() == after, attempt

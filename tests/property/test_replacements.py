@@ -1,0 +1,142 @@
+"""Any history of appends, deletions, replacements of parts and rounds leaves the rows of a list, in the lake too."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+from unittest import mock
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from faults.sim import sim_world
+from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+IDS = st.integers(0, 11)
+DAYS = st.sampled_from([0, 1, None])
+ROWS = st.lists(st.tuples(IDS, DAYS), max_size=4)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), ROWS),
+        st.tuples(st.just("partitions"), ROWS),
+        st.tuples(st.just("where"), ROWS, st.sampled_from([0, 1, 2])),
+        st.tuples(st.just("delete"), IDS),
+        st.tuples(st.just("merge")),
+        st.tuples(st.just("tier")),
+        st.tuples(st.just("trim")),
+        st.tuples(st.just("reopen")),
+    ),
+    max_size=12,
+)
+
+
+def tier(table: Table) -> None:
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(run_tasks_locally(table.storage, table.settings, table.world))
+
+
+def trim(table: Table) -> None:
+    state = table.refresh()
+    starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
+    if starts:
+        table.log.commit(lambda _state, _time_ms: (Trim(starts),))
+
+
+def as_rows(pairs: Any) -> list[dict[str, Any]]:
+    return [{"id": number, "day": day} for number, day in pairs]
+
+
+def pairs_of(found: Any) -> list[tuple[int, int | None]]:
+    return sorted(((row["id"], row["day"]) for row in found.to_pylist()), key=repr)
+
+
+@settings(deadline=None)
+@given(STEPS)
+def test_a_table_without_a_key(steps):
+    storage = MemoryStorage(sim_world())
+    table = Warehouse("wh", storage=storage, world=sim_world(1)).create_table(
+        "d.t", "id BIGINT, day INT", partition_by=["day"], buckets=2
+    )
+    model: list[tuple[int, int | None]] = []
+    for number, step in enumerate(steps):
+        match step:
+            case ("append", pairs):
+                table.append(as_rows(pairs))
+                model += pairs
+            case ("partitions", pairs):
+                table.overwrite_partitions(as_rows(pairs))
+                days = {day for _, day in pairs}
+                model = [pair for pair in model if pair[1] not in days] + pairs
+            case ("where", pairs, day):
+                pairs = [(n, d) for n, d in pairs if d == day]
+                table.overwrite(as_rows(pairs), where=[("day", "=", day)])
+                model = [pair for pair in model if pair[1] != day] + pairs
+            case ("delete", gone):
+                assert table.delete(where=[("id", "=", gone)]) == sum(n == gone for n, _ in model)
+                model = [pair for pair in model if pair[0] != gone]
+            case ("merge",):
+                table.merge_inline()
+            case ("tier",):
+                tier(table)
+                assert pairs_of(table.lake.to_arrow()) == sorted(model, key=repr)
+            case ("trim",):
+                trim(table)
+            case ("reopen",):
+                table = Warehouse("wh", storage=storage, world=sim_world(2 + number)).table("d.t")
+        assert pairs_of(table.to_arrow()) == sorted(model, key=repr)
+        assert table.refresh().num_rows == len(model)
+
+
+@settings(deadline=None)
+@given(STEPS)
+def test_a_table_with_a_key(steps):
+    with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, STREAMHOUSE_CACHE_DIR=cache):
+        close_tablets()
+        check_with_a_key(steps)
+        close_tablets()
+
+
+def check_with_a_key(steps):
+    storage = MemoryStorage(sim_world())
+    table = Warehouse("wh", storage=storage, world=sim_world(1)).create_table(
+        "d.t", "id BIGINT, day INT, n INT", primary_key=["id", "day"], partition_by=["day"], buckets=2
+    )
+    model: dict[tuple[int, int], int] = {}
+    for number, step in enumerate(steps):
+        pairs = [(n, d or 0) for n, d in step[1]] if step[0] in ("append", "partitions", "where") else []
+        if step[0] == "where":
+            pairs = [(n, d) for n, d in pairs if d == step[2]]
+        rows = [{"id": n, "day": d, "n": number} for n, d in pairs]
+        match step:
+            case ("append", _):
+                table.upsert(rows)
+            case ("partitions", _):
+                table.overwrite_partitions(rows)
+                days = {day for _, day in pairs}
+                model = {key: n for key, n in model.items() if key[1] not in days}
+            case ("where", _, day):
+                table.overwrite(rows, where=[("day", "=", day)])
+                model = {key: n for key, n in model.items() if key[1] != day}
+            case ("delete", gone):
+                table.delete([(gone, 0)])
+                model.pop((gone, 0), None)
+            case ("merge",):
+                table.merge_inline()
+            case ("tier",):
+                tier(table)
+            case ("trim",):
+                trim(table)
+            case ("reopen",):
+                close_tablets()
+                table = Warehouse("wh", storage=storage, world=sim_world(2 + number)).table("d.t")
+        model |= dict.fromkeys(pairs, number)
+        expected = sorted((i, d, n) for (i, d), n in model.items())
+        reads = [table.to_arrow()] if step[0] != "tier" else [table.to_arrow(), table.lake.to_arrow()]
+        for found in reads:
+            assert sorted((row["id"], row["day"], row["n"]) for row in found.to_pylist()) == expected

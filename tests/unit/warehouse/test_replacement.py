@@ -1,0 +1,160 @@
+"""Another table takes the place of one under its name: at once, once, whoever dies or comes by meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.errors import CommitConflictError, TableExistsError, TableNotFoundError
+from streamhouse_spark.log.commits.actions import Drop
+from streamhouse_spark.log.commits.checkpoint import as_stored
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.lifecycle import succession
+from streamhouse_spark.warehouse.creation import create_action
+from streamhouse_spark.warehouse.replacement import abandon_table, publish_table, stage_table
+
+pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
+PATH = TablePath("d", "t")
+HOUR_MS = 3600 * 1000
+NEW = "number BIGINT, day INT"
+
+
+@pytest.fixture
+def old(wh):
+    table = wh.create_table("d.t", "id BIGINT")
+    table.append([{"id": 1}])
+    return table
+
+
+def staged(wh):
+    table = stage_table(wh, PATH, create_action(PATH, NEW, (), ("day",), None, {}))
+    table.append([{"number": 7, "day": 1}])
+    return table
+
+
+def unsettled(monkeypatch):
+    """The process dies behind the commit point, before the name's pointer moves."""
+    monkeypatch.setattr(succession, "settle", lambda *_: None)
+
+
+def test_the_name_means_the_new_table(wh, old, other_process):
+    new = staged(wh)
+    assert other_process().table("d.t").uuid == old.uuid, "before, nobody sees it"
+    assert wh.tables() == ["d.t"]
+    publish_table(wh, PATH, new.uuid, old.uuid)
+    for warehouse in (wh, other_process()):
+        found = warehouse.table("d.t")
+        assert (found.uuid, found.partition_by, found.to_arrow().to_pylist()) == (
+            new.uuid,
+            ("day",),
+            [{"number": 7, "day": 1}],
+        )
+        assert warehouse.tables() == ["d.t"]
+    with pytest.raises(TableNotFoundError):
+        old.append([{"id": 2}])
+    assert as_stored(old.log.refresh()).successor == new.uuid
+
+
+def test_the_old_table_comes_back_under_another_name(wh, old, monkeypatch):
+    new = staged(wh)
+    with monkeypatch.context() as patched:
+        unsettled(patched)
+        publish_table(wh, PATH, new.uuid, old.uuid)
+    with pytest.raises(TableExistsError):
+        wh.undrop_table("d.t", uuid=old.uuid)
+    back = wh.undrop_table("d.t", uuid=old.uuid, to="d.old")
+    assert back.to_arrow().to_pylist() == [{"id": 1}]
+    assert wh.table("d.t").uuid == new.uuid
+    assert sorted(wh.tables()) == ["d.old", "d.t"]
+
+
+class TestBeforeThePointerFollows:
+    @pytest.fixture(autouse=True)
+    def published(self, wh, old, monkeypatch):
+        self.new = staged(wh)
+        with monkeypatch.context() as patched:
+            unsettled(patched)
+            publish_table(wh, PATH, self.new.uuid, old.uuid)
+
+    def test_everybody_finds_the_new_table(self, other_process):
+        assert other_process().table("d.t").uuid == self.new.uuid
+        assert other_process().tables() == ["d.t"]
+        with pytest.raises(TableExistsError):
+            other_process().create_table("d.t", "id BIGINT")
+        assert other_process().create_table("d.t", "id BIGINT", if_not_exists=True).uuid == self.new.uuid
+
+    def test_it_can_be_replaced_again(self, wh, other_process):
+        newer = staged(wh)
+        publish_table(wh, PATH, newer.uuid, self.new.uuid)
+        assert other_process().table("d.t").uuid == newer.uuid
+
+    def test_it_can_be_renamed_and_the_name_is_free(self, wh, other_process):
+        wh.rename_table("d.t", "d.u")
+        assert other_process().table("d.u").uuid == self.new.uuid
+        with pytest.raises(TableNotFoundError):
+            other_process().table("d.t")
+        assert other_process().create_table("d.t", "id BIGINT").uuid != self.new.uuid
+
+    def test_it_can_be_dropped(self, wh, other_process):
+        wh.drop_table("d.t")
+        assert other_process().tables() == []
+        other_process().create_table("d.t", "id BIGINT")
+
+    def test_cleaning_keeps_it(self, wh, old, clock, other_process):
+        for _ in range(6):
+            clock.advance(30 * HOUR_MS)
+            other_process().clean_dropped()
+        assert other_process().table("d.t").to_arrow().to_pylist() == [{"number": 7, "day": 1}]
+        with pytest.raises(TableNotFoundError):
+            CommitLog(wh.storage, old.uuid, wh.world).refresh()
+
+
+class TestConflicts:
+    def test_of_two_replacements_one_happens(self, wh, old):
+        first, second = staged(wh), staged(wh)
+        publish_table(wh, PATH, first.uuid, old.uuid)
+        with pytest.raises(CommitConflictError, match="replaced by another"):
+            publish_table(wh, PATH, second.uuid, old.uuid)
+        assert wh.table("d.t").uuid == first.uuid
+        abandon_table(wh, second.uuid, old.uuid)
+        assert second.log.refresh().dropped
+        abandon_table(wh, first.uuid, old.uuid)
+        assert wh.table("d.t").uuid == first.uuid, "what was published stays"
+
+    def test_a_table_that_was_dropped_or_renamed(self, wh, old):
+        new = staged(wh)
+        wh.rename_table("d.t", "d.u")
+        with pytest.raises(CommitConflictError, match="renamed"):
+            publish_table(wh, PATH, new.uuid, old.uuid)
+        wh.drop_table("d.u")
+        with pytest.raises(CommitConflictError, match="dropped"):
+            publish_table(wh, PATH, new.uuid, old.uuid)
+        assert wh.tables() == []
+
+    def test_one_that_waited_until_cleaning(self, wh, old, clock):
+        new = staged(wh)
+        clock.advance(30 * HOUR_MS)
+        wh.clean_dropped()
+        with pytest.raises(CommitConflictError, match="waited too long"):
+            publish_table(wh, PATH, new.uuid, old.uuid)
+        assert wh.table("d.t").uuid == old.uuid
+
+    def test_one_that_waited_is_young_again(self, wh, old, clock, other_process, monkeypatch):
+        new = staged(wh)
+        clock.advance(30 * HOUR_MS)
+        right, times = CommitLog.commit, iter(range(1))
+
+        def commit(log, plan, **how):
+            if log.table_uuid == old.uuid:
+                for _ in times:
+                    other_process().clean_dropped()
+            return right(log, plan, **how)
+
+        monkeypatch.setattr(CommitLog, "commit", commit)
+        publish_table(wh, PATH, new.uuid, old.uuid)
+        assert wh.table("d.t").uuid == new.uuid
+
+    def test_a_plain_drop_has_no_successor(self, wh, old):
+        wh.drop_table("d.t")
+        assert old.log.refresh().successor is None
+        assert Drop() == Drop(None)
