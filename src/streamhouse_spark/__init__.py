@@ -34,7 +34,7 @@ from streamhouse_spark.errors import (
     WriterFullError,
     WriterStoppedError,
 )
-from streamhouse_spark.spark import TieringService, configure, delta_join, lookup_join, register, tier
+from streamhouse_spark.spark import TieringService, configure, delta_join, lookup_join, materialize, register, tier
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.commits.position import LogPosition
@@ -80,6 +80,7 @@ __all__ = [
     "configure",
     "delta_join",
     "lookup_join",
+    "materialize",
     "register",
     "relocate",
     "tier",

@@ -45,6 +45,7 @@ NAMES = {
     "__version__",
     "configure",
     "delta_join",
+    "materialize",
     "lookup_join",
     "register",
     "relocate",

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from streamhouse_spark.config.auto_partition import AUTO_PARTITION_PROPERTIES, AutoPartition, parse_auto_partition
 from streamhouse_spark.config.paimon_limits import check_paimon_columns
+from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core import text_values as values
 from streamhouse_spark.core.model import is_unicode
 from streamhouse_spark.errors import InvalidOptionError
@@ -99,6 +100,7 @@ FIXED_PROPERTIES: Final = frozenset(
         MERGE_ENGINE,
         VERSION_COLUMN,
         CHANGELOG_IMAGE,
+        VIEW,
     }
 )
 """Properties that cannot change after creation, because data is laid out by them; those that `FIELD` matches cannot
@@ -126,6 +128,7 @@ _KNOWN: Final = (
     DELETE_BEHAVIOR,
     CHANGELOG_IMAGE,
     INSERT_EXISTING,
+    VIEW,
     "fields.<column>.agg",
     "fields.<column>.listagg.delimiter",
 )
@@ -202,7 +205,7 @@ def parse_properties(
 
 def is_keyed_property(name: str) -> bool:
     """Tell whether only tables with a primary key have the property."""
-    keyed = (PRIMARY_KEY, MERGE_ENGINE, VERSION_COLUMN, DELETE_BEHAVIOR, CHANGELOG_IMAGE, INSERT_EXISTING)
+    keyed = (VIEW, PRIMARY_KEY, MERGE_ENGINE, VERSION_COLUMN, DELETE_BEHAVIOR, CHANGELOG_IMAGE, INSERT_EXISTING)
     return name in keyed or FIELD.match(name) is not None
 
 

@@ -125,6 +125,9 @@ ELSEWHERE = {
     "test_what_is_not_writable_is_an_error_of_its_own",
     "takes no deletions (": "unit/advice/test_tables.py::deletions_that_a_table_takes_not",
     "set it to true, or leave the table out": "unit/advice/test_advice.py::tiering_a_lake_that_is_disabled",
+    "other refreshes were faster": "spark/test_materialize.py::test_a_slower_refresh_changes_nothing",
+    "by which the query may have other values; set it to": "spark/test_materialize.py::test_what_a_view_is_not",
+    "is a materialised table of another query or mode; drop it": "spark/test_materialize.py::test_what_a_view_is_not",
     "table.datalake.enabled=true` gives it one": "unit/advice/test_advice.py::the_lake_of_a_table_without_one",
 }
 """Words → the test or case that does what they say."""
