@@ -52,7 +52,7 @@ class Verification:
 
 
 def verify_log(table: Table, state: TableState, result: Verification, advance: Advance) -> None:
-    """Check every live segment: bytes against checksums, row counts, and dense offsets; of a log elsewhere its owner."""
+    """Check every live segment: bytes against checksums, row counts, dense offsets; of a log elsewhere its owner."""
     result.problems.extend(_owner_problems(table))
     for bucket, log in state.buckets.items():
         result.problems.extend(gaps_of(bucket, log))
