@@ -11,15 +11,17 @@ import pytest
 
 from faults.plants import patched, plant
 from faults.scenarios import Run
+from row_changes import replace_rows
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.iceberg import round as iceberg_round
+from streamhouse_spark.lake.iceberg.maintenance import purging
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.log.commits import checkpoint, state_json
 from streamhouse_spark.log.commits import deletions as masks
 from streamhouse_spark.log.commits import state as state_module
-from streamhouse_spark.log.commits.actions import DeleteRows
+from streamhouse_spark.log.commits.actions import DeleteRows, Trim
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.deletions import Deletion
 from streamhouse_spark.log.commits.state import TableState
@@ -121,6 +123,32 @@ def deleted_rows_are_forgotten_before_the_log_is_trimmed() -> Iterator[None]:
         yield
 
 
+@plant
+def replaced_rows_stay() -> Iterator[None]:
+    with patched((row_deletion, "deleting", lambda *_: ())):
+        yield
+
+
+@plant
+def rows_of_dropped_partitions_are_replaced() -> Iterator[None]:
+    with patched((row_deletion, "_lost_partitions", lambda *_: False)):
+        yield
+
+
+@plant
+def rows_that_were_trimmed_are_replaced() -> Iterator[None]:
+    with patched((row_deletion, "_num_rows", lambda _: 0)):
+        yield
+
+
+@plant
+def purged_files_forget_which_rows_went() -> Iterator[None]:
+    with patched(
+        (purging, "replace", lambda found, **changed: found if "runs" in changed else replace(found, **changed))
+    ):
+        yield
+
+
 def new_table() -> Table:
     table = Run().warehouse.create_table("sales.log", "id BIGINT", buckets=2, properties=HOT)
     for first in (0, 4, 8):
@@ -196,7 +224,55 @@ def a_round_that_is_not_recorded() -> None:
     assert table.refresh().num_rows == 5
 
 
+def some_rows_are_replaced() -> None:
+    table = new_table()
+    replace_rows(table, lambda row: row["id"] < 3, lambda row: {"id": row["id"] + 100})
+    assert ids(table.to_arrow()) == [*range(3, 12), 100, 101, 102]
+
+
+def a_partition_is_dropped_beside_a_replacement() -> None:
+    table = Run().warehouse.create_table("sales.days", "id BIGINT, day INT", partition_by=["day"])
+    table.append([{"id": number, "day": number % 2} for number in range(6)])
+    tier(table)
+    with pytest.raises(CommitConflictError, match="a partition was dropped"):
+        replace_rows(
+            table,
+            lambda row: row["id"] < 2,
+            lambda row: {**row, "id": row["id"] + 100},
+            meanwhile=lambda: table.drop_partition({"day": 1}),
+        )
+    replace_rows(table, lambda row: row["id"] < 2, lambda row: {**row, "id": row["id"] + 100})
+    tier(table)
+    assert ids(table.to_arrow()) == [2, 4, 100]
+
+
+def rows_are_trimmed_beside_a_replacement() -> None:
+    table = new_table()
+
+    def trim() -> None:
+        table.log.commit(lambda state, _: [Trim(dict.fromkeys(state.buckets, 1))])
+
+    with pytest.raises(CommitConflictError, match="were removed by others"):
+        replace_rows(table, lambda row: True, lambda row: row, meanwhile=trim)
+
+
+def rows_are_purged() -> None:
+    table = Run().warehouse.create_table("sales.purged", "id BIGINT")
+    table.append([{"id": number} for number in range(6)])
+    tier(table)
+    table.delete(where=[("id", "=", 2)])
+    tier(table)
+    assert table.lake.compact(purge=True).purged_rows == 1
+    table.delete(where=[("id", "=", 4)])
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 5]
+
+
 FINDERS: dict[str, Callable[[], Any]] = {
+    "purged_files_forget_which_rows_went": rows_are_purged,
+    "replaced_rows_stay": some_rows_are_replaced,
+    "rows_of_dropped_partitions_are_replaced": a_partition_is_dropped_beside_a_replacement,
+    "rows_that_were_trimmed_are_replaced": rows_are_trimmed_beside_a_replacement,
     "deleted_rows_are_read": some_rows_are_deleted,
     "deleted_rows_are_counted": rows_are_counted,
     "rows_of_the_next_bucket_are_deleted": some_rows_are_deleted,

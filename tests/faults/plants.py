@@ -171,12 +171,12 @@ def base_offsets_come_from_the_state_at_staging() -> Iterator[None]:
 
     def commit(log: CommitLog, staged: staging.Staged, **kwargs: Any) -> Any:
         ends = dict(log.state.ends)
-        append = staging._append_action
+        append = staging.appending
 
-        def stale(_: dict[int, int], state: TableState, pieces: staging.Staged, time_ms: int) -> Any:
-            return append(ends, state, pieces, time_ms)
+        def stale(state: TableState, pieces: staging.Staged, time_ms: int, _: dict[int, int]) -> Any:
+            return append(state, pieces, time_ms, ends)
 
-        with patched((staging, "_append_action", stale)):
+        with patched((staging, "appending", stale)):
             return original(log, staged, **kwargs)
 
     from streamhouse_spark.write import append as table_staging

@@ -10,6 +10,7 @@ from pyiceberg.manifest import clear_manifest_cache
 from faults.faulty_storage import WRITES, Fault, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
+from row_changes import replace_rows
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits import record
@@ -60,6 +61,24 @@ def test_it_holds(in_manifest, monkeypatch, share):
         assert opened(attempt.store, 9).state.num_rows == len(AFTER) + 1
 
 
+@pytest.mark.parametrize("in_objects", [False, True])
+def test_rows_are_replaced_together_or_not_at_all(in_objects, share):
+    def replace(storage: Storage, seed: int) -> None:
+        table, limit = opened(storage, seed), 0 if in_objects else 1 << 18
+        replace_rows(table, lambda row: row["third"] == 0, lambda row: {**row, "third": 3}, inline_bytes_max=limit)
+        is_new = table.state.version > 6
+        assert not is_new or any(s.uuid for log in table.state.buckets.values() for s in log.segments) == in_objects
+
+    after = [(n, n % 3 or 3) for n in BEFORE]
+    before = [(n, n % 3) for n in BEFORE]
+    for attempt in sweep(new_store, lambda storage: replace(storage, 3), share=share, faults=tuple(Fault)):
+        found = sorted((row["id"], row["third"]) for row in opened(attempt.store, 4).to_arrow().to_pylist())
+        assert found in ((before, after) if attempt.raised else (after,)), attempt
+        replace(attempt.store, 5)
+        found = sorted((row["id"], row["third"]) for row in opened(attempt.store, 6).to_arrow().to_pylist())
+        assert found == after, f"{attempt}: it did not happen once"
+
+
 def tier(table: Table) -> None:
     job = TieringJob(table.log, table.open_lake(), world=table.world)
     job.run(run_tasks_locally(table.storage, table.settings, table.world))
@@ -92,3 +111,35 @@ def test_a_round(has_new_rows, share):
             assert ids(table) == after, f"{attempt}: after another round"
             assert sorted(table.lake.to_arrow()["id"].to_pylist()) == after, attempt
             assert table.state.num_rows == len(after), attempt
+
+
+def test_a_purge(share):
+    def with_deleted_rows() -> Storage:
+        clear_manifest_cache()
+        storage = MemoryStorage(sim_world())
+        warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
+        table = warehouse.create_table("t", "id INT, third INT")
+        table.append([{"id": n, "third": n % 3} for n in range(18)])
+        tier(table)
+        table.delete(where=[("id", "in", [1, 2, 17])])
+        tier(table)
+        return storage
+
+    def purge(storage: Storage, seed: int) -> int:
+        return opened(storage, seed).lake.compact(purge=True).purged_rows
+
+    left = [n for n in range(18) if n not in (1, 2, 17)]
+    whole = WRITES - {"create.write", "create.open"}
+    with one_thing_at_a_time():
+        for attempt in sweep(
+            with_deleted_rows, lambda storage: purge(storage, 3), share=share, methods=whole, faults=FEW
+        ):
+            clear_manifest_cache()
+            assert ids(opened(attempt.store, 4)) == left, attempt
+            again = purge(attempt.store, 5)
+            assert again == 0 or (again == 3 and attempt.raised), attempt
+            table = opened(attempt.store, 6)
+            table.delete(where=[("id", "=", 16)])
+            tier(table)
+            clear_manifest_cache()
+            assert ids(table) == sorted(table.lake.to_arrow()["id"].to_pylist()) == left[:-1], attempt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -108,3 +109,18 @@ def filled(spark: Any, make: Callable[..., str]) -> str:
     name = make()
     spark.sql(f"INSERT INTO {name} SELECT id, concat('n', id), id FROM range(10)")
     return name
+
+
+@pytest.fixture
+def meanwhile(spark: Any, tmp_path: Path) -> Callable[[Callable[[], Any]], Any]:
+    """Registers a function of SQL that does something while the statement that calls it runs; it gives its argument."""
+    from pyspark.sql import functions as f
+
+    done = tmp_path / "done"
+
+    def once(do: Callable[[], Any]) -> None:
+        with contextlib.suppress(FileExistsError):
+            done.touch(exist_ok=False)
+            do()
+
+    return lambda do: spark.udf.register("meanwhile", f.udf(lambda value: (once(do), value)[1], "int"))

@@ -226,19 +226,6 @@ STATEMENTS = {
 }
 
 
-@pytest.mark.spark41
-@pytest.mark.parametrize("command", STATEMENTS)
-def test_tables_without_primary_key(spark, make, command):
-    name = make(columns="id BIGINT, name STRING, n INT")
-    spark.sql(f"INSERT INTO {name} VALUES (1, 'a', 1)")
-    statement = STATEMENTS[command].format(name)
-    if command == "DELETE":  # see test_catalog_deletes for the conditions that are taken
-        statement = statement.replace("id = 1", "id % 2 = 1")
-    with pytest.raises(PySparkException, match=rf"no primary key, so {command.split()[0]}.*INSERT OVERWRITE"):
-        spark.sql(statement)
-    assert rows(spark, name) == {1: ("a", 1)}
-
-
 @pytest.mark.parametrize("command", STATEMENTS)
 @pytest.mark.parametrize("engine", ["aggregation", "first_row", "versioned"])
 def test_merge_engines_that_make_something_else_of_rows(spark, make, engine, command):

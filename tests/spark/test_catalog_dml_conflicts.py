@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import functions as f
 
-from spark.dml import found, merge_into, rows
+from spark.dml import at_once, found, merge_into, rows
+from spark.random_statements import statement
 from streamhouse_spark import Warehouse
 
 pytestmark = pytest.mark.spark
 
 
 # -- conflicts ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def meanwhile(spark, tmp_path):
-    """Registers a function of SQL that does something while the statement that calls it runs; it gives its argument."""
-    done = tmp_path / "done"
-
-    def once(do):
-        with contextlib.suppress(FileExistsError):
-            done.touch(exist_ok=False)
-            do()
-
-    return lambda do: spark.udf.register("meanwhile", f.udf(lambda value: (once(do), value)[1], "int"))
 
 
 STATEMENTS = {
@@ -177,28 +163,6 @@ def test_statements_about_other_rows_at_once(spark, filled):
     assert {key: rows(spark, filled)[key] for key in (1, 2)} == {1: ("n1", 5), 2: ("n2", 6)}
 
 
-def at_once(spark, statements, times):
-    """Run each statement some times, side by side, until it succeeded; how many were in conflict."""
-    barrier = threading.Barrier(len(statements))
-
-    def run(statement):
-        session = spark.newSession()
-        barrier.wait(240)
-        conflicts = 0
-        for _ in range(times):
-            while True:
-                try:
-                    session.sql(statement)
-                    break
-                except PySparkException as error:
-                    assert "COMMIT_CONFLICT" in str(error), error  # noqa: PT017 - any other is a failure
-                    conflicts += 1
-        return conflicts
-
-    with ThreadPoolExecutor(len(statements)) as pool:
-        return sum(pool.map(run, statements))
-
-
 @pytest.mark.spark41
 @pytest.mark.long
 def test_statements_beside_a_writer_of_other_keys(spark, wh, filled):
@@ -238,78 +202,13 @@ def test_statements_beside_a_writer_of_other_keys(spark, wh, filled):
 # -- random statements -------------------------------------------------------------------------------------------------
 
 
-def null_safe(compute):
-    """As SQL does it: null where a value is null."""
-    return lambda *values: None if None in values else compute(*values)
-
-
-def condition(rng, model, name, alias=""):
-    """A condition in SQL and on ``(id, name, n)``."""
-    k = rng.randrange(12)
-    ns = {row[1] for key, row in model.items() if key < k}
-    in_ns = lambda _id, _name, n: n is not None and n in ns  # noqa: E731 - one of a list
-    return rng.choice(
-        [
-            (f"{alias}n > {k}", lambda _id, _name, n: bool(null_safe(lambda n: n > k)(n))),
-            (f"{alias}id % 3 = {k % 3}", lambda key, _name, _n: key % 3 == k % 3),
-            (f"{alias}name IS NULL OR {alias}n IS NULL", lambda _id, name, n: name is None or n is None),
-            (f"NOT ({alias}n = {k})", lambda _id, _name, n: n is not None and n != k),
-            (f"{alias}id IN ({k}, {k + 1}, {k + 2})", lambda key, _name, _n: k <= key <= k + 2),
-            *([] if alias else [(f"n IN (SELECT n FROM {name} WHERE id < {k})", in_ns)]),
-        ]
-    )
-
-
-def delete(rng, model, name):
-    sql, holds = condition(rng, model, name)
-    return f"DELETE FROM {name} WHERE {sql}", {k: v for k, v in model.items() if not holds(k, *v)}
-
-
-def update(rng, model, name):
-    sql, holds = condition(rng, model, name)
-    plus, bang = null_safe(lambda n, key: n + key), null_safe(lambda text: text + "!")
-    changed = {k: (bang(v[0]), plus(v[1], k)) if holds(k, *v) else v for k, v in model.items()}
-    return f"UPDATE {name} SET n = n + id, name = concat(name, '!') WHERE {sql}", changed
-
-
-def merge(rng, model, name):
-    keys = rng.sample(range(16), rng.randint(1, 6))
-    source = {k: (rng.choice([None, "s", "t"]), rng.choice([None, *range(12)])) for k in keys}
-    text = ", ".join(
-        f"({k}, {'NULL' if s is None else repr(s)}, {'NULL' if n is None else n})" for k, (s, n) in source.items()
-    )
-    deletes, updates, stale = (condition(rng, model, name, alias) for alias in ("s.", "t.", "t."))
-    after = {}
-    for key, row in model.items():
-        if key not in source:
-            if not stale[1](key, *row):
-                after[key] = row
-        elif deletes[1](key, *source[key]):
-            pass
-        elif updates[1](key, *row):
-            after[key] = source[key]
-        else:
-            after[key] = (row[0], source[key][1])
-    after |= {key: row for key, row in source.items() if key not in model and row[1] != 3}
-    clauses = (
-        f"WHEN MATCHED AND {deletes[0]} THEN DELETE WHEN MATCHED AND {updates[0]} THEN UPDATE SET * "
-        "WHEN MATCHED THEN UPDATE SET n = s.n WHEN NOT MATCHED AND s.n IS DISTINCT FROM 3 THEN INSERT * "
-        f"WHEN NOT MATCHED BY SOURCE AND {stale[0]} THEN DELETE"
-    )
-    return merge_into(name, text, clauses), after
-
-
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.long
 def test_random_statements(spark, make, seed):
     name = make()
     rng, model, said = random.Random(seed), {}, []
     for _ in range(14):
-        if len(model) < 4:
-            model |= {k: (f"v{k}", k) for k in range(10)}
-            said.append(f"INSERT INTO {name} SELECT id, concat('v', id), id FROM range(10)")
-        else:
-            statement, model = rng.choice([delete, update, merge, merge])(rng, model, name)
-            said.append(statement)
-        spark.sql(said[-1])
+        text, model = statement(rng, model, name)
+        said.append(text)
+        spark.sql(text)
         assert rows(spark, name) == model, said

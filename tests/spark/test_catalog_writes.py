@@ -174,35 +174,6 @@ def test_a_reader_sees_one_of_the_two_states(spark, table, name):
     assert set(seen) <= states
 
 
-def test_overwrites_of_a_part_are_refused(spark, table, name):
-    table.append([{"id": 1, "day": dt.date(2026, 1, 1)}, {"id": 2}])
-    version = table.refresh().version
-    one = spark.range(1).withColumn("day", f.lit("2026-01-01").cast("date"))
-    attempts = [
-        (lambda: one.writeTo(name).overwrite(f.col("day") == "2026-01-01"), "replace the rows of a condition"),
-        (lambda: one.writeTo(name).overwritePartitions(), "replace the partitions"),
-        (
-            lambda: spark.sql(f"INSERT OVERWRITE {name} PARTITION (day = DATE'2026-01-01') VALUES (1, 'a', 1)"),
-            "replace the rows of a condition",
-        ),
-        (
-            lambda: spark.sql(f"INSERT INTO {name} REPLACE WHERE id = 1 VALUES (1, 'a', 1, NULL)"),
-            "replace the rows of a condition",
-        ),
-        (lambda: spark.sql(f"TRUNCATE TABLE {name} PARTITION (day = DATE'2026-01-01')"), "(?i)partition"),
-    ]
-    for attempt, says in attempts:
-        with pytest.raises(PySparkException, match=says):
-            attempt()
-    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
-    try:
-        with pytest.raises(PySparkException, match="replace the partitions"):
-            spark.sql(f"INSERT OVERWRITE {name} VALUES (1, 'a', 1, NULL)")
-    finally:
-        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
-    assert table.refresh().version == version
-
-
 @pytest.mark.spark41
 def test_rows_are_not_changed_in_place(spark, table, name):
     table.append([{"id": 1}, {"id": 2}])

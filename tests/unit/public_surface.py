@@ -170,7 +170,11 @@ CALLS: dict[str, Call | list[Call]] = {
         Call(_keyed, {"keys": [1], "transaction": TRANSACTION}),
         Call(_hot, {"where": [("id", "=", 1)], "transaction": TRANSACTION}),
     ],
-    "Table.overwrite": [Call(_log, {"rows": ROWS, "transaction": TRANSACTION}), Call(_keyed, {"rows": ROWS})],
+    "Table.overwrite": [
+        Call(_log, {"rows": ROWS[:1], "where": [("day", "=", 1)], "transaction": TRANSACTION}),
+        Call(_keyed, {"rows": ROWS}),
+    ],
+    "Table.overwrite_partitions": Call(_log, {"rows": ROWS, "transaction": TRANSACTION}),
     "Table.truncate": Call(_log, {}),
     "Table.drop_partition": Call(_log, {"partition": {"day": 1}, "dry_run": True}),
     "Table.forget_transactions": Call(_log, {"app_ids": "app"}, star="app_ids"),

@@ -20,6 +20,7 @@ _COMPACTED: Final = pa.schema([
     ("files_added", pa.int64()),
     ("rows", pa.int64()),
     ("healed_rows", pa.int64()),
+    ("purged_rows", pa.int64()),
     ("dry_run", pa.bool_()),
 ])  # fmt: skip
 _EXPIRED: Final = pa.schema([
@@ -57,26 +58,30 @@ def _older_than(default: str, text: str) -> Callable[[F], F]:
     examples="""
 streamhouse -w ./warehouse compact sales.orders --dry-run
 streamhouse -w ./warehouse compact sales.orders --output json
+streamhouse -w ./warehouse compact sales.orders --purge
 """,
 )
 @click.argument("table")
+@click.option("--purge", is_flag=True, help="Write each file again that has a deleted row, however few.")
 @_dry_run
 @click.pass_obj
-def compact(session: Session, table: str, *, dry_run: bool) -> None:
+def compact(session: Session, table: str, *, purge: bool, dry_run: bool) -> None:
     """Join small files of the lake, and remove deleted rows from them.
 
+    Files are written again without deleted rows where these are more than a tenth of a file; with --purge always.
     Works by bucket and partition, in commits of about a gigabyte each, in this process. Rows, offsets and older
     snapshots stay. The tiering service does it unless table.datalake.auto-compaction is false; for an adopted lake,
     where it is true.
     """
     opened = session.warehouse.table(table)
-    report = opened.lake.compact(dry_run=dry_run)
+    report = opened.lake.compact(purge=purge, dry_run=dry_run)
     row = {
         "table": opened.name,
         "files_removed": report.files_removed,
         "files_added": report.files_added,
         "rows": report.rows,
         "healed_rows": report.healed_rows,
+        "purged_rows": report.purged_rows,
         "dry_run": dry_run,
     }
     session.output.rows(pa.Table.from_pylist([row], schema=_COMPACTED))

@@ -15,7 +15,6 @@ from streamhouse_spark.cli.files import FORMATS, TextRules, file_format, open_ro
 from streamhouse_spark.cli.head import first_rows, schema_of
 from streamhouse_spark.cli.output import Output, shown
 from streamhouse_spark.cli.session import Command, Session, take_names
-from streamhouse_spark.cli.where import parse_where
 from streamhouse_spark.config.spark_options import parse_write_options
 from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.core.text_values import parse_timestamp_ms
@@ -23,6 +22,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.append import Staged, gathered
 from streamhouse_spark.log.commits.transaction_outcome import known_transaction
 from streamhouse_spark.log.segments.metadata_columns import with_metadata
+from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.read.tail import added_fields, logged, start_offsets
 from streamhouse_spark.schema.rows import filled
 from streamhouse_spark.table.table import Table

@@ -93,12 +93,17 @@ OPTIONS: Final = (
         ("write", "writeStream"),
         "true: columns that the table lacks are added to it, nullable and behind the others, before rows are written",
     ),
+    Option(
+        "replaceWhere",
+        ("write",),
+        "with mode overwrite: a condition in SQL; the new rows satisfy it, and replace the rows that do",
+    ),
     Option("checkpointLocation", ("writeStream",), "where Spark keeps the stream's state"),
     Option("queryName", ("writeStream",), "Spark's name of the stream"),
 )
 """Every option there is, besides the settings that begin with one of `SETTING_PREFIXES`."""
 
-SETTING_PREFIXES: Final = ("s3.", "gcs.", "adls.", "storage.", "lake.")
+SETTING_PREFIXES: Final = ("s3.", "gcs.", "adls.", "storage.", "lake.", "log.")
 """Options that begin so are settings of the warehouse and are passed on as they are."""
 
 _BY_FOLDED_NAME: Final = {option.name.lower(): option for option in OPTIONS}
@@ -187,6 +192,8 @@ class StreamReadOptions:
     max_bytes_per_trigger: int | None = None
     read_change_feed: bool = False
     include_metadata: bool = False
+    include_row_ids: bool = False
+    """Whether rows have the identities of the catalog's tables too."""
     fail_on_data_loss: bool = True
     skips_change_commits: bool = False
     """Whether rows that were read may be deleted later: a stream cannot take them back."""
@@ -206,6 +213,7 @@ class WriteOptions:
     row_kind_column: str | None = None
     partial_update: bool = False
     merge_schema: bool = False
+    replace_where: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +276,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         texts.get("rowKindColumn"),
         _bool(texts, "partialUpdate", default=False),
         _bool(texts, "mergeSchema", default=False),
+        texts.get("replaceWhere"),
     )
 
 
@@ -343,11 +352,6 @@ def _reject_unknown(given: str, mode: Mode) -> NoReturn:
         raise InvalidOptionError(f"option {given} is another connector's; use {ours}")
     known = [option.name for option in OPTIONS if mode in option.modes]
     near = values.nearest(given, known) or values.nearest(given, [option.name for option in OPTIONS])
-    if given.lower() == "replacewhere":
-        raise InvalidOptionError(
-            "option replaceWhere: one write cannot replace the rows of a condition; delete them and append the new "
-            "ones (with a primary key: upsert the rows, or MERGE INTO), or replace all rows with mode overwrite"
-        )
     hint = f"did you mean {near}?" if near else f"known in {mode} are {', '.join(known)}"
     raise InvalidOptionError(f"unknown option {given[:100]!r}; {hint}")
 

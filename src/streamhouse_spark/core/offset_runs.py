@@ -67,6 +67,19 @@ class OffsetRuns:
         order = np.argsort(starts, kind="stable")
         return cls.concat([cls(starts[order], lengths[order])])
 
+    @classmethod
+    def merged(cls, parts: Sequence[OffsetRuns]) -> OffsetRuns:
+        """Join parts in any order, which may have offsets in common."""
+        starts = np.concatenate([_EMPTY, *(p.starts for p in parts)])
+        if len(starts) == 0:
+            return cls(starts, starts)
+        order = np.argsort(starts, kind="stable")
+        starts, lengths = starts[order], np.concatenate([p.lengths for p in parts])[order]
+        reached = np.maximum.accumulate(starts + lengths)
+        first = np.concatenate([[0], np.flatnonzero(starts[1:] > reached[:-1]) + 1])
+        last = np.concatenate([first[1:], [len(starts)]]) - 1
+        return cls(starts[first], reached[last] - starts[first])
+
     def __bool__(self) -> bool:
         return len(self.starts) > 0
 

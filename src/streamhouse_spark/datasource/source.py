@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -35,6 +35,7 @@ from streamhouse_spark.datasource.catalog.internal_options import (
     CALL_OPTION,
     CLUSTERED_OPTION,
     READ_OPTION,
+    REPLACED_OPTION,
     SCOPE_OPTION,
     UUID_OPTION,
     is_internal,
@@ -44,7 +45,9 @@ from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, Table
 from streamhouse_spark.warehouse.connection import Connection, connect
 
 if TYPE_CHECKING:
+    from streamhouse_spark.config.spark_options import WriteOptions
     from streamhouse_spark.datasource.read.target import ReadTarget
+    from streamhouse_spark.datasource.write.replaced import ReplacedPart
     from streamhouse_spark.log.commits.state import TableState
     from streamhouse_spark.table.table import Table
 
@@ -128,17 +131,43 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
         name = table_option(given, "write")
         self._require_loaded(name)
         if READ_OPTION in self.options:
-            from streamhouse_spark.datasource.catalog.scan.read_scope import ReadScope
-            from streamhouse_spark.datasource.write.row_level import RowLevelWriter
-            from streamhouse_spark.kv.read_base import ReadBase
-
-            read = ReadScope.from_text(self.options[SCOPE_OPTION]).of(ReadBase.from_text(self.options[READ_OPTION]))
-            return RowLevelWriter(self._connection(), name, read, schema, is_clustered=self._is_clustered())
+            return self._rewriter(name, schema)
         from streamhouse_spark.datasource.write.writer import StreamhouseWriter
 
-        return StreamhouseWriter(
-            self._connection(), name, options, schema, overwrite=overwrite, is_clustered=self._is_clustered()
-        ).told_as(self)
+        how: dict[str, Any] = {"overwrite": overwrite, "is_clustered": self._is_clustered()}
+        replaced = self._replaced(name, options, overwrite=overwrite)
+        return StreamhouseWriter(self._connection(), name, options, schema, replaced=replaced, **how).told_as(self)
+
+    def _replaced(self, name: str, options: WriteOptions, *, overwrite: bool) -> ReplacedPart | None:
+        if REPLACED_OPTION in self.options:
+            from streamhouse_spark.datasource.catalog.ddl.replaced import replaced_part
+
+            return replaced_part(self._connection(), name, self.options[REPLACED_OPTION])
+        if options.replace_where is None:
+            return None
+        if not overwrite:
+            raise InvalidOptionError(
+                f"replaceWhere of a write to {name} says which rows the new ones replace, and mode append replaces "
+                "none; use mode('overwrite'), or leave it out"
+            )
+        from streamhouse_spark.datasource.write.replaced import of_condition
+
+        return of_condition(self._connection().table(name), options.replace_where)
+
+    def _rewriter(self, name: str, schema: StructType) -> DataSourceWriter:
+        """Return the writer of an UPDATE, DELETE or MERGE."""
+        from streamhouse_spark.datasource.catalog.scan.read_scope import ReadScope
+        from streamhouse_spark.kv.read_base import ReadBase
+
+        connection = self._connection()
+        read = ReadScope.from_text(self.options[SCOPE_OPTION]).of(ReadBase.from_text(self.options[READ_OPTION]))
+        if not connection.table(name).state.primary_key:
+            from streamhouse_spark.datasource.write.log_rewrite import LogRewriteWriter
+
+            return LogRewriteWriter(connection, name, read)
+        from streamhouse_spark.datasource.write.row_level import RowLevelWriter
+
+        return RowLevelWriter(connection, name, read, schema, is_clustered=self._is_clustered())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001
         given = _given(self.options)

@@ -16,7 +16,7 @@ nothing is applied before it is committed, and a crash between the two is repair
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import dropwhile
@@ -173,7 +173,7 @@ class _Write(FollowingPlan):
             try:
                 if self._rebase is not None or self._is_large(self._batches.keys() - self._ready.keys()):
                     self._stage_ahead()
-                is_shared = self._rebase is None and not self._overwrite
+                is_shared = self._rebase is None and not self._overwrite and not self._stager.sees_whole_buckets
                 return self._log.commit(
                     self, transaction=self._transaction, staged_ms=self._staged_ms, is_shared=is_shared
                 )
@@ -256,9 +256,11 @@ class _Write(FollowingPlan):
                 moved[bucket] = at
         return moved
 
-    def _is_large(self, buckets: Iterable[int]) -> bool:
+    def _is_large(self, buckets: Collection[int]) -> bool:
         """Tell whether computing or storing the changes of these buckets takes long."""
         num_keys = num_bytes = 0
+        if self._stager.sees_whole_buckets and buckets:
+            return True
         for bucket in buckets:
             batch = self._batches[bucket]
             num_keys += len(batch)
@@ -271,7 +273,7 @@ class _Write(FollowingPlan):
         added = [(s.offsets.start, s.segment) for s in self.staged.values() if s.segment is not None]
         if not added and self._transaction is None:
             return ()
-        rewrites = self._rebase is not None or self._overwrite
+        rewrites = self._rebase is not None or self._overwrite or self._stager.sees_whole_buckets
         placed = (s.segment.placed(base, state.version + 1, time_ms) for base, s in added)
         segments = tuple(replace(segment, rewrites=True) if rewrites else segment for segment in placed)
         return (Append(segments, tuple(s.inline_rows for _, s in added)),)

@@ -40,11 +40,14 @@ class ReadBase:
     """Filter of the rows that were read; None for all. It does not travel as text."""
     history: HistoryMark | None = field(default=None, compare=False)
     """The newest record of the state."""
+    lake_snapshot_id: int | None = field(default=None, compare=False)
+    """The state's lake snapshot; None before the first."""
 
     @classmethod
     def of(cls, state: TableState) -> ReadBase:
         places = {bucket: (state.first_offset(bucket), log.end) for bucket, log in state.buckets.items()}
-        return cls(state.table_uuid, places, history=state.anchors.newest)
+        snapshot_id = state.lake.snapshot_id if state.lake is not None else None
+        return cls(state.table_uuid, places, history=state.anchors.newest, lake_snapshot_id=snapshot_id)
 
     def require_there(self, state: TableState) -> None:
         """Raise `CommitConflictError` if ``state`` is of another table, or the table was truncated since it was read.
@@ -74,6 +77,8 @@ class ReadBase:
         out: dict[str, object] = {"table": self.table_uuid, "buckets": places}
         if self.history is not None:
             out["history"] = list(self.history)
+        if self.lake_snapshot_id is not None:
+            out["lake_snapshot_id"] = self.lake_snapshot_id
         return json.dumps(out, separators=(",", ":"))
 
     @classmethod
@@ -81,7 +86,7 @@ class ReadBase:
         found = json.loads(text)
         places = {bucket: (begins, ends) for bucket, begins, ends in found["buckets"]}
         history = HistoryMark.from_json(found["history"]) if "history" in found else None
-        return cls(found["table"], places, history=history)
+        return cls(found["table"], places, history=history, lake_snapshot_id=found.get("lake_snapshot_id"))
 
 
 def changed(state: TableState, what: str) -> CommitConflictError:

@@ -119,6 +119,11 @@ class ChangeStager:
     """Returns the tablet of a bucket on this host."""
     before_images: bool = True
 
+    @property
+    def sees_whole_buckets(self) -> bool:
+        """Whether the changes of a bucket depend on all its rows, and not on those of the batch's keys alone."""
+        return False
+
     def staged(
         self,
         batches: Mapping[int, KeyedBatch],
@@ -170,7 +175,8 @@ class ChangeStager:
         A deletion needs one, because its change has the deleted row, and an absent row has no change.
         """
         is_of_upserts = batch.inserted is None and not batch.deleted.any()
-        return is_of_upserts and self.engine.replaces and not self.before_images
+        is_blind = is_of_upserts and self.engine.replaces and not self.before_images
+        return is_blind and not self.sees_whole_buckets
 
     def _require_new(self, batch: KeyedBatch, values: Sequence[bytes | None], state: TableState) -> None:
         """Raise `SchemaMismatchError` if an operation inserts a key that exists and that it does not delete."""

@@ -303,12 +303,12 @@ class LakeTable(ABC):
     @abstractmethod
     def metadata_table_names(self) -> tuple[str, ...]: ...
 
-    def compact(self, *, dry_run: bool = False) -> CompactReport:
+    def compact(self, *, purge: bool = False, dry_run: bool = False) -> CompactReport:
         self._require_home_unless(dry_run, "compaction")
-        return self._compact(dry_run=dry_run)
+        return self._compact(purge=purge, dry_run=dry_run)
 
     @abstractmethod
-    def _compact(self, *, dry_run: bool) -> CompactReport: ...
+    def _compact(self, *, purge: bool, dry_run: bool) -> CompactReport: ...
 
     def remove_orphans(self, *, grace_ms: int = ORPHAN_GRACE_MS, dry_run: bool = False) -> list[str]:
         """Delete files that no snapshot needs and that are older than ``grace_ms``; returns their keys."""

@@ -232,6 +232,8 @@ def gathered(staged: Iterable[Staged]) -> Staged:
 
 Require = Callable[[TableState], None]
 """Raises where rows may not follow a state."""
+Removing = Callable[[TableState], Sequence[Action]]
+"""Returns the actions that delete rows of a state, before others are added. It is asked by every attempt."""
 
 
 def commit_staged(
@@ -240,14 +242,16 @@ def commit_staged(
     *,
     transaction: Transaction | None = None,
     overwrite: bool = False,
+    removing: Removing | None = None,
     require: Require | None = None,
 ) -> tuple[BucketOffsets, Committed]:
     """Add staged rows to the table in one record, and return their offsets.
 
     With ``overwrite`` the same record first truncates the table, so that exactly these rows are left, whatever was
-    committed before the record. A transaction that is already stored changes nothing and returns the offsets of its
-    first commit. With a transaction even no rows are committed, so that its version is remembered. ``require`` is
-    asked about the state that the record follows, on every attempt, and about the one that has the transaction already.
+    committed before the record; with ``removing`` it first deletes the rows that this names. A transaction that is
+    already stored changes nothing and returns the offsets of its first commit. With a transaction even no rows are
+    committed, so that its version is remembered. ``require`` is asked about the state that the record follows, on every
+    attempt, and about the one that has the transaction already.
     """
 
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:
@@ -255,12 +259,13 @@ def commit_staged(
         if require is not None:
             require(state)
         emptying = truncating(state) if overwrite else ()
-        if not staged.segments and transaction is None:
-            return emptying
-        _require_fresh(state, staged, time_ms)
-        return (*emptying, _append_action(ends_after(state, emptying), state, staged, time_ms))
+        added: tuple[Action, ...] = ()
+        if staged.segments or transaction is not None:
+            added = (appending(state, staged, time_ms, ends_after(state, emptying)),)
+        return (*(emptying if removing is None else removing(state)), *added)
 
-    committed = log.commit(plan, transaction=transaction, staged_ms=staged.staged_ms, is_shared=not overwrite)
+    is_shared = not overwrite and removing is None
+    committed = log.commit(plan, transaction=transaction, staged_ms=staged.staged_ms, is_shared=is_shared)
     if committed.replay_of is not None and require is not None:
         require(committed.state)
     return written_offsets(committed), committed
@@ -294,7 +299,13 @@ def ends_after(state: TableState, emptying: Sequence[Truncate]) -> dict[int, int
     return dict(emptying[0].offsets) if emptying else state.ends
 
 
-def _append_action(ends: dict[int, int], state: TableState, staged: Staged, time_ms: int) -> Append:
+def appending(state: TableState, staged: Staged, time_ms: int, ends: dict[int, int] | None = None) -> Append:
+    """Return the action that adds staged rows behind a state, or behind other ``ends``. Pure.
+
+    Raises `CommitConflictError` for rows that the table can no longer take, or never could.
+    """
+    _require_fresh(state, staged, time_ms)
+    ends = state.ends if ends is None else ends
     placed = []
     for piece in staged.segments:
         bucket = piece.segment.bucket

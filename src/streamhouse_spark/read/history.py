@@ -96,6 +96,8 @@ def _operation(actions: Sequence[act.Action], added: Sequence[Segment], *, is_ke
         return "overwrite" if added else "truncate"
     if any(segment.rewrites for segment in added):
         return "change"
+    if added and any(isinstance(action, act.DeleteRows) for action in actions):
+        return "overwrite"
     if any(isinstance(action, act.Append) for action in actions):
         return "upsert" if is_keyed else "append"
     return next(name for kind, name in _UPKEEP if any(isinstance(action, kind) for action in actions))

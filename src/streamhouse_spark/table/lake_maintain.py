@@ -85,25 +85,26 @@ def maintain_lake(
 # -- verbs ------------------------------------------------------------------------------------------------------------
 
 
-def compact(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> CompactReport:
+def compact(table: TableHandle, lake: LakeTable, *, purge: bool = False, dry_run: bool = False) -> CompactReport:
     """Compact all files that are worth it, a commit for about a gigabyte. **Commit point:** the lake's, of each of
-    these.
+    these. Files of which more than a tenth of the rows are deleted are worth it, with ``purge`` all that have any.
 
     Runs in this process. The properties need not ask for it. Raises `CommitConflictError` where tiering or another
     engine was faster, what was committed before stays; `LakeMismatchError`, `CommitStateUnknownError`.
     """
-    total = lake.compact(dry_run=dry_run)
+    total = lake.compact(purge=purge, dry_run=dry_run)
     last = total
     while last.snapshot is not None:
-        last = lake.compact()
+        last = lake.compact(purge=purge)
         total = CompactReport(
             total.files_removed + last.files_removed,
             total.files_added + last.files_added,
             total.rows + last.rows,
             last.snapshot or total.snapshot,
             total.healed_rows + last.healed_rows,
+            total.purged_rows + last.purged_rows,
         )
-        if last.files_removed <= last.files_added:
+        if last.files_removed <= last.files_added and not last.purged_rows:
             break  # nothing becomes less
     logger.info("compacted %s: %s", table.name, total)
     return total

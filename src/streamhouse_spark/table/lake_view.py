@@ -102,12 +102,15 @@ class LakeView:
 
     # -- maintenance, a verb at a time ----------------------------------------------------------------------------
 
-    def compact(self, *, dry_run: bool = False) -> CompactReport:
-        """Write small neighbouring files of a bucket as few, without the rows that are deleted.
+    def compact(self, *, purge: bool = False, dry_run: bool = False) -> CompactReport:
+        """Write small neighbouring files of a bucket as few, and files with many deleted rows without these.
+
+        With ``purge`` each file that has a deleted row is written again: once the snapshots before have expired, and
+        the log was trimmed, no file has the bytes of a deleted row.
 
         See `streamhouse_spark.table.lake_maintain.compact`.
         """
-        return compact(self._table, self._current(), dry_run=dry_run)
+        return compact(self._table, self._current(), purge=purge, dry_run=dry_run)
 
     def expire_snapshots(
         self, *, retain_last: int = SNAPSHOTS_KEPT, older_than_ms: int | None = None, dry_run: bool = False

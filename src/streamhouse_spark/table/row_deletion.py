@@ -1,8 +1,12 @@
-"""Deletion of rows of a table without a primary key. A row is known by its bucket and its offset in the log."""
+"""Deletion and replacement of rows of a table without a primary key. A row is known by its bucket and its offset in the
+log.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +17,7 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_base import ReadBase, changed
+from streamhouse_spark.log.append import Staged, appending
 from streamhouse_spark.log.commits.actions import Action, DeleteRows
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import require_there
@@ -67,7 +72,57 @@ def commit_deletion(
     if committed.replay_of is not None or committed.state is committed.before:
         return 0
     deletion = next((d for d in committed.state.deletions if d.commit == committed.state.version), None)
-    return sum(runs.num_rows for runs in deletion.rows.values()) if deletion is not None else 0
+    return _num_rows(deletion.rows) if deletion is not None else 0
+
+
+def commit_rewrite(
+    table: TableHandle, rows: Mapping[int, OffsetRuns], staged: Staged | None, read: ReadBase
+) -> TableState:
+    """Delete the rows at these offsets and add staged ones, all in one record, its **commit point**. Returns the state
+    behind it.
+
+    ``read`` is the state in which the rows were read: others may append meanwhile. Raises `CommitConflictError` where
+    the table was truncated or altered since, one of the rows was deleted or removed by others, or, for a strict
+    ``read``, any row was added: nothing was written.
+    """
+
+    def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+        if read.is_strict:
+            read.require(state)
+        deletions = deleting(state, rows, read)
+        if marked is None or not marked.segments:
+            return deletions
+        if sum(runs.num_rows for d in deletions for runs in d.rows.values()) < _num_rows(rows):
+            raise changed(state, "rows that it replaces were removed by others")
+        if _lost_partitions(state, read):
+            raise changed(state, "a partition was dropped")
+        return (*deletions, appending(state, marked, time_ms))
+
+    marked = _rewriting(staged) if staged is not None else None
+    return table.log.commit(plan, staged_ms=staged.staged_ms if staged is not None else None).state
+
+
+def _lost_partitions(state: TableState, read: ReadBase) -> bool:
+    """Tell whether a partition was dropped since a state was read: its rows keep their offsets in the log.
+
+    Lake snapshots lack more rows then, and yet no more of the deletions that records name.
+    """
+    ids = [pair.snapshot_id for pair in state.lake_history]
+    known = ids.index(read.lake_snapshot_id) if read.lake_snapshot_id in ids else 0
+    return any(
+        after.dropped_rows > before.dropped_rows and after.told == before.told and after.starts == before.starts
+        for before, after in pairwise(state.lake_history[known:])
+    )
+
+
+def _rewriting(staged: Staged) -> Staged:
+    """Mark the rows as those of an operation that read the table."""
+    pieces = (replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in staged.segments)
+    return replace(staged, segments=tuple(pieces))
+
+
+def _num_rows(rows: Mapping[int, OffsetRuns]) -> int:
+    return sum(runs.num_rows for runs in rows.values())
 
 
 def deleting(state: TableState, rows: Mapping[int, OffsetRuns], read: ReadBase) -> tuple[DeleteRows, ...]:

@@ -170,21 +170,25 @@ class Table(TableHandle):
 
         return delete_matching(self, where, transaction)
 
-    def overwrite(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
-        """Replace all rows of the table by these; readers see the old rows or the new ones, never a part of either.
+    def overwrite(self, rows: Any, *, where: Any = None, transaction: Transaction | None = None) -> BucketOffsets:
+        """Replace all rows, or those for which ``where`` is true; readers see the old rows or the new ones.
 
-        **Commit point:** the one record that empties the table and adds the rows. Before it nothing has changed; from
-        it on, rows committed earlier, by whomever and tiered or not, are no longer read from the table. ``rows`` may
-        be empty. The next tiering round does the same to the lake table, whose older snapshots stay; open streams
-        fail, see `truncate`. Offsets go on. With a ``transaction`` that is already stored nothing is changed, and the
-        offsets of its first commit are returned.
-
-        Raises as `append` does; where that says that nothing was added, nothing was removed either.
+        **Commit point:** the one record that removes the rows and adds these. Before it nothing has changed; from it
+        on, rows committed earlier, by whomever and tiered or not, are no longer read. ``rows`` may be empty. The next
+        tiering round does the same to the lake table, whose older snapshots stay; open streams fail, see `truncate`.
+        A ``transaction`` that is already stored changes nothing, and returns the offsets of its first commit.
+        ``where`` is a filter as for `to_arrow`, which the new rows satisfy; with a primary key, one on partition
+        columns. `streamhouse_spark.table.replacement` says more. Raises as `append`; then nothing was removed either.
         """
-        check_transaction(transaction)
-        if self.state.primary_key:
-            return self.keyed.upsert(rows, transaction=transaction, overwrite=True)
-        return self._appends.append(rows, transaction, overwrite=True)
+        from streamhouse_spark.table.replacement import overwrite
+
+        return overwrite(self, self._appends, rows, where, transaction)
+
+    def overwrite_partitions(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
+        """Replace the partitions that ``rows`` are of by these; the others stay. Otherwise as `overwrite`."""
+        from streamhouse_spark.table.replacement import overwrite_partitions
+
+        return overwrite_partitions(self, self._appends, rows, transaction)
 
     def truncate(self) -> None:
         """Remove all rows; the table, its properties and its stored transactions stay.
@@ -241,16 +245,14 @@ class Table(TableHandle):
     def move_consumer(self, consumer_id: str, offsets: Mapping[int, int] | None) -> None:
         """Say that a named consumer has processed everything below ``offsets``; None forgets it.
 
-        Trimming keeps rows that the consumer has not processed, until it was silent for the table's time to live and a
-        week more. Saying the same again counts, and is stored once an hour. Raises `InvalidOptionError` for a name or
-        an offset that cannot be, `DifferentHistoryError` for a `LogPosition` of another history of the table.
+        Trimming keeps rows that it has not processed, until it was silent for the table's time to live and a week more.
+        Saying the same again counts, and is stored once an hour. Raises `InvalidOptionError` for a name or an offset
+        that cannot be, `DifferentHistoryError` for a `LogPosition` of another history of the table.
         """
         move_consumer(self._log, consumer_id, offsets, self.require_there)
 
     def consumer_position(self, consumer_id: str) -> LogPosition | None:
-        """Return the position that a named consumer gave last, for `tail`; None for one that the table does not
-        know.
-        """
+        """Return the position that a named consumer gave last, for `tail`; None for an unknown one."""
         return consumer_position(self.refresh(), consumer_id)
 
     # -- columns and properties -------------------------------------------------------------------------------------
@@ -372,10 +374,8 @@ class Table(TableHandle):
         ``columns``, null where there is no row, then ``_found``. It is as new as the call, or on remote storage as a
         second before; ``max_staleness_ms`` says otherwise, and ``at_least``, the offsets that a write returned,
         includes that write whatever host it came from. ``insert_if_absent`` first adds a row, null beside the key, for
-        each key without one.
-
-        The first lookup on a host reads the log's changes into the local cache. Raises `InvalidOptionError` for a table
-        without a primary key, `SchemaMismatchError` for keys that do not fit.
+        each key without one. The first lookup on a host reads the log's changes into the local cache.
+        Raises `InvalidOptionError` without a primary key, `SchemaMismatchError` for keys that do not fit.
         """
         self._lookup.require_unlike_found(columns)
         return self._lookup.rows(
@@ -438,7 +438,6 @@ class Table(TableHandle):
         on an object store. With ``until_ms`` the generator ends when no row came for so long.
         Of a table with a primary key these are the changes, with ``_change_type`` before all columns.
         The columns are those of the call: ones that are added later are not in the batches.
-
         Raises `OffsetsTrimmedError` when the log was trimmed faster than it is read, `DifferentHistoryError` when the
         table was put back to an older copy since the position was taken, or meanwhile.
         """

@@ -11,7 +11,7 @@ from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.model import BucketOffsets, Transaction, check_transaction
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.append import Require, Routing, Staged, Stager, commit_staged
+from streamhouse_spark.log.append import Removing, Require, Routing, Staged, Stager, commit_staged
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.rows import can_be_read_again, filled
 from streamhouse_spark.write.segment_merging import merge_if_due
@@ -52,12 +52,14 @@ class Appends:
         *,
         transaction: Transaction | None = None,
         overwrite: bool = False,
+        removing: Removing | None = None,
         require: Require | None = None,
     ) -> BucketOffsets:
         """Add rows that were staged, here or in other processes, as `commit_staged`, and merge if that is due."""
         check_transaction(transaction)
-        log = self._table.log
-        offsets, committed = commit_staged(log, staged, transaction=transaction, overwrite=overwrite, require=require)
+        offsets, committed = commit_staged(
+            self._table.log, staged, transaction=transaction, overwrite=overwrite, removing=removing, require=require
+        )
         if committed.is_first:
             merge_if_due(self._table, committed.state)
         return offsets

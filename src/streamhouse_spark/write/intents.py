@@ -25,6 +25,7 @@ from streamhouse_spark.kv.keyed_properties import engine_of
 from streamhouse_spark.kv.merge_engines import MergeEngine
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.staged_changes import EMPTY, PreparedChanges, TabletAheadError, bucket_position
+from streamhouse_spark.query.row_choice import Choose
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.write.upsert import (
     KeyedSchema,
@@ -131,13 +132,18 @@ def commit(
     *,
     transaction: Transaction | None = None,
     read: ReadBase | None = None,
+    choose: Choose | None = None,
 ) -> BucketOffsets:
     """Commit the changes that the intents of buckets make, by the newest known schema, in one commit.
 
     ``prepared`` are changes that `prepare` made of **all** intents of their bucket: these intents are not read if the
-    changes are still right. ``read`` goes with ``write.rewrites``.
+    changes are still right. ``read`` goes with ``write.rewrites``. With ``choose`` the intents replace the rows of
+    partitions, and nothing is prepared.
     """
     shape = keyed.shape()
+    if choose is not None:
+        found = {bucket: write.batch(shape, of_bucket) for bucket, of_bucket in intents.items()}
+        return keyed.replace_part(shape, found, choose, transaction=transaction, read=read)
     ready = {p.bucket: p for p in prepared if p.is_by(shape.layout.schema_id, shape.properties)}
     batches = _Batches({bucket: partial(write.batch, shape, found) for bucket, found in intents.items()})
     for bucket in intents.keys() - ready.keys():  # while nobody waits for the commit's attempt

@@ -7,8 +7,8 @@ changes are read from the log before a tablet is used, and losing tablets loses 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from typing import Any
 
@@ -28,6 +28,7 @@ from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.keyed_properties import KeyedProperties, engine_of, parse_keyed_properties
 from streamhouse_spark.kv.keyed_writer import KeyedWriter
 from streamhouse_spark.kv.merge_engines import FirstRowMerge, MergeEngine
+from streamhouse_spark.kv.part_replacement import PartStager
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.replay import KeyedLayout
 from streamhouse_spark.kv.staged_changes import ChangeStager, PreparedChanges
@@ -35,6 +36,7 @@ from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablets import tablet
 from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.query.row_choice import Choose
 from streamhouse_spark.schema.defaults import default_values, without_defaults
 from streamhouse_spark.schema.rows import can_be_read_again, coerce
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -193,13 +195,17 @@ class KeyedTable:
         columns: Sequence[str] | None = None,
         transaction: Transaction | None = None,
         overwrite: bool = False,
+        choosing: Callable[[pa.Table], Choose] | None = None,
     ) -> BucketOffsets:
-        """See `Table.upsert` and `Table.overwrite`."""
+        """See `Table.upsert` and `Table.overwrite`. ``choosing`` makes the choice of rows that the new ones replace."""
 
         def write(shape: KeyedSchema) -> BucketOffsets:
             targets = targets_of(shape, columns)
             older = self.table.state.schemas
             found = _padded(coerce(rows, _given(shape, targets), table=shape.name, older=older), shape.schema)
+            if choosing is not None:
+                batches = shape.batches(found, np.zeros(found.num_rows, np.bool_))
+                return self.replace_part(shape, batches, choosing(found), transaction=transaction)
             return self._write(
                 shape, found, np.zeros(found.num_rows, np.bool_), targets, transaction, overwrite=overwrite
             )
@@ -308,9 +314,35 @@ class KeyedTable:
     ) -> BucketOffsets:
         """Commit as `KeyedWriter.write` does, and merge inline rows if that is due."""
         writer = KeyedWriter(self.table.log, self.stager(shape, engine))
-        offsets, committed = writer.write(
-            batches, prepared=prepared, transaction=transaction, overwrite=overwrite, read=read
+        return self._committed(
+            writer, batches, prepared=prepared, transaction=transaction, overwrite=overwrite, read=read
         )
+
+    def replace_part(
+        self,
+        shape: KeyedSchema,
+        batches: Mapping[int, KeyedBatch],
+        choose: Choose,
+        *,
+        transaction: Transaction | None = None,
+        read: ReadBase | None = None,
+    ) -> BucketOffsets:
+        """Replace the rows of partitions by batches of rows of these partitions, in one commit.
+
+        Raises `InvalidOptionError` for a table that takes no deletions, else as `KeyedWriter.write`.
+        """
+        require_deletions(shape)
+        engine = engine_of(shape.properties, shape.schema, None)
+        plain = self.stager(shape, engine)
+        given = {field.name: getattr(plain, field.name) for field in fields(plain)}
+        stager = PartStager(**given, choose=choose, partition_by=self.table.state.partition_by)
+        none = np.zeros(0, np.bool_)
+        empty = shape.batch(shape.schema.arrow.empty_table(), none)
+        every = {bucket: batches.get(bucket, empty) for bucket in range(shape.num_buckets)}
+        return self._committed(KeyedWriter(self.table.log, stager), every, transaction=transaction, read=read)
+
+    def _committed(self, writer: KeyedWriter, batches: Mapping[int, KeyedBatch], **how: Any) -> BucketOffsets:
+        offsets, committed = writer.write(batches, **how)
         if committed.is_first:
             merge_if_due(self.table, committed.state)
         return offsets
@@ -330,6 +362,16 @@ def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool)
         raise InvalidOptionError(
             f"table {name} takes no deletions ({DELETE_BEHAVIOR} is {properties.delete_behavior}); use ALTER TABLE … "
             f"SET TBLPROPERTIES ('{DELETE_BEHAVIOR}' = 'allow'), or leave the deletion out"
+        )
+
+
+def require_deletions(shape: KeyedSchema) -> None:
+    """Raise `InvalidOptionError` for a table that takes no deletions, of which no part can be replaced."""
+    if (behavior := shape.properties.delete_behavior) != "allow":
+        raise InvalidOptionError(
+            f"table {shape.name} takes no deletions ({DELETE_BEHAVIOR} is {behavior}), and replacing a part of it "
+            "deletes its rows; set the property to allow where the last row wins or columns are aggregated, or "
+            "replace all rows"
         )
 
 

@@ -211,7 +211,6 @@ SQL = {
     "in a catalog Spark compares the columns itself",
     "INSERT INTO, or a table without a merge engine",
     "INSERT the rows under their new keys",
-    "a table made with PRIMARY KEY takes UPDATE",
     "set them on its tables",
     "write them as TBLPROPERTIES",
     "for days or months add a column",

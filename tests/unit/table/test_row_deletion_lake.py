@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import random
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 
 from faults.sim import SimClock
+from row_changes import replace_rows
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.iceberg.maintenance import compaction
+from streamhouse_spark.lake.model.values import CompactReport
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits import deletions
 from streamhouse_spark.log.commits.actions import Trim
@@ -265,6 +269,20 @@ def test_a_row_that_went_with_its_partition_meanwhile(table, other_process):
     assert log.end == 6
 
 
+def test_a_row_of_a_dropped_partition_is_not_replaced(table, other_process):
+    table.append(rows(*range(6)))
+    tier(table)
+
+    def drop():
+        other_process().table("d.t").drop_partition({"day": 0})
+
+    with pytest.raises(CommitConflictError, match="a partition was dropped"):
+        replace_rows(table, lambda row: row["id"] == 3, lambda row: {**row, "day": 5}, meanwhile=drop)
+    table.delete(where=[("id", "=", 1)])
+    replace_rows(table, lambda row: row["id"] == 4, lambda row: {**row, "id": 40}, meanwhile=lambda: tier(table))
+    assert ids(table.to_arrow()) == [2, 5, 40]
+
+
 def test_deletions_alone_are_due(table):
     table.append(rows(*range(6)))
     tier(table)
@@ -275,7 +293,7 @@ def test_deletions_alone_are_due(table):
     assert oldest_waiting_ms(table.refresh()) is None
 
 
-def test_files_with_deleted_positions_are_left_alone_and_others_are_compacted(table):
+def test_files_are_joined_beside_one_with_deleted_rows(table):
     for first in range(0, 120, 6):
         table.append(rows(*range(first, first + 6)))
         tier(table)
@@ -286,12 +304,89 @@ def test_files_with_deleted_positions_are_left_alone_and_others_are_compacted(ta
     report = table.open_lake().compact()
     assert report.files_removed > report.files_added
     after = set(table.lake.files()["file_path"].to_pylist())
-    assert len(before & after) == len(before) - report.files_removed
+    assert report.purged_rows == 1, "one of two rows of its file"
+    assert len(before - after) == report.files_removed + 1
     assert stock(table) == sorted(table.lake.to_arrow()["id"].to_pylist()) == kept
     table.delete(where=[("id", "in", [7, 119])])
     tier(table)
     kept = [n for n in kept if n not in (7, 119)]
     assert stock(table) == sorted(table.lake.to_arrow()["id"].to_pylist()) == kept
+
+
+def filled(table, num_rows=60, num_rounds=1):
+    for first in range(0, num_rows, num_rows // num_rounds):
+        table.append(rows(*range(first, first + num_rows // num_rounds)))
+        tier(table)
+
+
+def bytes_of(table, number):
+    """Whether a file of the lake has a row, deleted or not."""
+    files = table.lake.files().to_pylist()
+    found = [pq.read_table(pa.BufferReader(table.storage.read(f["file_path"].partition("test/")[2]))) for f in files]
+    return any(number in rows["id"].to_pylist() for rows in found if "id" in rows.column_names)
+
+
+def test_files_of_which_many_rows_are_deleted_are_written_again(table):
+    filled(table)
+    table.delete(where=[("id", "in", [0, 1, 2, 3])])
+    tier(table)
+    assert table.lake.compact() == CompactReport(), "4 of 60: reading them costs little more"
+    table.delete(where=[("id", "in", [20, 21, 23, 24, 26])])
+    tier(table)
+    kept = [n for n in range(4, 60) if n not in (20, 21, 23, 24, 26)]
+    shown = table.lake.compact(dry_run=True)
+    report = table.lake.compact()
+    assert (shown.files_removed, shown.rows, shown.purged_rows) == (report.files_removed, report.rows, 8)
+    assert report.files_removed == report.files_added == 2, "partition 1 has 1 deleted row of 20"
+    assert stock(table) == ids(table.lake.to_arrow()) == kept
+    assert not bytes_of(table, 21)
+    assert bytes_of(table, 1)
+    assert table.lake.compact() == CompactReport()
+
+
+def test_purge_takes_every_deleted_row_and_places_stay_known(table):
+    filled(table, num_rounds=2)
+    table.delete(where=[("id", "in", [0, 1, 40])])
+    tier(table)
+    report = table.lake.compact(purge=True)
+    assert report.purged_rows == 3
+    assert not any(bytes_of(table, number) for number in (0, 1, 40))
+    kept = [n for n in range(60) if n not in (0, 1, 40)]
+    assert stock(table) == ids(table.lake.to_arrow()) == kept
+    table.delete(where=[("id", "in", [2, 41])])
+    assert ids(table.to_arrow()) == [n for n in kept if n not in (2, 41)]
+    tier(table)
+    assert stock(table) == ids(table.lake.to_arrow()) == [n for n in kept if n not in (2, 41)]
+    assert table.lake.compact(purge=True).purged_rows == 2
+    assert stock(table) == ids(table.lake.to_arrow()) == [n for n in kept if n not in (2, 41)]
+    assert table.state.num_rows == len(kept) - 2
+    require_verified(table)
+
+
+def test_a_file_whose_rows_are_all_deleted_goes(table):
+    filled(table)
+    table.delete(where=[("day", "=", 1)])
+    tier(table)
+    files = table.lake.files().num_rows
+    report = table.lake.compact()
+    assert (report.files_removed, report.files_added, report.rows, report.purged_rows) == (1, 0, 0, 20)
+    assert table.lake.files().num_rows == files - 2, "the file of deleted positions went too"
+    assert stock(table) == ids(table.lake.to_arrow()) == [n for n in range(60) if n % 3 != 1]
+    table.append(rows(61))
+    tier(table)
+    assert stock(table) == ids(table.lake.to_arrow()) == [*(n for n in range(60) if n % 3 != 1), 61]
+
+
+def test_older_snapshots_keep_deleted_rows_until_they_expire(table):
+    filled(table)
+    before = table.state.lake.snapshot_id
+    table.delete(where=[("id", "=", 7)])
+    tier(table)
+    table.lake.compact(purge=True)
+    assert 7 in ids(table.lake.to_arrow(as_of_snapshot=before))
+    table.lake.expire_snapshots(retain_last=1, older_than_ms=table.storage.now_ms())
+    assert before not in table.lake.snapshots()["snapshot_id"].to_pylist()
+    assert stock(table) == [n for n in range(60) if n != 7]
 
 
 def test_a_deletion_that_comes_while_files_are_merged_is_a_conflict(table, monkeypatch):

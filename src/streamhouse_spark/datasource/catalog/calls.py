@@ -43,6 +43,7 @@ OPERATIONS: Final = {
     "delete_where": "ddl.deletion",
     "partition_values": "ddl.tables",
     "drop_partitions": "ddl.tables",
+    "truncate_partitions": "ddl.tables",
     "begin": "scan.begin",
     "load": "scan.scan",
     "load_source": "scan.source_read",

@@ -13,6 +13,8 @@ READ_OPTION: Final = "__streamhouse_read"
 """The state that an UPDATE, DELETE or MERGE read, for its write: a `ReadBase`."""
 SCOPE_OPTION: Final = "__streamhouse_scope"
 """The rows that it may have read, for the same write: a `ReadScope`."""
+REPLACED_OPTION: Final = "__streamhouse_replaced"
+"""The part of the table that a write replaces: a `ReplacedPart`."""
 
 CLUSTERED_OPTION: Final = "__streamhouse_clustered"
 """Set for a write that Spark was asked to cluster so that each task has all rows of its buckets."""

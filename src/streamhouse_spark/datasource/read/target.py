@@ -12,7 +12,13 @@ from streamhouse_spark.datasource.read.bounds import require_offsets_of_all
 from streamhouse_spark.datasource.spark_schema import canonical_schema
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, CHANGELOG_FIELDS, METADATA_FIELDS, with_fields
+from streamhouse_spark.log.segments.metadata_columns import (
+    CHANGE_TYPE,
+    CHANGELOG_FIELDS,
+    METADATA_FIELDS,
+    ROW_ID,
+    with_fields,
+)
 from streamhouse_spark.read.binlog import binlog_schema
 from streamhouse_spark.table.views import BINLOG, CHANGELOG, LAKE, open_view
 
@@ -77,6 +83,9 @@ def stream_target(table: TableHandle, suffix: str | None, options: StreamReadOpt
     if suffix is None:
         _require_change_feed(table, table.name, options.read_change_feed)
         require_offsets_of_all(table.state, options)
+        if options.include_row_ids:
+            fields = (*METADATA_FIELDS, ROW_ID)
+            return ReadTarget("range", table.name, None, with_fields(fields, table.state.schema.arrow), fields)
         return _range(table, table.name, None, changes=options.read_change_feed, metadata=options.include_metadata)
     open_view(table, suffix)
     if suffix == BINLOG:

@@ -31,11 +31,13 @@ from streamhouse_spark.core import slicing
 from streamhouse_spark.core.model import BucketOffsets, Transaction
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource.write.replaced import ReplacedPart
 from streamhouse_spark.datasource.write.staging_task import (
     TASK_INLINE_BYTES_MAX,
     StagedMessage,
     all_staged,
     chunks,
+    joined_partitions,
     require_planned,
     task_stager,
 )
@@ -50,6 +52,7 @@ from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for, re
 from streamhouse_spark.log.segments.reader import InlineRecords, read_segment
 from streamhouse_spark.log.segments.scan import Adapter
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment
+from streamhouse_spark.query.row_choice import Choose
 from streamhouse_spark.schema.conversion import refuse_column
 from streamhouse_spark.schema.defaults import same_defaults, without_defaults
 from streamhouse_spark.schema.rows import coerce
@@ -95,6 +98,8 @@ class KeyedStagingPlan:
     """Columns of `given` that the rows lack, so that tasks fill in the defaults of the schema."""
     history: HistoryMark | None = None
     """The newest record of the log when the write was planned."""
+    partition_by: tuple[str, ...] = ()
+    replaced: ReplacedPart | None = None
 
     @classmethod
     def of(
@@ -107,6 +112,7 @@ class KeyedStagingPlan:
         write: IntentWrite | None = None,
         is_clustered: bool = False,
         state: TableState | None = None,
+        replaced: ReplacedPart | None = None,
     ) -> KeyedStagingPlan:
         """Plan for a state of the table, the newest known by default.
 
@@ -137,6 +143,8 @@ class KeyedStagingPlan:
             routing,
             is_clustered,
             history=state.anchors.newest,
+            partition_by=state.partition_by,
+            replaced=replaced,
         )
         names = {name.casefold() for name in given.names}
         plan = replace(plan, missing=frozenset(c.id for c in plan.given.columns if c.name.casefold() not in names))
@@ -172,9 +180,10 @@ class KeyedStagingPlan:
         All of it is durable when this returns, and visible to nobody. Raises `SchemaMismatchError` for values that do
         not fit.
         """
-        staged = self._staged(batches, inline_bytes_max)
-        if staged is None or not self.is_clustered:
-            return StagedMessage(staged, query_id, history=self.history)
+        seen: list[pa.Table] = []
+        staged = self._staged(batches, inline_bytes_max, seen)
+        if staged is None or not self.is_clustered or self.replaced is not None:
+            return StagedMessage(staged, query_id, history=self.history, partitions=joined_partitions(seen))
         table = self.connection.table_by_uuid(self.table, self.table_uuid)
         prepared = prepare(table.keyed, self.write, self.intents(table, staged.segments))
         return StagedMessage(staged, query_id, prepared, self.history)
@@ -203,9 +212,14 @@ class KeyedStagingPlan:
         inserted = kinds == _UPSERT if self.write.rewrites else None
         return BucketIntents(rows.drop_columns([CHANGE_COLUMN.name]), kinds == _DELETE, inserted)
 
-    def _staged(self, batches: Iterable[pa.RecordBatch], inline_bytes_max: int) -> Staged | None:
+    def _staged(self, batches: Iterable[pa.RecordBatch], inline_bytes_max: int, seen: list[pa.Table]) -> Staged | None:
         stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max)
-        parts = [stager.stage(intents) for chunk in chunks(batches) if (intents := self._intents(chunk)).num_rows]
+        parts = []
+        for chunk in chunks(batches):
+            if (intents := self._intents(chunk)).num_rows:
+                if self.replaced is not None:
+                    seen.append(self.replaced.seen(intents, self.schema, self.partition_by, self.table))
+                parts.append(stager.stage(intents))
         return gathered(parts) if parts else None
 
     def _intents(self, rows: pa.Table) -> pa.Table:
@@ -239,12 +253,14 @@ def commit_intents(
     *,
     transaction: Transaction | None,
     read: ReadBase | None = None,
+    choose: Choose | None = None,
 ) -> BucketOffsets:
     """Turn the intents that the tasks staged, in the order of the tasks, into changes, and commit them. See
     `Table.upsert`.
 
     With ``read`` they are those of an operation that read the table, whose rows have no order: of a key that is both
-    deleted and written the written row stays. `CommitConflictError` if rows that it depends on changed since.
+    deleted and written the written row stays. `CommitConflictError` if rows that it depends on changed since. With
+    ``choose`` the intents replace the rows of these partitions.
     """
     require_planned(table, messages)
     staged = all_staged(messages)
@@ -262,7 +278,7 @@ def commit_intents(
     uuids = [s.segment.uuid for s in segments if s.segment.uuid is not None]
     if staged is not None and uuids and is_to_be_looked_for(table.storage, staged.staged_ms):
         require_stored(table.storage, table.state, uuids)
-    offsets = _committed(table, plan, segments, whole(messages), transaction, read=read)
+    offsets = _committed(table, plan, segments, whole(messages), transaction, read=read, choose=choose)
     for uuid in {s.segment.uuid for s in segments if s.segment.uuid is not None}:
         with suppress(StorageError):  # no record names it: cleaning takes it, if not now
             table.storage.delete(segment_key(table.uuid, uuid))
@@ -284,12 +300,13 @@ def _committed(
     transaction: Transaction | None,
     *,
     read: ReadBase | None,
+    choose: Choose | None,
 ) -> BucketOffsets:
     intents = plan.intents(table, segments)
     for attempt in range(_COMMIT_TRIES_MAX):
         state = table.refresh()
         try:
-            return commit(table.keyed, plan.write, intents, prepared, transaction=transaction, read=read)
+            return commit(table.keyed, plan.write, intents, prepared, transaction=transaction, read=read, choose=choose)
         except CommitConflictError:
             if attempt + 1 == _COMMIT_TRIES_MAX or table.refresh().schema_id == state.schema_id:
                 raise

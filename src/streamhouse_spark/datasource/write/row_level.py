@@ -1,8 +1,4 @@
-"""UPDATE, DELETE and MERGE of the Spark catalog: tasks stage changed rows, the driver commits them by key.
-
-The rows that arrive are one for each row that an operation inserts, updates or deletes: its effect, the primary key of
-the row that was read (null for an insertion), and the table's columns (null for a deletion).
-"""
+"""UPDATE, DELETE and MERGE of tables by key: tasks stage changed rows, the driver commits them."""
 
 from __future__ import annotations
 
@@ -18,37 +14,17 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import WriteOptions
+from streamhouse_spark.datasource.write.changed_rows import KIND, read_name
 from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan, commit_intents
 from streamhouse_spark.datasource.write.staging_task import StagedMessage, all_staged, received
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.kv.read_base import READING, ReadBase
-from streamhouse_spark.schema.reserved_names import INTERNAL, require_unlike
-from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.warehouse.connection import Connection
 from streamhouse_spark.write.intents import IntentWrite
 
-KIND: Final = f"{INTERNAL}kind"
-"""The column ``insert``, ``update`` or ``delete``, which the JVM class sets."""
 _PART_PROPERTY: Final = "streamhouse.part"
 """Set by the JVM class for a task with more rows than it hands over at once."""
-
-
-def read_name(key_column: str) -> str:
-    """Return the name of a primary key's column with the value that was read."""
-    return f"{INTERNAL}read_{key_column}"
-
-
-def arriving_schema(schema: TableSchema, key: Sequence[str]) -> pa.Schema:
-    """Return the columns of the rows that arrive.
-
-    Raises `SchemaMismatchError` for an older table with a column of a name that was reserved later.
-    """
-    ours = [KIND, *(read_name(column) for column in key)]
-    require_unlike(schema.names, ours, "what an UPDATE, DELETE or MERGE makes of rows")
-    read = [pa.field(read_name(name), schema.column(name).type) for name in key]
-    columns = [pa.field(column.name, column.type) for column in schema.columns]
-    return pa.schema([pa.field(KIND, pa.string(), nullable=False), *read, *columns])
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +116,7 @@ class RowLevelWriter(DataSourceArrowWriter):
         """Commit the staged rows. If no row is touched there is nothing to commit, and nothing to be in
         conflict with.
         """
-        found = received(messages)
+        found = received(messages, StagedMessage)
         if all_staged(found) is not None:
             staging = self._staging
             table = staging.connection.table_by_uuid(staging.table, staging.table_uuid)

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
+from streamhouse_spark.core.grouping import distinct
+from streamhouse_spark.datasource.write.replaced import ReplacedPart
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.staged_changes import PreparedChanges
 from streamhouse_spark.log.append import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered, inline_total
@@ -23,6 +26,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
 
+Message = TypeVar("Message", bound=WriterCommitMessage)
 TASK_INLINE_BYTES_MAX = 32 << 10
 """Bytes below which rows travel from a task to the driver, and in the commit record, instead of as an object."""
 CHUNK_BYTES = 128 << 20
@@ -39,6 +43,8 @@ class StagedMessage(WriterCommitMessage):
     """Prepared changes of the staged rows, in buckets of a table with a primary key."""
     history: HistoryMark | None = None
     """The newest record of the log when the write was planned."""
+    partitions: pa.Table | None = None
+    """The partitions of the rows, each once, of a write that replaces these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +58,15 @@ class StagingPlan:
     shape: SegmentOptions
     routing: Routing
     history: HistoryMark | None
+    replaced: ReplacedPart | None = None
 
     @classmethod
-    def of(cls, connection: Connection, table: Table) -> StagingPlan:
+    def of(cls, connection: Connection, table: Table, replaced: ReplacedPart | None = None) -> StagingPlan:
         state = table.state
         properties = state.parsed
         routing = Routing.of(state.num_buckets, properties)
         shape, newest = table.segment_options(state), state.anchors.newest
-        return cls(connection, table.name, table.uuid, state.schema, shape, routing, newest)
+        return cls(connection, table.name, table.uuid, state.schema, shape, routing, newest, replaced)
 
     def message(
         self,
@@ -73,8 +80,19 @@ class StagingPlan:
         Raises `SchemaMismatchError` for values that do not fit.
         """
         stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max)
-        parts = [stager.stage(*filled(chunk, self.schema, table=self.table)) for chunk in chunks(batches)]
-        return StagedMessage(gathered(parts) if parts else None, query_id, history=self.history)
+        parts, seen = [], []
+        for chunk in chunks(batches):
+            rows, missing = filled(chunk, self.schema, table=self.table)
+            if self.replaced is not None:
+                seen.append(self.replaced.seen(rows, self.schema, self.shape.partition_by, self.table))
+            parts.append(stager.stage(rows, missing))
+        staged = gathered(parts) if parts else None
+        return StagedMessage(staged, query_id, history=self.history, partitions=joined_partitions(seen))
+
+
+def joined_partitions(seen: Sequence[pa.Table]) -> pa.Table | None:
+    """Join what `ReplacedPart.seen` gave for parts of a task's rows."""
+    return distinct(pa.concat_tables(seen)) if seen and seen[0].num_columns else None
 
 
 def task_stager(
@@ -99,9 +117,9 @@ def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(pending)
 
 
-def received(messages: Sequence[WriterCommitMessage | None]) -> list[StagedMessage]:
+def received(messages: Sequence[WriterCommitMessage | None], kind: type[Message]) -> list[Message]:
     """Return the tasks' messages. Raises `CommitConflictError` if one is missing."""
-    found = [m for m in messages if isinstance(m, StagedMessage)]
+    found = [m for m in messages if isinstance(m, kind)]
     if len(found) != len(messages):
         raise CommitConflictError("a task of this write has no result; nothing was written, run it again")
     return found

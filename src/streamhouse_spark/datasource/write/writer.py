@@ -26,11 +26,20 @@ from streamhouse_spark.datasource.write.query_identity import (
     no_identity,
     query_transaction,
 )
+from streamhouse_spark.datasource.write.replaced import ReplacedPart
 from streamhouse_spark.datasource.write.schema_merging import merge_columns, merged_state
-from streamhouse_spark.datasource.write.staging_task import StagingPlan, all_staged, combined, received, require_planned
+from streamhouse_spark.datasource.write.staging_task import (
+    StagedMessage,
+    StagingPlan,
+    all_staged,
+    combined,
+    received,
+    require_planned,
+)
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.append import Staged
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.table.replacement import commit_replacement
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
 from streamhouse_spark.write.intents import IntentWrite
@@ -52,34 +61,53 @@ class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
         schema: StructType,
         *,
         overwrite: bool = False,
+        replaced: ReplacedPart | None = None,
         is_clustered: bool = False,
     ) -> None:
-        """Take the write's options. With ``is_clustered`` Spark was asked to give each task whole buckets."""
+        """Take the write's options, and the part of the table that its rows replace, if this is not all or none.
+
+        With ``is_clustered`` Spark was asked to give each task whole buckets.
+        """
         self._transaction = options.transaction
-        self._overwrite = overwrite
-        if overwrite and (options.row_kind_column or options.partial_update):
+        self._overwrite = overwrite and replaced is None
+        self._replaced = replaced
+        if (overwrite or replaced is not None) and (options.row_kind_column or options.partial_update):
             raise InvalidOptionError(
                 f"overwriting {name}: rowKindColumn and partialUpdate change the rows that are there; leave them out, "
                 "or use mode('append')"
             )
-        write = IntentWrite(overwrites=overwrite)
-        self._plan = _staging_plan(connection, name, schema, options, write=write, is_clustered=is_clustered)
+        write = IntentWrite(overwrites=self._overwrite)
+        self._plan = _staging_plan(
+            connection, name, schema, options, write=write, is_clustered=is_clustered, replaced=replaced
+        )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._plan.message(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         table = _table(self._plan)
+        if self._replaced is not None:
+            self._commit_part(table, self._replaced, received(messages, StagedMessage))
+            return
         if isinstance(self._plan, KeyedStagingPlan):
-            found = received(messages)
+            found = received(messages, StagedMessage)
             if all_staged(found) is not None or self._transaction is not None or self._overwrite:
                 commit_intents(table, self._plan, found, transaction=self._transaction)
             return
-        found = received(messages)
+        found = received(messages, StagedMessage)
         require_planned(table, found)
         staged = combined(table, found) or _nothing(self._plan)
         if staged.segments or self._transaction is not None or self._overwrite:
             table.commit(staged, transaction=self._transaction, overwrite=self._overwrite)
+
+    def _commit_part(self, table: Table, replaced: ReplacedPart, found: Sequence[StagedMessage]) -> None:
+        require_planned(table, found)
+        choose = replaced.choose(table.refresh(), (message.partitions for message in found))
+        if isinstance(self._plan, KeyedStagingPlan):
+            commit_intents(table, self._plan, found, transaction=self._transaction, read=replaced.read, choose=choose)
+        else:
+            staged = combined(table, found) or _nothing(self._plan)
+            commit_replacement(table, staged, choose, self._transaction, replaced.read)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Do nothing: nothing is visible, and staged files may belong to a commit that succeeded."""
@@ -121,7 +149,7 @@ class StreamhouseStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         table = _table(self._plan)
-        found = received(staged_messages(self._plan, messages))
+        found = received(staged_messages(self._plan, messages), StagedMessage)
         require_planned(table, found)
         by_key = isinstance(self._plan, KeyedStagingPlan)
         staged = all_staged(found) if by_key else combined(table, found)
@@ -154,19 +182,24 @@ def _staging_plan(
     *,
     write: IntentWrite | None = None,
     is_clustered: bool,
+    replaced: ReplacedPart | None = None,
 ) -> StagingPlan | KeyedStagingPlan:
     """Plan the staging. With ``mergeSchema`` the table first gets all columns of the frame, by a record of their own.
 
     Raises as `table_for_writing`, and `InvalidOptionError` for options that the table cannot have.
     """
     table = table_for_writing(connection, name, frame)
+    if replaced is not None:
+        replaced.require_taken(table.state)
     if options.merge_schema and (merged := merged_state(table, frame, options.row_kind_column)) is not table.state:
         _check(connection, table, merged, frame, options)  # before a column is added
         merge_columns(table, frame, options.row_kind_column)
     if table.state.primary_key:
-        return KeyedStagingPlan.of(connection, table, frame, options, write=write, is_clustered=is_clustered)
+        return KeyedStagingPlan.of(
+            connection, table, frame, options, write=write, is_clustered=is_clustered, replaced=replaced
+        )
     _check(connection, table, table.state, frame, options)
-    return StagingPlan.of(connection, table)
+    return StagingPlan.of(connection, table, replaced)
 
 
 def _check(

@@ -180,12 +180,12 @@ class IcebergLake(LakeTable):
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
-    def _compact(self, *, dry_run: bool) -> CompactReport:
+    def _compact(self, *, purge: bool, dry_run: bool) -> CompactReport:
         from streamhouse_spark.lake.iceberg.maintenance.compaction import compact
         from streamhouse_spark.lake.iceberg.maintenance.compaction_keyed import compact_keyed
 
         work = compact_keyed if self.place.spec.primary_key else compact
-        report, snapshot_id = work(self.place, dry_run=dry_run)
+        report, snapshot_id = work(self.place, purge=purge, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
     def _expire(self, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:

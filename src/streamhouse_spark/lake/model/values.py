@@ -186,6 +186,8 @@ class CompactReport:
     snapshot: LakeSnapshot | None = None
     healed_rows: int = 0
     """With a primary key, removed duplicates: rows beyond one of their key, which another engine had added."""
+    purged_rows: int = 0
+    """Deleted rows, and of a Paimon lake older rows of a key, whose bytes the new files lack."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,9 +180,9 @@ class PaimonLake(LakeTable):
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
-    def _compact(self, *, dry_run: bool) -> CompactReport:
+    def _compact(self, *, purge: bool, dry_run: bool) -> CompactReport:
         if self.place.spec.primary_key:
-            return compact_keyed(self.place, dry_run=dry_run)
+            return compact_keyed(self.place, purge=purge, dry_run=dry_run)
         report, snapshot = compact_log(self.place, dry_run=dry_run)
         return report if snapshot is None else replace(report, snapshot=described(self.place, snapshot))
 

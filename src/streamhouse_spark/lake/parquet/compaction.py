@@ -23,6 +23,8 @@ from streamhouse_spark.lake.parquet.reader import OffsetFile, read_split
 
 COMPACT_FILES_MIN = 5
 """Fewest small neighbours that are worth a rewrite."""
+DELETED_SHARE_MIN = 0.1
+"""Share of deleted rows above which files are written again without them; below it reading costs little more."""
 COMPACT_BYTES_MAX = 1 << 30
 """Bytes of one call, so that a tiering service comes back to its rounds; the rest is left to the next call."""
 
@@ -44,6 +46,11 @@ class StoredFile:
     num_rows: int
     place: tuple[object, ...]
     """The lake's bucket and partition. Files with equal ones may be joined, if they are of one bucket of the log."""
+    deletes: tuple[str, ...] = ()
+    """Files that name its deleted rows."""
+    own_deletes: tuple[str, ...] = ()
+    """Those of them that name no rows of other files."""
+    num_deleted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +59,12 @@ class CompactGroup:
 
     bucket: int
     files: tuple[OffsetFile, ...]
+    """Their offsets, without those of deleted rows."""
     stored: tuple[StoredFile, ...]
 
     @property
     def num_rows(self) -> int:
-        return sum(file.num_rows for file in self.stored)
+        return sum(file.num_rows - file.num_deleted for file in self.stored)
 
     @property
     def size_bytes(self) -> int:
@@ -137,11 +145,16 @@ def merge_group(
     files: FileAccess,
     ids: Ids,
 ) -> list[LakeFile]:
-    """Write the group's rows in offset order, with their offsets in the footer. ``spec`` is the context's own."""
+    """Write the group's rows in offset order, with their offsets in the footer. ``spec`` is the context's own.
+
+    Returns no file for a group whose rows are all deleted.
+    """
+    if not group.num_rows:
+        return []
 
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
         for file, stored in zip(group.files, group.stored, strict=True):
-            split = LakeSplit(file.location, stored.size_bytes, stored.num_rows)
+            split = LakeSplit(file.location, stored.size_bytes, stored.num_rows, position_deletes=stored.deletes)
             for batch in read_split(files, split, projection):
                 yield file, batch
 

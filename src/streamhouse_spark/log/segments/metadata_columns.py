@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
+from streamhouse_spark.core.row_ids import NO_PLACE, row_ids
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.segments.reader import LogBatch
 
@@ -15,6 +16,8 @@ CHANGE_TYPE = pa.field("_change_type", pa.string(), nullable=False)
 BUCKET = pa.field("_bucket", pa.int32(), nullable=False)
 LOG_OFFSET = pa.field("_log_offset", pa.int64(), nullable=False)
 COMMIT_TIMESTAMP = pa.field("_commit_timestamp", pa.timestamp("us", "UTC"), nullable=True)
+ROW_ID = pa.field("_row_id", pa.int64(), nullable=False)
+"""A row's bucket and offset as one number, see `row_ids`: the name of a row that an UPDATE, DELETE or MERGE read."""
 
 CHANGELOG_FIELDS = (CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP)
 """Columns of ``<table>$changelog`` before the table's columns."""
@@ -42,11 +45,22 @@ def with_metadata(found: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch
         kinds = _change_types().take(batch.column(0))
         batch = pa.RecordBatch.from_arrays(batch.columns[1:], schema=pa.schema(list(batch.schema)[1:]))
     times_us = found.of_rows(found.segment.commit_times_ms(found.offsets)) * 1000
-    numbers = found.of_rows(np.arange(found.base_offset, found.offsets.end)) if LOG_OFFSET in fields else None
+    numbers = found.of_rows(np.arange(found.base_offset, found.offsets.end)) if _has_places(fields) else None
     offsets = pa.array(numbers) if numbers is not None else None
     return add_log_positions(
         batch, fields, found.bucket, offsets, pa.array(times_us), kinds, num_rows=found.batch.num_rows
     )
+
+
+def _has_places(fields: Sequence[pa.Field]) -> bool:
+    return LOG_OFFSET in fields or ROW_ID in fields
+
+
+def _row_ids(bucket: int | None, offsets: pa.Array | None, num_rows: int) -> pa.Array:
+    """Return the identities of rows; `NO_PLACE` for those whose place in the log is not known."""
+    if bucket is None or offsets is None:
+        return pa.repeat(pa.scalar(NO_PLACE, pa.int64()), num_rows)
+    return pa.array(row_ids(bucket, offsets.to_numpy()))
 
 
 def add_metadata(
@@ -55,7 +69,7 @@ def add_metadata(
     """Return the batch with metadata columns. ``times_us`` is None for rows read back from the lake, whose commit times
     are unknown.
     """
-    offsets = pa.array(np.arange(base_offset, base_offset + batch.num_rows)) if LOG_OFFSET in fields else None
+    offsets = pa.array(np.arange(base_offset, base_offset + batch.num_rows)) if _has_places(fields) else None
     return add_log_positions(batch, fields, bucket, offsets, times_us)
 
 
@@ -78,6 +92,7 @@ def add_log_positions(
         CHANGE_TYPE.name: lambda: pa.repeat(pa.scalar("insert"), rows) if kinds is None else kinds,
         BUCKET.name: lambda: pa.repeat(pa.scalar(bucket, pa.int32()), rows),
         LOG_OFFSET.name: lambda: pa.nulls(rows, pa.int64()) if offsets is None else offsets,
+        ROW_ID.name: lambda: _row_ids(bucket, offsets, rows),
         COMMIT_TIMESTAMP.name: lambda: (pa.nulls(rows, pa.int64()) if times_us is None else times_us).cast(
             COMMIT_TIMESTAMP.type
         ),

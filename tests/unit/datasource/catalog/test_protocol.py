@@ -112,6 +112,7 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
         check_keys(answer_with_grounds["grounds"], "ground")
     assert ask("partition_values", **orders, names=[], values=[]) == {"partitions": [[None]]}
     ask("drop_partitions", **orders, uuid=loaded["uuid"], partitions=[[None]])
+    ask("truncate_partitions", **orders, uuid=loaded["uuid"], partitions=[[None]])
     ask("truncate_table", **orders, uuid=loaded["uuid"])
     found = ask("procedures")["procedures"]
     check_keys(found, "procedure")

@@ -87,6 +87,8 @@ def _expression(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> pc
             if name is None:
                 return None
             return pc.field(name).is_null() if test == "IS_NULL" else pc.field(name).is_valid()
+        case "<=>" if len(children) == 2:
+            return _same(children[0], children[1], types)
         case "IN" if len(children) > 1:
             return _among(children, types)
         case str() as compared if compared in _COMPARISONS and len(children) == 2:
@@ -106,6 +108,17 @@ def _compared(
     name = _column(left, types)
     value = None if name is None else _scalar(right, types[name])
     return None if value is None else _COMPARISONS[compared](pc.field(name), value)
+
+
+def _same(left: Mapping[str, Any], right: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> pc.Expression | None:
+    """Return a comparison that is never null: null is the same as null, and no other value."""
+    if "literal" in left:
+        left, right = right, left
+    name = _column(left, types)
+    if name is not None and "literal" in right and right["literal"] is None:
+        return pc.field(name).is_null()
+    equal = _compared("=", left, right, types)
+    return None if equal is None else pc.field(name).is_valid() & equal
 
 
 def _among(children: Sequence[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> pc.Expression | None:

@@ -19,6 +19,7 @@ from streamhouse_spark.read.planner import Wanted, scan_pinned
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
 from streamhouse_spark.read.union_read import read_hot, read_pin
 from streamhouse_spark.table.partitions import drop_partitions
+from streamhouse_spark.table.replacement import empty_parts
 
 
 def partition_rows(table: TableHandle, wanted: Mapping[str, Any]) -> list[list[Any]]:
@@ -50,14 +51,30 @@ def drop_rows(table: TableHandle, partitions: Sequence[Sequence[Any]]) -> None:
 
     Raises as `Table.drop_partition`.
     """
+    drop_partitions(table, _matches(table, table.refresh(), partitions))
+
+
+def empty_partitions(table: TableHandle, partitions: Sequence[Sequence[Any]]) -> None:
+    """Remove the rows of the partitions with these JSON values of all partition columns, in one step.
+
+    **Commit point:** one record, wherever rows can be deleted by one. Else, with a Paimon lake and no primary key, as
+    `drop_rows`.
+    """
     state = table.refresh()
+    matches = _matches(table, state, partitions)
+    if state.primary_key or state.parsed.datalake_format != "iceberg":
+        drop_partitions(table, matches)
+    else:
+        empty_parts(table, matches)
+
+
+def _matches(table: TableHandle, state: TableState, partitions: Sequence[Sequence[Any]]) -> PartitionMatches:
     columns = [state.schema.column(name) for name in state.partition_by]
     rows = [
         {column.name: cell_value(cell, column.type) for column, cell in zip(columns, cells, strict=True)}
         for cells in partitions
     ]
-    matches = tuple(PartitionMatch.of(row, state.schema, state.partition_by, table.name) for row in rows)
-    drop_partitions(table, PartitionMatches(matches))
+    return PartitionMatches(tuple(PartitionMatch.of(row, state.schema, state.partition_by, table.name) for row in rows))
 
 
 def _position(state: TableState, name: str) -> int:

@@ -11,7 +11,7 @@ from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_database, parse_table_name
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of
 from streamhouse_spark.datasource.catalog.ddl.databases import require_database
-from streamhouse_spark.datasource.catalog.ddl.partitions import drop_rows, partition_rows
+from streamhouse_spark.datasource.catalog.ddl.partitions import drop_rows, empty_partitions, partition_rows
 from streamhouse_spark.datasource.catalog.description import PROVIDER, STATUS_PREFIX, properties_of
 from streamhouse_spark.datasource.catalog.transforms import parse_partitioning
 from streamhouse_spark.datasource.spark_schema import split_defaults
@@ -158,4 +158,11 @@ def drop_partitions(connection: Connection, args: Mapping[str, Any]) -> Mapping[
     """Drop partitions of the loaded table: ALTER TABLE … DROP PARTITION; see `streamhouse_spark.table.partitions`."""
     table = connection.table_by_uuid(str(path_of(args, "drop partitions of")), args["uuid"])
     drop_rows(table, args["partitions"])
+    return {}
+
+
+def truncate_partitions(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Empty partitions of the loaded table, in one step: TRUNCATE TABLE … PARTITION."""
+    table = connection.table_by_uuid(str(path_of(args, "truncate partitions of")), args["uuid"])
+    empty_partitions(table, args["partitions"])
     return {}

@@ -32,9 +32,9 @@ def retier(connection: Connection, given: Mapping[str, Any]) -> Rows:
 
 def compact(connection: Connection, given: Mapping[str, Any]) -> Rows:
     table = connection.table(table_name_of(given["table"]))
-    report = table.lake.compact(dry_run=given["dry_run"])
-    added = report.files_added
-    return [(table.name, report.files_removed, added, report.rows, report.healed_rows, given["dry_run"])]
+    report = table.lake.compact(purge=given["purge"], dry_run=given["dry_run"])
+    files, others = (report.files_removed, report.files_added), (report.healed_rows, report.purged_rows)
+    return [(table.name, *files, report.rows, *others, given["dry_run"])]
 
 
 def expire_snapshots(connection: Connection, given: Mapping[str, Any]) -> Rows:

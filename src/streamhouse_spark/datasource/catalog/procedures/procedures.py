@@ -145,9 +145,9 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         Procedure(
             "compact",
             "Join small neighbouring files of a table's lake, and remove deleted rows; without Spark's executors",
-            (_TABLE, _DRY_RUN),
+            (_TABLE, _DRY_RUN, Parameter("purge", "boolean", "Write each file again that has a deleted row", "false")),
             "table string not null, files_removed bigint not null, files_added bigint not null, rows bigint not null, "
-            "healed_rows bigint not null, dry_run boolean not null",
+            "healed_rows bigint not null, purged_rows bigint not null, dry_run boolean not null",
             lake_procedures.compact,
         ),
         Procedure(

@@ -89,7 +89,7 @@ def parse_catalog_stream_options(name: str, given: Mapping[str, str]) -> StreamR
     options = parse_stream_read_options(given)
     path, suffix = parse_table_name(name).path, parse_table_name(name).suffix
     _refuse_columns(name, str(path), options)
-    return replace(options, include_metadata=suffix is None)
+    return replace(options, include_metadata=suffix is None, include_row_ids=suffix is None)
 
 
 def _refuse_columns(name: str, table: str, options: ReadOptions | StreamReadOptions) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 
 from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin, pinned
 from streamhouse_spark.datasource.spark_schema import offered_schema
-from streamhouse_spark.datasource.write.row_level import arriving_schema
+from streamhouse_spark.datasource.write.changed_rows import arriving_schema
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
 from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.log.segments.metadata_columns import ROW_ID
+from streamhouse_spark.table.row_deletion import require_deletable
 from streamhouse_spark.warehouse.connection import Connection
 from streamhouse_spark.write.upsert import require_rewritable
 
@@ -19,26 +21,25 @@ from streamhouse_spark.write.upsert import require_rewritable
 def row_level_operation(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Answer how an operation reads and writes the loaded table: its scans are all of the loaded state.
 
-    Raises `InvalidOptionError` if the table has no primary key, or would store other rows than the statement's.
+    Rows are told by their primary key, or without one by their place in the log. Raises `InvalidOptionError` if the
+    table cannot take such changes, or would store other rows than the statement's.
     """
     pin = QueryPin.from_text(args["pin"])
     table, state = pinned(connection, pin)
     command = args["command"]
     if args.get("options"):
         raise InvalidOptionError(f"{command} of {pin.name} has no options; leave {', '.join(args['options'])} out")
-    if not state.primary_key:
-        raise InvalidOptionError(
-            f"table {table.name} has no primary key, so {command} cannot say which rows it means; DELETE with a "
-            "condition that compares columns with constants removes rows, TRUNCATE TABLE or DELETE without condition "
-            "all of them, INSERT OVERWRITE replaces them by those of a query, and a table made with PRIMARY KEY takes "
-            "UPDATE, DELETE and MERGE"
-        )
-    properties = parse_keyed_properties(state.properties, state.schema, state.partition_by)
-    require_rewritable(table.name, properties, deletes=command == "DELETE")
+    if state.primary_key:
+        properties = parse_keyed_properties(state.properties, state.schema, state.partition_by)
+        require_rewritable(table.name, properties, deletes=command == "DELETE")
+        identity = [state.schema.arrow.field(name) for name in state.primary_key]
+    else:
+        require_deletable(state)
+        identity = [ROW_ID]
     return {
         "pin": replace(pin, is_chosen=True, is_rewritten=True).to_text(),
-        "row_id": list(state.primary_key),
-        "schema": offered_schema(arriving_schema(state.schema, state.primary_key), state.schema).json(),
+        "row_id": [field.name for field in identity],
+        "schema": offered_schema(arriving_schema(state.schema, identity), state.schema).json(),
         "read": ReadBase.of(state).to_text(),
         "schema_id": state.schema_id,
     }

@@ -39,16 +39,16 @@ from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.model.marks import LakeMarks
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS, with_fields
+from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS, ROW_ID, with_fields
 from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.read.ranges import row_bytes
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.views import BINLOG, CHANGELOG, LAKE, open_view
 from streamhouse_spark.warehouse.connection import Connection
 
-METADATA_COLUMNS = tuple(field.with_nullable(True) for field in METADATA_FIELDS)
-"""The hidden columns of a table. All may be null: rows that another engine rewrote in the lake have lost their log
-position."""
+METADATA_COLUMNS = (*(field.with_nullable(True) for field in METADATA_FIELDS), ROW_ID)
+"""The hidden columns of a table. All but the last may be null: rows that another engine rewrote in the lake have lost
+their log position."""
 _KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog", BINLOG: "changelog"}
 
 

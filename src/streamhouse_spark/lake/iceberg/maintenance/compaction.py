@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -21,6 +21,7 @@ from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
+from streamhouse_spark.lake.iceberg.maintenance.purging import FileWithDeletes, files_to_purge
 from streamhouse_spark.lake.iceberg.offsets import ancestors, newest_offsets, own_time_ms
 from streamhouse_spark.lake.iceberg.refs import unchanged_refs
 from streamhouse_spark.lake.iceberg.round import data_location, require_shape, require_written, write_context
@@ -30,10 +31,11 @@ from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, Lak
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet.compaction import (
     COMPACT_FILES_MIN,
+    DELETED_SHARE_MIN,
     CompactGroup,
-    StoredFile,
     merge_group,
     plan_groups,
+    within_budget,
 )
 from streamhouse_spark.lake.parquet.reader import OffsetFile, offset_file
 from streamhouse_spark.lake.snapshot_times import aged_ms
@@ -41,7 +43,7 @@ from streamhouse_spark.lake.snapshot_times import aged_ms
 # -- compaction -------------------------------------------------------------------------------------------------------
 
 
-def compact(place: IcebergLocation, *, dry_run: bool) -> tuple[CompactReport, int | None]:
+def compact(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[CompactReport, int | None]:
     """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
     if not dry_run:
         place.bring_up()
@@ -51,11 +53,13 @@ def compact(place: IcebergLocation, *, dry_run: bool) -> tuple[CompactReport, in
         return CompactReport(), None
     place.require_owner(table.metadata)
     with lake_metadata(table.location()):
-        groups = plan_compaction(place, table, planned)
+        groups = plan_compaction(place, table, planned, purge=purge)
     removed = [file.location for group in groups for file in group.files]
     rows = sum(group.num_rows for group in groups)
+    purged_rows = sum(file.num_deleted for group in groups for file in group.stored)
     if not groups or dry_run:
-        return CompactReport(len(removed), len(groups), rows), None
+        kept = sum(group.num_rows > 0 for group in groups)
+        return CompactReport(len(removed), kept, rows, purged_rows=purged_rows), None
     context = write_context(place)
     files = place.files_at(context.lake["data_location"])
     how = own_projection(table.metadata, place.spec)
@@ -68,59 +72,61 @@ def compact(place: IcebergLocation, *, dry_run: bool) -> tuple[CompactReport, in
         place.require_owner(metadata)
         require_shape(metadata, spec)
         require_written(place, metadata, added, spec)
-        return compaction_change(table, planned, removed, added, metadata)
+        return compaction_change(table, planned, groups, added, metadata)
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
-    return CompactReport(len(removed), len(added), rows), snapshot.snapshot_id
+    return CompactReport(len(removed), len(added), rows, purged_rows=purged_rows), snapshot.snapshot_id
 
 
-def plan_compaction(place: IcebergLocation, table: Table, snapshot: Snapshot) -> list[CompactGroup]:
-    """Plan runs of small files whose offset ranges follow each other, with nothing of their partition in between.
+def plan_compaction(
+    place: IcebergLocation, table: Table, snapshot: Snapshot, *, purge: bool = False
+) -> list[CompactGroup]:
+    """Plan runs of small files whose offset ranges follow each other, with nothing of their partition in between, and
+    each file of which many rows are deleted, with ``purge`` any.
 
-    Files of other engines are left alone, and so are files with deleted positions, and a snapshot that has deletes of
-    another kind: deleted rows could come back.
+    Files of other engines are left alone, and so is a snapshot that has deletes of another kind: deleted rows could
+    come back.
     """
-    found = _files_and_whether_rows_are_deleted(table, snapshot)
+    found = _with_deletes(table, snapshot)
     if found is None:
         return []
     target_bytes = place.spec.target_file_bytes
-    current = [
-        replace(_stored(file), size_bytes=max(file.file_size_in_bytes, target_bytes)) if has_deletes else _stored(file)
-        for file, has_deletes in found
-        if file.spec_id == table.metadata.default_spec_id
-    ]  # one that is as large as those which are left alone stands between its neighbours
-
+    written = [file for file in found if file.data.spec_id == table.metadata.default_spec_id]
     files = place.files_at(data_location(table))
+    purged = list(files_to_purge(written, files, place.spec.writers, share_min=0 if purge else DELETED_SHARE_MIN))
+    # One that is as large as those which are left alone stands between its neighbours.
+    current = [
+        replace(file.stored(), size_bytes=max(file.data.file_size_in_bytes, target_bytes))
+        if file.deletes
+        else file.stored()
+        for file in written
+    ]
 
     def footer(location: str) -> OffsetFile | None:
         return offset_file(files, location, place.spec.writers)
 
-    return plan_groups(current, footer, target_bytes=target_bytes, files_min=COMPACT_FILES_MIN)
+    joined = plan_groups(current, footer, target_bytes=target_bytes, files_min=COMPACT_FILES_MIN)
+    return list(within_budget([*joined, *purged]))
 
 
-def _files_and_whether_rows_are_deleted(table: Table, snapshot: Snapshot) -> list[tuple[DataFile, bool]] | None:
+def _with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDeletes] | None:
     """Return the data files of a snapshot; None if it has deletes that are not known by the file."""
     if not _delete_manifests(snapshot, table):
         manifests = manifests_of(table.io, snapshot)
-        return [(e.data_file, False) for m in manifests for e in m.fetch_manifest_entry(table.io)]
+        return [FileWithDeletes(e.data_file, ()) for m in manifests for e in m.fetch_manifest_entry(table.io)]
     try:
         tasks = plan_tasks(table, snapshot)
         for delete in (delete for task in tasks for delete in task.delete_files):
             position_deletes(delete, table.location())
     except LakeMismatchError:
         return None
-    return [(task.file, bool(task.delete_files)) for task in tasks]
-
-
-def _stored(file: DataFile) -> StoredFile:
-    partition = tuple(file.partition[i] for i in range(len(file.partition)))
-    return StoredFile(file.file_path, file.file_size_in_bytes, file.record_count, partition)
+    return [FileWithDeletes(task.file, tuple(task.delete_files)) for task in tasks]
 
 
 def compaction_change(
-    table: Table, planned: Snapshot, removed: Sequence[str], added: Sequence[LakeFile], metadata: TableMetadata
+    table: Table, planned: Snapshot, groups: Sequence[CompactGroup], added: Sequence[LakeFile], metadata: TableMetadata
 ) -> Change:
-    """Return the change to the same rows in fewer files, with the offsets of ``metadata``, so that older snapshots can
+    """Return the change to the same rows in other files, with the offsets of ``metadata``, so that older snapshots can
     go.
 
     Raises `CommitConflictError` if rows were deleted since it was planned.
@@ -131,7 +137,9 @@ def compaction_change(
             f"lake table {metadata.location}: rows were deleted while files were being merged; try again"
         )
     summary = carried_offsets(metadata)
-    return Change(Operation.REPLACE, added=added, removed=removed, summary=summary, moves_tag=bool(summary))
+    removed = [file.location for group in groups for file in group.stored]
+    deletes = sorted({delete for group in groups for file in group.stored for delete in file.own_deletes})
+    return Change(Operation.REPLACE, added, removed, deletes, summary=summary, moves_tag=bool(summary))
 
 
 def carried_offsets(metadata: TableMetadata) -> dict[str, str]:

@@ -38,13 +38,11 @@ from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.values import CompactReport, LakeFile, WriteContext
 from streamhouse_spark.lake.parquet.bucket_writer import write_rows
-from streamhouse_spark.lake.parquet.compaction import within_budget
+from streamhouse_spark.lake.parquet.compaction import DELETED_SHARE_MIN, within_budget
 from streamhouse_spark.lake.parquet.file_writer import is_keyed_file
 from streamhouse_spark.lake.parquet.key_cursor import MergedRows
 from streamhouse_spark.lake.spec import LakeTableSpec
 
-DELETED_SHARE_MIN = 0.1
-"""Share of deleted rows in a bucket and partition; below it reading costs little more."""
 SMALL_FILES_MIN = 5
 SMALL_FILES_MAX = 50
 """Number of small files that are joined even if the bucket and partition is large beside them."""
@@ -71,10 +69,12 @@ class KeyedGroup:
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files)
 
-    def is_worth_it(self, target_bytes: int) -> bool:
+    def is_worth_it(self, target_bytes: int, *, purge: bool = False) -> bool:
         """Tell whether a rewrite is worth it, also for files of other engines: they may have keys a second time that
-        never change again.
+        never change again. With ``purge`` any deleted row is reason enough.
         """
+        if purge and self.num_deleted:
+            return True
         if 0 < sum(file.size_bytes for file in self.files if not is_keyed_file(file.location)) <= FOREIGN_BYTES_MAX:
             return True
         # The others are joined with the largest: alone it is no reason to write a bucket again.
@@ -92,21 +92,25 @@ class KeyedCompaction:
     """Delete files that apply to no data file any more, once the groups are rewritten."""
 
     @property
+    def num_deleted(self) -> int:
+        return sum(group.num_deleted for group in self.groups)
+
+    @property
     def removed(self) -> list[str]:
         return [file.location for group in self.groups for file in group.files]
 
 
-def compact_keyed(place: IcebergLocation, *, dry_run: bool) -> tuple[CompactReport, int | None]:
+def compact_keyed(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[CompactReport, int | None]:
     """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
     try:
-        return _compacted(place, dry_run=dry_run)
+        return _compacted(place, purge=purge, dry_run=dry_run)
     except SnapshotExpiredError as error:
         raise CommitConflictError(
             f"others compacted and expired what was being compacted; try again ({error})"
         ) from error
 
 
-def _compacted(place: IcebergLocation, *, dry_run: bool) -> tuple[CompactReport, int | None]:
+def _compacted(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[CompactReport, int | None]:
     if not dry_run:
         place.bring_up()
     table = place.find()
@@ -114,10 +118,11 @@ def _compacted(place: IcebergLocation, *, dry_run: bool) -> tuple[CompactReport,
     if table is None or snapshot is None:
         return CompactReport(), None
     place.require_owner(table.metadata)
-    plan = plan_keyed_compaction(table, snapshot, place.spec)
+    plan = plan_keyed_compaction(table, snapshot, place.spec, purge=purge)
     num_removed = len(plan.removed) + len(plan.removed_deletes)
     if dry_run or not num_removed:
-        return CompactReport(num_removed, len(plan.groups), sum(group.num_rows for group in plan.groups)), None
+        num_rows = sum(group.num_rows for group in plan.groups)
+        return CompactReport(num_removed, len(plan.groups), num_rows, purged_rows=plan.num_deleted), None
     context = write_context(place)
     added, num_read = _rewritten(place, table, plan.groups, context)
     num_rows = sum(file.num_rows for file in added)
@@ -134,10 +139,14 @@ def _compacted(place: IcebergLocation, *, dry_run: bool) -> tuple[CompactReport,
 
     made = commit_snapshot(place.catalog, place.identifier, validated, place.world)
     warn_of_duplicates(str(place.spec.path), num_read - num_rows)
-    return CompactReport(num_removed, len(added), num_rows, healed_rows=num_read - num_rows), made.snapshot_id
+    healed_rows = num_read - num_rows
+    report = CompactReport(num_removed, len(added), num_rows, healed_rows=healed_rows, purged_rows=plan.num_deleted)
+    return report, made.snapshot_id
 
 
-def plan_keyed_compaction(table: Table, snapshot: Snapshot, wanted: LakeTableSpec) -> KeyedCompaction:
+def plan_keyed_compaction(
+    table: Table, snapshot: Snapshot, wanted: LakeTableSpec, *, purge: bool = False
+) -> KeyedCompaction:
     """Plan the groups. Files of another partition spec are left alone. The lake need not have the columns of the
     table's schema yet.
     """
@@ -153,7 +162,7 @@ def plan_keyed_compaction(table: Table, snapshot: Snapshot, wanted: LakeTableSpe
     found = (known.field_id(wanted.schema.column(name).id) for name in wanted.primary_key)
     key_ids = [field_id for field_id in found if field_id is not None]
     groups = [_group(members, table, key_ids, wanted.num_buckets) for members in by_place.values()]
-    chosen = tuple(within_budget(group for group in groups if group.is_worth_it(wanted.target_file_bytes)))
+    chosen = tuple(within_budget(group for group in groups if group.is_worth_it(wanted.target_file_bytes, purge=purge)))
     gone = {file.location for group in chosen for file in group.files}
     needed = {d.file_path for task in tasks if task.file.file_path not in gone for d in task.delete_files}
     return KeyedCompaction(chosen, tuple(sorted(deletes - needed)))

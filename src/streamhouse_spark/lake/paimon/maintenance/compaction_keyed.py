@@ -65,25 +65,27 @@ class KeyedGroup:
         """End of the sequence numbers of all rows."""
         return 1 + max(int(entry.file.max_sequence_number) for entry in self.entries)
 
-    def is_worth_it(self) -> bool:
-        """Tell whether enough of the rows cannot be read directly at the last level."""
+    def is_worth_it(self, *, purge: bool) -> bool:
+        """Tell whether enough of the rows cannot be read directly at the last level; with ``purge`` any of them."""
         last_level = max(1, *(entry.file.level for entry in self.entries))
         unmerged = [entry for entry in self.entries if entry.file.level < last_level or not is_raw(entry)]
+        if purge and unmerged:
+            return True
         num_unmerged = sum(entry.file.row_count for entry in unmerged)
         return num_unmerged > UNMERGED_SHARE_MIN * self.num_rows or len(unmerged) >= UNMERGED_FILES_MAX
 
 
-def compact_keyed(place: PaimonLocation, *, dry_run: bool) -> CompactReport:
+def compact_keyed(place: PaimonLocation, *, purge: bool, dry_run: bool) -> CompactReport:
     """Compact as `LakeTable.compact` does. Raises `CommitConflictError` if others changed the files meanwhile."""
     try:
-        return _compacted(place, dry_run=dry_run)
+        return _compacted(place, purge=purge, dry_run=dry_run)
     except SnapshotExpiredError as error:
         raise CommitConflictError(
             f"others compacted and expired what was being compacted; try again ({error})"
         ) from error
 
 
-def _compacted(place: PaimonLocation, *, dry_run: bool) -> CompactReport:
+def _compacted(place: PaimonLocation, *, purge: bool, dry_run: bool) -> CompactReport:
     table = place.find()
     if table is None or table.snapshot is None:
         return CompactReport()
@@ -95,7 +97,7 @@ def _compacted(place: PaimonLocation, *, dry_run: bool) -> CompactReport:
         for (*_, total_buckets), members in file_groups(entries).items()
         if total_buckets == num_buckets
     ]
-    chosen = [group for group in groups if group.is_worth_it()]
+    chosen = [group for group in groups if group.is_worth_it(purge=purge)]
     removed = [entry for group in chosen for entry in group.entries]
     if dry_run or not chosen:
         return CompactReport(len(removed), len(chosen), sum(group.num_rows for group in chosen))
@@ -112,7 +114,9 @@ def _compacted(place: PaimonLocation, *, dry_run: bool) -> CompactReport:
 
     snapshot = commit_snapshot(place, validated)
     made: LakeSnapshot = described(place, snapshot)
-    return CompactReport(len(removed), len(added), sum(file.num_rows for file in added), made)
+    num_rows = sum(file.num_rows for file in added)
+    purged_rows = sum(group.num_rows for group in chosen) - num_rows
+    return CompactReport(len(removed), len(added), num_rows, made, purged_rows=purged_rows)
 
 
 class _Rewriting:

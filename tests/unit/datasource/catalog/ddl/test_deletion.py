@@ -53,6 +53,9 @@ def chosen(*trees) -> list[int | None]:
         (op("STARTS_WITH", column("name"), text("a")), [1, None]),
         (op("ENDS_WITH", column("name"), text("b")), [None, 4]),
         (op("CONTAINS", column("name"), text("b")), [None, 4]),
+        (op("<=>", column("id"), long(1)), [1]),
+        (op("NOT", op("<=>", long(1), column("id"))), [2, None, 4]),
+        (op("<=>", column("id"), {"type": '"void"', "literal": None}), [None]),
     ],
 )
 def test_it_is_true_for_the_rows_for_which_spark_has_true(tree, ids):
@@ -77,7 +80,8 @@ def test_all_conditions_have_to_hold():
         op("=", column("code"), text("a")),
         op("=", column("inner", "id"), long(1)),
         op("=", column("_log_offset"), long(1)),
-        op("<=>", column("id"), long(1)),
+        op("<=>", column("ratio"), long(1)),
+        op("<=>", column("id"), column("id")),
         op("=", column("name"), text("\ufffd")),
         op("LIKE_ALL", column("name"), text("a")),
         {"op": "ALWAYS_TRUE"},

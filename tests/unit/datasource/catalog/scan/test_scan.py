@@ -94,6 +94,7 @@ def test_a_name_as_it_is_loaded(orders, scans):
         ("_bucket", '"integer"'),
         ("_log_offset", '"long"'),
         ("_commit_timestamp", '"timestamp"'),
+        ("_row_id", '"long"'),
     ]
     orders.append(some_rows(250, 251))
     assert scans.load("sales.orders")["version"] != loaded["version"]

@@ -16,6 +16,9 @@ final class InternalOptions {
   /** The rows of that state that it may have read, for the same write. */
   static final String SCOPE = "__streamhouse_scope";
 
+  /** The part of the table that a write replaces. */
+  static final String REPLACED = "__streamhouse_replaced";
+
   /** Set for a write whose tasks have all rows of their buckets. */
   static final String CLUSTERED = "__streamhouse_clustered";
 

@@ -105,7 +105,7 @@ final class KeyedRowLevelOperation implements SupportsDelta {
       public DeltaWrite build() {
         Write shown = table.writer(info, written, Map.of()).build();
         Supplier<Write> inner = () -> table.writer(info, written, read()).build();
-        return table.clusters(written)
+        return table.hasKey() && table.clusters(written)
             ? new BucketedDeltaWrite(table, shown, inner, written)
             : new KeyedDeltaWrite(table, shown, inner, written);
       }

@@ -55,6 +55,23 @@ final class PartitionedTable extends WritableTable implements SupportsAtomicPart
 
   @Override
   public boolean dropPartitions(InternalRow[] partitions) {
+    python.ask("drop_partitions", described(partitions));
+    return true;
+  }
+
+  /** TRUNCATE TABLE … PARTITION: a partition without rows is gone, and one that is not there is empty already. */
+  @Override
+  public boolean truncatePartitions(InternalRow[] partitions) {
+    python.ask("truncate_partitions", described(partitions));
+    return true;
+  }
+
+  @Override
+  public boolean truncatePartition(InternalRow partition) {
+    return truncatePartitions(new InternalRow[] {partition});
+  }
+
+  private ObjectNode described(InternalRow[] partitions) {
     ObjectNode arguments = StreamhouseCatalog.named(identifier).put("uuid", id());
     ArrayNode values = arguments.putArray("partitions");
     StructField[] columns = partitionSchema().fields();
@@ -64,8 +81,7 @@ final class PartitionedTable extends WritableTable implements SupportsAtomicPart
         row.add(ValueJson.of(partition.isNullAt(i) ? null : partition.get(i, columns[i].dataType())));
       }
     }
-    python.ask("drop_partitions", arguments);
-    return true;
+    return arguments;
   }
 
   @Override

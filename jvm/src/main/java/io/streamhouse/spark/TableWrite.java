@@ -1,6 +1,7 @@
 package io.streamhouse.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Map;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -18,8 +19,10 @@ class TableWrite implements Write {
   private final LogicalWriteInfo info;
   private final Map<String, String> options;
   private final Write inner;
+  private final ObjectNode replaced;
 
-  TableWrite(WritableTable table, LogicalWriteInfo info, Write inner) {
+  TableWrite(WritableTable table, LogicalWriteInfo info, Write inner, ObjectNode replaced) {
+    this.replaced = replaced;
     this.table = table;
     this.info = info;
     this.options = info.options().asCaseSensitiveMap();
@@ -34,6 +37,14 @@ class TableWrite implements Write {
   @Override
   public BatchWrite toBatch() {
     table.checkOptions("write", options);
+    if (replaced != null) {
+      // New rows that were made of the table's own are right only while these are as they were.
+      if (Statements.leaves().stream().anyMatch(leaf -> Statements.mayRead(leaf, table))) {
+        replaced.put("pin", table.loaded.get("pin").asText());
+      }
+      Map<String, String> more = Map.of(InternalOptions.REPLACED, replaced.toString());
+      return new PlainWrite(table.writer(info, info.schema(), more).build().toBatch());
+    }
     LogicalPlan merged = merged();
     if (merged == null) return new PlainWrite(inner.toBatch());
     boolean readsOnce =

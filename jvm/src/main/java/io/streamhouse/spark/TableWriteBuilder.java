@@ -1,7 +1,8 @@
 package io.streamhouse.spark;
 
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Arrays;
-import java.util.stream.Collectors;
 import org.apache.spark.sql.connector.expressions.filter.AlwaysTrue;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
@@ -11,13 +12,14 @@ import org.apache.spark.sql.connector.write.SupportsTruncate;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 
-/** Builds a write: an append, or one that replaces all rows. */
+/** Builds a write: an append, or one that replaces all rows or a part of them. */
 class TableWriteBuilder implements SupportsOverwriteV2, SupportsDynamicOverwrite {
-  private static final String INSTEAD =
-      "; DELETE the rows and INSERT the new ones, use MERGE, or replace all rows with INSERT OVERWRITE";
   private final WritableTable table;
   private final LogicalWriteInfo info;
   private WriteBuilder inner;
+
+  /** The part that the rows replace, as Python reads it; null for none or all. */
+  private ObjectNode replaced;
 
   TableWriteBuilder(WritableTable table, LogicalWriteInfo info, WriteBuilder inner) {
     this.table = table;
@@ -35,23 +37,24 @@ class TableWriteBuilder implements SupportsOverwriteV2, SupportsDynamicOverwrite
   @Override
   public WriteBuilder overwrite(Predicate[] predicates) {
     if (predicates.length == 0 || Arrays.stream(predicates).allMatch(AlwaysTrue.class::isInstance)) return truncate();
-    throw Errors.analysis(
-        "INVALID_OPTION: table " + table.tableName() + ": one write cannot replace the rows of a condition or"
-            + " partition (" + Arrays.stream(predicates).map(Predicate::toString).collect(Collectors.joining(" AND "))
-            + ")" + INSTEAD);
+    replaced = JsonTree.object();
+    ArrayNode trees = replaced.putArray("filters");
+    for (Predicate predicate : predicates) trees.add(ExpressionJson.of(predicate));
+    return this;
   }
 
+  /** Without partitions the table is its only one. */
   @Override
   public WriteBuilder overwriteDynamicPartitions() {
-    throw Errors.analysis(
-        "INVALID_OPTION: table " + table.tableName() + ": one write cannot replace the partitions that its rows are of,"
-            + " as overwritePartitions() and spark.sql.sources.partitionOverwriteMode = dynamic ask" + INSTEAD);
+    if (table.loaded.get("partition_columns").isEmpty()) return truncate();
+    replaced = JsonTree.object();
+    return this;
   }
 
   @Override
   public Write build() {
     return table.clusters(info.schema())
-        ? new BucketedWrite(table, info, inner.build())
-        : new TableWrite(table, info, inner.build());
+        ? new BucketedWrite(table, info, inner.build(), replaced)
+        : new TableWrite(table, info, inner.build(), replaced);
   }
 }

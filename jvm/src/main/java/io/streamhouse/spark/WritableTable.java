@@ -16,7 +16,6 @@ import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.expressions.filter.AlwaysTrue;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
-import org.apache.spark.sql.connector.write.RowLevelOperation;
 import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
 import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
@@ -37,7 +36,7 @@ class WritableTable extends ReadableTable implements SupportsWrite, SupportsDele
             TableCapability.BATCH_WRITE,
             TableCapability.STREAMING_WRITE,
             TableCapability.TRUNCATE,
-            TableCapability.OVERWRITE_BY_FILTER, // these two the write refuses, which says why
+            TableCapability.OVERWRITE_BY_FILTER,
             TableCapability.OVERWRITE_DYNAMIC,
             // WITH SCHEMA EVOLUTION: Spark asks for ALTER TABLE first, and then plans by the present columns.
             TableCapability.AUTOMATIC_SCHEMA_EVOLUTION);
@@ -71,13 +70,10 @@ class WritableTable extends ReadableTable implements SupportsWrite, SupportsDele
 
   @Override
   public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
-    return () ->
-        hasKey() || info.command() != RowLevelOperation.Command.DELETE
-            ? new KeyedRowLevelOperation(this, info)
-            : new ConditionalDelete(this, info);
+    return () -> new KeyedRowLevelOperation(this, info);
   }
 
-  private boolean hasKey() {
+  boolean hasKey() {
     return !loaded.get("streams_rows").asBoolean();
   }
 

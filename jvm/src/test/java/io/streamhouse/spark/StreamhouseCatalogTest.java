@@ -134,6 +134,7 @@ class StreamhouseCatalogTest {
     InternalRow value = new GenericInternalRow(new Object[] {UTF8String.fromString("a")});
     assertEquals(2, table.listPartitionIdentifiers(new String[] {"dt"}, value).length);
     table.dropPartitions(new InternalRow[] {value});
+    assertTrue(table.truncatePartition(value));
     table.checkOptions("write", Map.of("a", "b"));
     operation(table, RowLevelOperation.Command.UPDATE);
     aggregated(table);

@@ -1,0 +1,33 @@
+"""Parts that INSERT OVERWRITE of partitions, REPLACE WHERE, `overwrite` and `overwritePartitions` replace."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from streamhouse_spark.datasource.catalog.ddl.deletion import condition_of
+from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin, pinned
+from streamhouse_spark.datasource.write.replaced import ReplacedPart
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.query.filters import Filter
+from streamhouse_spark.warehouse.connection import Connection
+
+
+def replaced_part(connection: Connection, name: str, text: str) -> ReplacedPart:
+    """Return the part that Java describes. Raises `InvalidOptionError` for a condition that is not understood whole."""
+    given = json.loads(text)
+    read = None
+    if "pin" in given:
+        _, state = pinned(connection, QueryPin.from_text(given["pin"]))
+        read = replace(ReadBase.of(state), is_strict=True)
+    if "filters" not in given:
+        return ReplacedPart(read=read)
+    condition = condition_of(given["filters"], connection.table(name).state.schema)
+    if condition is None:
+        raise InvalidOptionError(
+            f"table {name}: the condition of the rows to replace is not understood whole; it may compare columns with "
+            "constants (=, <>, <, <=, >, >=, IN, LIKE 'x%', IS NULL), joined by AND, OR and NOT, but no floats: "
+            "MERGE, or DELETE and INSERT"
+        )
+    return ReplacedPart(Filter(condition), read)

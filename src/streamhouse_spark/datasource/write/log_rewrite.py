@@ -1,0 +1,99 @@
+"""UPDATE, DELETE and MERGE of tables without a primary key: tasks stage new rows and name the old ones by bucket and
+offset, the driver commits both in one record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.row_ids import NO_PLACE, places_of
+from streamhouse_spark.datasource.write.changed_rows import KIND, read_name
+from streamhouse_spark.datasource.write.staging_task import (
+    StagedMessage,
+    StagingPlan,
+    combined,
+    received,
+    require_planned,
+)
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.kv.read_base import READING, ReadBase
+from streamhouse_spark.log.segments.metadata_columns import ROW_ID
+from streamhouse_spark.table.row_deletion import commit_rewrite
+from streamhouse_spark.warehouse.connection import Connection
+
+_READ_ID: Final = read_name(ROW_ID.name)
+
+
+@dataclass(frozen=True)
+class RewriteMessage(WriterCommitMessage):
+    """The new rows that a task staged, and the rows that they replace or that are deleted."""
+
+    new: StagedMessage
+    old: Mapping[int, OffsetRuns]
+    """Bucket → offsets."""
+
+
+class LogRewriteWriter(DataSourceArrowWriter):
+    """Commits the rows that an operation changed, all of it or nothing.
+
+    **Commit point:** the one commit record, refused if others deleted rows that the operation read to replace or to
+    delete. A task calls `write` once for each part of its rows. A MERGE that only inserts sends just the table's
+    columns.
+    """
+
+    def __init__(self, connection: Connection, name: str, read: ReadBase) -> None:
+        self._plan = StagingPlan.of(connection, connection.table(name))
+        self._read = read
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the new rows. Raises `InvalidOptionError` for a row that is to change and has no place in the log."""
+        ids: list[pa.Array] = []
+        staged = self._plan.message(self._new_rows(batch, ids) for batch in iterator)
+        found = np.concatenate([np.zeros(0, np.int64), *(part.to_numpy() for part in ids)])
+        if (found == NO_PLACE).any():
+            raise InvalidOptionError(
+                f"table {self._plan.table}: some of these rows have no offsets, because they were in the lake before "
+                "it was the table's, or another engine wrote their files; nothing was written: change them in the lake "
+                "with that engine"
+            )
+        return RewriteMessage(staged, places_of(found))
+
+    def _new_rows(self, batch: pa.RecordBatch, ids: list[pa.Array]) -> pa.RecordBatch:
+        """Return the rows to add, in the table's columns, and put the identities of the old ones to ``ids``."""
+        if KIND not in batch.schema.names:
+            return batch
+        kinds = batch.column(KIND)
+        changed = pc.not_equal(kinds, "insert")
+        ids.append(pc.fill_null(batch.column(_READ_ID).filter(changed), NO_PLACE))
+        rows = batch.filter(pc.not_equal(kinds, "delete"))
+        return rows.select([name for name in rows.schema.names if name not in (KIND, _READ_ID)])
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit the staged rows. If no row is touched there is nothing to commit, and nothing to be in
+        conflict with.
+        """
+        found = received(messages, RewriteMessage)
+        plan = self._plan
+        table = plan.connection.table_by_uuid(plan.table, plan.table_uuid)
+        new = [message.new for message in found]
+        require_planned(table, new)
+        staged = combined(table, new)
+        old: dict[int, list[OffsetRuns]] = {}
+        for message in found:
+            for bucket, runs in message.old.items():
+                old.setdefault(bucket, []).append(runs)
+        if staged is None and not old:
+            return
+        table.log.require_history([self._read.history], READING)
+        commit_rewrite(table, {bucket: OffsetRuns.merged(parts) for bucket, parts in old.items()}, staged, self._read)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Do nothing, as in `StreamhouseWriter.abort`."""

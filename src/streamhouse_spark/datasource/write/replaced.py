@@ -1,0 +1,73 @@
+"""The part of a table that a write of Spark replaces: tasks look at its rows, the driver commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from streamhouse_spark.core.grouping import distinct
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.query.filters import Filter, parse_filter
+from streamhouse_spark.query.row_choice import Choose, ConditionChoice, PartitionChoice
+from streamhouse_spark.query.sql_condition import parse_where
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.replacement import of_partitions, require_chosen, require_partitioned
+from streamhouse_spark.table.row_deletion import require_deletable
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedPart:
+    """The rows of a condition, or the partitions that the new rows are of."""
+
+    condition: Filter | None = None
+    """None for the partitions of the new rows."""
+    read: ReadBase | None = None
+    """The state from which the new rows were made, where they were made of the table's own."""
+
+    def require_taken(self, state: TableState) -> None:
+        """Raise `InvalidOptionError`, `SchemaMismatchError` if this part of the table cannot be replaced."""
+        if not state.primary_key:
+            require_deletable(state)
+        if self.condition is None:
+            require_partitioned(state)
+        else:
+            self._of_condition(self.condition, state)(state.schema)
+
+    def seen(self, rows: pa.Table, schema: TableSchema, partition_by: tuple[str, ...], table: str) -> pa.Table:
+        """Return the partitions of new rows of a task, each once; none for a condition, which they have to satisfy.
+
+        Raises as `require_chosen`.
+        """
+        if self.condition is None:
+            names = list(partition_by)
+            return distinct(pa.table([rows.column(name) for name in names], names=names))  # of rows that may be null
+        require_chosen(ConditionChoice.of(self.condition, schema), rows.select(list(schema.names)), table)
+        return rows.schema.empty_table().select([])
+
+    def choose(self, state: TableState, seen: Iterable[pa.Table | None]) -> Choose:
+        """Choose the rows to replace, by what the tasks have `seen`."""
+        if self.condition is not None:
+            return self._of_condition(self.condition, state)
+        found = [partitions for partitions in seen if partitions is not None]
+        columns = [state.schema.column(name) for name in state.partition_by]
+        none = pa.schema([(column.name, column.type) for column in columns]).empty_table()
+        choice = PartitionChoice.of(pa.concat_tables([none, *found]), state.partition_by)
+        return lambda _: choice
+
+    @staticmethod
+    def _of_condition(condition: Filter, state: TableState) -> Choose:
+        def choose(schema: TableSchema) -> ConditionChoice:
+            return ConditionChoice.of(condition, schema)
+
+        return of_partitions(choose, state) if state.primary_key else choose
+
+
+def of_condition(table: TableHandle, text: str) -> ReplacedPart:
+    """Return the part that a condition in SQL names: the option ``replaceWhere``. Raises as `parse_where`."""
+    condition = parse_filter(parse_where(text, table.state.schema.arrow))
+    assert condition is not None
+    return ReplacedPart(condition)

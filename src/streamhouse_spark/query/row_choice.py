@@ -1,0 +1,137 @@
+"""The rows of a table that an operation replaces: those of a condition, or those of some partitions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.grouping import distinct
+from streamhouse_spark.query.filters import Filter
+from streamhouse_spark.query.predicate_tree import UNKNOWN, And, In, IsNull, Node, Or, planned_value
+from streamhouse_spark.schema.table_schema import TableSchema
+
+Bools = npt.NDArray[np.bool_]
+
+_TESTED_MAX: Final = 256
+"""Partitions of which more than these are looked for in all files: the tests would take longer."""
+
+
+class RowChoice(Protocol):
+    """Chooses rows by the columns of one schema."""
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns that it looks at; None if that is not known."""
+
+    @property
+    def node(self) -> Node:
+        """Tree that all chosen rows satisfy: it says which files and segments can hold some."""
+
+    @property
+    def expression(self) -> pc.Expression | None:
+        """True for exactly the chosen rows; None where only `mask` says which these are."""
+
+    def mask(self, rows: pa.Table) -> Bools:
+        """Return which of the rows are chosen. They have at least `columns`."""
+
+
+Choose = Callable[[TableSchema], RowChoice]
+"""Makes the choice for the columns of a schema. Raises `SchemaMismatchError`, `InvalidOptionError` if it cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionChoice:
+    """The rows for which a condition is true; a row for which it is null is not chosen."""
+
+    expression: pc.Expression
+    node: Node
+    columns: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, filter_: Filter, schema: TableSchema) -> ConditionChoice:
+        """Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison."""
+        bound = filter_.bound(schema.arrow)
+        return cls(bound.expression, bound.node, bound.columns)
+
+    def mask(self, rows: pa.Table) -> Bools:
+        from pyarrow import acero  # loads pandas, where there is one
+
+        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
+        said = acero.Declaration("project", acero.ProjectNodeOptions([self.expression], ["chosen"]), [source])
+        column = said.to_table(use_threads=False).column("chosen")
+        found: Bools = pc.fill_null(column, False).to_numpy()
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChoice:
+    """The rows of some partitions, by the values of all partition columns. Null is a value, and so is NaN."""
+
+    partitions: pa.Table
+    """The partitions, each once."""
+
+    @classmethod
+    def of(cls, rows: pa.Table, partition_by: Sequence[str]) -> PartitionChoice:
+        """Choose the partitions that the rows are of."""
+        return cls(distinct(rows.select(list(partition_by))))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self.partitions.column_names)
+
+    @property
+    def expression(self) -> None:
+        return None
+
+    @property
+    def node(self) -> Node:
+        return And(tuple(_among(column, self.partitions.column(column)) for column in self.columns))
+
+    def mask(self, rows: pa.Table) -> Bools:
+        if not self.partitions.num_rows or not rows.num_rows:
+            return np.zeros(rows.num_rows, np.bool_)
+        wanted = np.zeros(self.partitions.num_rows, np.int64)
+        found, is_known = np.zeros(rows.num_rows, np.int64), np.ones(rows.num_rows, np.bool_)
+        for name in self.columns:
+            values = pc.unique(self.partitions.column(name))
+            wanted = wanted * len(values) + _places(self.partitions.column(name), values)
+            places = _places(rows.column(name), values)
+            is_known &= places >= 0
+            found = found * len(values) + places
+            known, wanted = np.unique(wanted, return_inverse=True)  # small again, however many columns there are
+            at = np.minimum(np.searchsorted(known, found), len(known) - 1)
+            is_known &= known[at] == found
+            found = at
+        return is_known
+
+
+def _places(column: pa.ChunkedArray, values: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the place of each value among ``values``, -1 where it is none of them."""
+    places = pc.fill_null(pc.index_in(column, value_set=values), -1)
+    found: npt.NDArray[np.int64] = places.to_numpy().astype(np.int64)
+    return found
+
+
+def _among(name: str, column: pa.ChunkedArray) -> Node:
+    if pa.types.is_floating(column.type):
+        return UNKNOWN
+    values = pc.unique(column)
+    if len(values) > _TESTED_MAX:
+        return UNKNOWN
+    known = tuple(planned_value(_plain(value)) for value in values.drop_null())
+    of_values = In(name, known, has_null=False)
+    if not values.null_count:
+        return of_values
+    return Or((of_values, IsNull(name))) if known else IsNull(name)
+
+
+def _plain(value: pa.Scalar) -> Any:
+    if pa.types.is_date32(value.type):
+        return value.cast(pa.int32()).as_py()
+    return value.cast(pa.int64()).as_py() if pa.types.is_timestamp(value.type) else value.as_py()

@@ -1,0 +1,297 @@
+"""Replacing a part of a table: the rows of a condition, or of some partitions, by others, in one record.
+
+**Commit point:** the one record that deletes the rows and adds the new ones. The part is what it is when the record is
+written: rows of it that others committed before the record go with it, whoever wrote them and tiered or not, and rows
+committed later stay. So a replacement never fails because of other writers: all happen as if one came after another.
+Before the record nothing has changed.
+
+Of a table without a primary key the rows are deleted by their offsets. They are looked for before the commit's attempt;
+an attempt looks only at rows that were appended since. Of a table with one, deletions and new rows become changes of
+the log, at most one for each key; see `streamhouse_spark.kv.part_replacement`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction, check_transaction
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.kv.read_base import ReadBase, changed
+from streamhouse_spark.log.append import Staged
+from streamhouse_spark.log.commits.actions import Action
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transaction_outcome import known_transaction
+from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
+from streamhouse_spark.query.partition_match import PartitionMatches
+from streamhouse_spark.query.projection import parse_filter
+from streamhouse_spark.query.row_choice import Choose, ConditionChoice, PartitionChoice, RowChoice
+from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.pin import Pin, pin_newest
+from streamhouse_spark.read.planner import Pruning, Wanted, plan_pin
+from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
+from streamhouse_spark.schema.rows import can_be_read_again
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.row_deletion import deleting, require_deletable
+from streamhouse_spark.write.append import SCHEMA_CHANGES_MAX, Appends
+from streamhouse_spark.write.upsert import KeyedTable
+
+_LOOKS_MAX: Final = 3
+"""Times that all rows are looked for before the commit's attempt; after that the attempt itself looks for them."""
+
+
+class _LookAgainError(Exception):
+    """The table changed so that its rows have to be looked for anew, which is not done while other threads wait."""
+
+
+def overwrite(
+    table: TableHandle, appends: Appends, rows: Any, where: Any, transaction: Transaction | None
+) -> BucketOffsets:
+    """Replace all rows, or those for which a filter is true; see `Table.overwrite`."""
+    check_transaction(transaction)
+    if where is not None:
+        condition = condition_choice(where)
+        if table.state.primary_key:
+            choose = of_partitions(condition, table.state)
+
+            def choosing(fitted: pa.Table) -> Choose:
+                require_chosen(choose(table.state.schema), fitted, table.name)
+                return choose
+
+            return KeyedTable(table).upsert(rows, transaction=transaction, choosing=choosing)
+        return _replace(table, appends, rows, transaction, lambda _: condition)
+    if table.state.primary_key:
+        return KeyedTable(table).upsert(rows, transaction=transaction, overwrite=True)
+    return appends.append(rows, transaction, overwrite=True)
+
+
+def overwrite_partitions(
+    table: TableHandle, appends: Appends, rows: Any, transaction: Transaction | None
+) -> BucketOffsets:
+    """Replace the partitions that the rows are of; see `Table.overwrite_partitions`."""
+
+    def of_rows(fitted: pa.Table) -> Choose:
+        choice = PartitionChoice.of(fitted, require_partitioned(table.state))
+        return lambda _schema: choice
+
+    require_partitioned(table.state)
+    if table.state.primary_key:
+        return KeyedTable(table).upsert(rows, transaction=transaction, choosing=of_rows)
+    return _replace(table, appends, rows, transaction, of_rows)
+
+
+def empty_parts(table: TableHandle, chosen: PartitionMatches) -> None:
+    """Remove the rows of partitions of a table without a primary key. **Commit point:** one record."""
+    state = table.refresh()
+    partitions = pa.concat_tables(
+        pa.table({name: pa.array([value.as_py()], value.type) for name, value in match.values})
+        for match in chosen.matches
+    )
+    choice = PartitionChoice(partitions)
+    staged = Staged(table.uuid, state.schema_id, (), table.storage.now_ms())
+    commit_replacement(table, staged, lambda _: choice, None)
+
+
+def condition_choice(where: Any) -> Choose:
+    """Choose the rows of a filter as `Table.to_arrow` takes it. Raises `InvalidOptionError` where there is none."""
+    filter_ = parse_filter(where)
+    if filter_ is None:
+        raise InvalidOptionError("overwrite(where=[]): a condition is needed; leave where out to replace all rows")
+    return lambda schema: ConditionChoice.of(filter_, schema)
+
+
+def of_partitions(choose: Choose, state: TableState) -> Choose:
+    """Limit a choice to the partition columns. Raises `InvalidOptionError` for one that looks at others: which rows of
+    a key such a condition means would depend on the order of writes.
+    """
+
+    def chosen(schema: TableSchema) -> RowChoice:
+        return choose(schema.select(state.partition_by))
+
+    require_partitioned(state)
+    try:
+        chosen(state.schema)
+    except SchemaMismatchError as error:
+        raise InvalidOptionError(
+            f"table {state.name} has a primary key, and of such a table whole partitions are replaced, by a condition "
+            f"on its partition columns {', '.join(state.partition_by)} ({error}); use DELETE and upsert, or MERGE"
+        ) from error
+    return chosen
+
+
+def require_partitioned(state: TableState) -> tuple[str, ...]:
+    """Return the partition columns. Raises `InvalidOptionError` for a table without."""
+    if not state.partition_by:
+        raise InvalidOptionError(
+            f"table {state.name} is not partitioned; overwrite(rows) replaces all rows, overwrite(rows, where=...) "
+            "those of a condition"
+        )
+    return state.partition_by
+
+
+def require_chosen(choice: RowChoice, rows: pa.Table, name: str) -> None:
+    """Raise `SchemaMismatchError` for new rows that are not of the part that they replace: a second run would not
+    replace them.
+    """
+    outside = ~choice.mask(rows)
+    if outside.any():
+        place = int(np.argmax(outside))
+        columns = [column for column in choice.columns or rows.column_names[:5] if column in rows.column_names]
+        shown = ", ".join(f"{column} = {rows.column(column)[place].as_py()!r}" for column in columns)
+        raise SchemaMismatchError(
+            f"table {name}: {int(outside.sum())} of {rows.num_rows} new rows are not among the rows that the condition "
+            f"replaces, the first is row {place} ({shown[:200]}); nothing was written: leave these rows out, or widen "
+            "the condition"
+        )
+
+
+def _replace(
+    table: TableHandle, appends: Appends, rows: Any, transaction: Transaction | None, choosing: Any
+) -> BucketOffsets:
+    """Stage and commit, and again if the columns changed meanwhile. ``choosing`` gives the choice for fitted rows."""
+    check_transaction(transaction)
+    for attempt in range(SCHEMA_CHANGES_MAX + 1):
+        state, fitted, missing = appends.fitted(rows)
+        require_deletable(state)
+        choose: Choose = choosing(fitted)
+        require_chosen(choose(state.schema), fitted, table.name)
+        staged = appends.stager(state).stage(fitted, missing)
+        try:
+            return commit_replacement(table, staged, choose, transaction)
+        except CommitConflictError:
+            is_same = table.refresh().schema_id == staged.schema_id
+            if is_same or attempt == SCHEMA_CHANGES_MAX or not can_be_read_again(rows):
+                raise
+    raise AssertionError
+
+
+def commit_replacement(
+    table: TableHandle,
+    staged: Staged,
+    choose: Choose,
+    transaction: Transaction | None,
+    read: ReadBase | None = None,
+) -> BucketOffsets:
+    """Replace the chosen rows by staged ones, in one record, its **commit point**. Returns the offsets of the new rows.
+
+    With ``read``, the state that the new rows were read from, a chosen row that was added or deleted since is a
+    `CommitConflictError`. Other errors are those of `Table.append`; then nothing has changed.
+    """
+    for attempt in range(_LOOKS_MAX + 1):
+        chosen = ChosenRows(table, choose, read, may_look=attempt == _LOOKS_MAX)
+        if known_transaction(table.refresh(), transaction) is None:
+            chosen.look()
+        try:
+            return Appends(table).commit(staged, transaction=transaction, removing=chosen)
+        except _LookAgainError:
+            continue
+    raise AssertionError
+
+
+class ChosenRows:
+    """The chosen rows of a table without a primary key, by offset, as of the newest state that was asked about.
+
+    For one commit. Calls of an instance follow one another.
+    """
+
+    def __init__(self, table: TableHandle, choose: Choose, read: ReadBase | None = None, *, may_look: bool) -> None:
+        """Choose rows; with ``may_look`` a commit's attempt looks for all of them where it has to, however long."""
+        self._table = table
+        self._choose = choose
+        self._read = read
+        self._may_look = may_look
+        self._state: TableState | None = None
+        self._rows: dict[int, OffsetRuns] = {}
+
+    def look(self) -> None:
+        """Look for the rows in the newest state."""
+        self._look(self._table.refresh())
+
+    def __call__(self, state: TableState) -> Sequence[Action]:
+        """Return the actions that delete the rows of a state. Raises as `deleting`."""
+        if self._state is None or not _is_followed(self._state, state):
+            if not self._may_look:
+                raise _LookAgainError
+            self._look(state)
+        else:
+            self._follow(self._state, state)
+        self._require_unchanged(state)
+        return deleting(state, self._rows, ReadBase.of(state))
+
+    def _look(self, state: TableState) -> None:
+        require_deletable(state)
+        begun = Begun(None, reader="a replacement of rows of {name}", advice="run it again")
+        pin, self._rows = with_stand_ins(self._table, pin_newest(state), begun, lambda pin: (pin, self._found(pin)))
+        self._state = pin.state
+
+    def _follow(self, known: TableState, state: TableState) -> None:
+        """Bring the rows up to a later state: without those that others deleted, and with those appended since."""
+        ends = {bucket: OffsetRange(known.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()}
+        added = self._found(Pin(state, None, {bucket: offsets for bucket, offsets in ends.items() if offsets}))
+        for bucket in {*self._rows, *added}:
+            parts = [runs[bucket] for runs in (self._rows, added) if bucket in runs]
+            runs = OffsetRuns.union(parts)
+            if bucket in state.deleted:
+                runs = runs.without(state.deleted[bucket])
+            self._rows[bucket] = runs
+        self._state = state
+
+    def _found(self, pin: Pin) -> dict[int, OffsetRuns]:
+        return rows_of(self._table, pin, self._choose(pin.state.schema))
+
+    def _require_unchanged(self, state: TableState) -> None:
+        """Raise `CommitConflictError` if chosen rows were added, or any were deleted, since the state that was read."""
+        if (read := self._read) is None:
+            return
+        read.require_there(state)
+        for bucket, runs in self._rows.items():
+            if added := runs.within(OffsetRange(read.buckets[bucket][1], state.buckets[bucket].end)):
+                raise changed(state, f"the row at offset {added.range.start} of bucket {bucket} was added to the part")
+        told = read.history.number if read.history is not None else 0
+        if deletion := next((d for d in state.deletions if d.commit > told), None):
+            raise changed(state, f"commit {deletion.commit} deleted rows")
+
+
+def _is_followed(known: TableState, state: TableState) -> bool:
+    """Tell whether rows that were found in an earlier state are found again by their offsets, and the rest among the
+    newest of the log.
+    """
+    if known is state or known.version == state.version:
+        return True
+    if state.schema_id != known.schema_id or state.first_offsets != known.first_offsets:
+        return False
+    if (lake := state.recorded_lake) is not known.recorded_lake:
+        before = known.recorded_lake.dropped_rows if known.recorded_lake is not None else 0
+        if lake is None or lake.dropped_rows != before:
+            return False
+    if any(deletion.is_in_lake and deletion.commit > known.version for deletion in state.deletions):
+        return False
+    return all(state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in known.buckets.items())
+
+
+def rows_of(table: TableHandle, pin: Pin, choice: RowChoice) -> dict[int, OffsetRuns]:
+    """Find the chosen rows of a pin: bucket → offsets. Raises `InvalidOptionError` for rows without an offset."""
+    plan = plan_pin(table, pin, Wanted(choice.columns, Pruning(choice.node))).plan(table)
+    found: dict[int, list[npt.NDArray[np.int64]]] = {}
+    for batch in read_batches(table, plan, (BUCKET, LOG_OFFSET), filter=choice.expression):
+        chosen = batch if choice.expression is not None else batch.filter(pa.array(choice.mask(_as_table(batch))))
+        if not chosen.num_rows:
+            continue
+        offsets = chosen.column(LOG_OFFSET.name)
+        if offsets.null_count:
+            raise InvalidOptionError(
+                f"table {table.name}: some of these rows have no offsets, because they were in the lake before it was "
+                "the table's, or another engine wrote their files; delete them in the lake with that engine"
+            )
+        found.setdefault(chosen.column(BUCKET.name)[0].as_py(), []).append(offsets.to_numpy())
+    return {bucket: OffsetRuns.of(np.sort(np.concatenate(parts))) for bucket, parts in found.items()}
+
+
+def _as_table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])

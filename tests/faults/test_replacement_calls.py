@@ -1,0 +1,88 @@
+"""A fault at every storage call of a replacement of a part, with and without a primary key: all of it happened once, or
+nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+
+from faults.faulty_storage import Fault, sweep
+from faults.sim import SimClock, sim_world
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.kv import staged_changes
+from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.log.commits import record
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+pytestmark = pytest.mark.sampled(3)
+HOT = {"table.datalake.enabled": "false"}
+BEFORE = list(range(12))
+AFTER = sorted([*(n for n in BEFORE if n % 3 != 1), 1, 31, 34])
+
+
+def rows(*numbers: int) -> list[dict[str, int]]:
+    return [{"id": n, "third": n % 3} for n in numbers]
+
+
+@pytest.fixture
+def on_host(tmp_path, monkeypatch, own_cache):
+    """Opens the table on a new host, with an empty cache."""
+    monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path))
+    numbers = itertools.count()
+
+    def new_host(storage: Storage, seed: int) -> Table:
+        close_tablets()
+        os.environ["STREAMHOUSE_CACHE_DIR"] = str(tmp_path / str(next(numbers)))
+        return Warehouse("wh", storage=storage, world=World(SimClock(), sim_world(seed).ids)).table("t")
+
+    return new_host
+
+
+def new_store(*, keyed: bool) -> Storage:
+    storage = MemoryStorage(sim_world())
+    key = {"primary_key": ["id", "third"]} if keyed else {}
+    warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
+    table = warehouse.create_table("t", "id INT, third INT", partition_by=["third"], buckets=2, properties=HOT, **key)
+    for first in range(0, 12, 4):
+        add(table, *range(first, first + 4))
+    return storage
+
+
+def add(table: Table, *numbers: int) -> None:
+    (table.upsert if table.state.primary_key else table.append)(rows(*numbers))
+
+
+def ids(table: Table) -> list[int]:
+    return sorted(table.to_arrow()["id"].to_pylist())
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["in the record", "as objects"])
+@pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
+def test_it_happens_once(on_host, monkeypatch, share, keyed, small):
+    if not small:
+        monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
+        monkeypatch.setattr(record, "RECORD_BYTES_MAX", 300)
+
+    def replace(table: Table) -> None:
+        table.overwrite(rows(1, 31, 34), where=[("third", "=", 1)], transaction=Transaction("job", 1))
+
+    close_tablets()
+    for attempt in sweep(
+        lambda: new_store(keyed=keyed),
+        lambda storage: replace(on_host(storage, 3)),
+        share=share,
+        faults=tuple(Fault),
+    ):
+        found = ids(on_host(attempt.store, 4))
+        assert found in ((BEFORE, AFTER) if attempt.raised else (AFTER,)), attempt
+        replace(on_host(attempt.store, 5))
+        add(on_host(attempt.store, 6), 37)
+        replace(on_host(attempt.store, 7))
+        assert ids(on_host(attempt.store, 8)) == [*AFTER, 37], f"{attempt}: it did not happen once"

@@ -1,0 +1,74 @@
+"""Choices of rows: the mask says exactly which rows, and the tree never leaves one of them out."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from streamhouse_spark.query import row_choice
+from streamhouse_spark.query.predicate_tree import Bounds, exactly, may_match
+from streamhouse_spark.query.projection import parse_filter
+from streamhouse_spark.query.row_choice import ConditionChoice, PartitionChoice
+from streamhouse_spark.schema.table_schema import TableSchema
+
+NAN = float("nan")
+
+
+def test_a_condition_that_is_null_chooses_nothing():
+    rows = pa.table({"id": [1, None, 3]})
+    for where in (pc.field("id") != 1, [("id", "!=", 1)]):
+        choice = ConditionChoice.of(parse_filter(where), TableSchema.of(rows.schema))
+        assert choice.mask(rows).tolist() == [False, False, True]
+
+
+def test_partitions_of_several_columns_are_compared_whole():
+    chosen = PartitionChoice.of(pa.table({"n": [0, 0], "a": [1, 2], "b": ["x", None]}), ["a", "b"])
+    every = list(itertools.product([1, 2, 3, None], ["x", "y", None]))
+    rows = pa.table({"a": [a for a, _ in every], "b": [b for _, b in every]})
+    assert [pair for pair, is_in in zip(every, chosen.mask(rows), strict=True) if is_in] == [(1, "x"), (2, None)]
+
+
+def test_nan_is_a_value():
+    chosen = PartitionChoice.of(pa.table({"a": [NAN, 1.0]}), ["a"])
+    assert chosen.mask(pa.table({"a": [NAN, 1.0, 2.0, None]})).tolist() == [True, True, False, False]
+    assert may_match(chosen.node, {"a": Bounds(5.0, 6.0, may_be_null=False)})
+
+
+def test_no_rows_are_of_no_partition():
+    chosen = PartitionChoice.of(pa.table({"a": pa.array([], pa.int32())}), ["a"])
+    assert chosen.mask(pa.table({"a": [1, None]})).tolist() == [False, False]
+    assert (
+        PartitionChoice.of(pa.table({"a": [1]}), ["a"]).mask(pa.table({"a": pa.array([], pa.int64())})).tolist() == []
+    )
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 2, None],
+        [None],
+        ["a", "b"],
+        [dt.date(2026, 1, 1)],
+        [dt.datetime(2026, 1, 1, 5, tzinfo=dt.UTC), None],
+        [True],
+    ],
+)
+def test_files_of_other_partitions_are_left_out(values):
+    column = pa.array(values)
+    chosen = PartitionChoice.of(pa.table({"a": column}), ["a"])
+    for value in column:
+        assert may_match(chosen.node, {"a": exactly(row_choice._plain(value))})
+    if None not in values:
+        assert not may_match(chosen.node, {"a": exactly(None)})
+    if values == [1, 2, None]:
+        assert not may_match(chosen.node, {"a": exactly(3)})
+
+
+def test_many_partitions_are_looked_for_everywhere():
+    chosen = PartitionChoice.of(pa.table({"a": list(range(300))}), ["a"])
+    assert may_match(chosen.node, {"a": exactly(1000)})
+    assert chosen.mask(pa.table({"a": [299, 300]})).tolist() == [True, False]
