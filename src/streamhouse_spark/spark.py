@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from streamhouse_spark.datasource.views.materialize import MaterializedTable
+    from streamhouse_spark.datasource.views.service import ViewStatus
     from streamhouse_spark.lake.tiering.job import TieringReport
     from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
 
@@ -337,3 +338,40 @@ class TieringService:
         storage for nothing.
         """
         return self._service.health()
+
+
+class RefreshService:
+    """Keeps the materialised tables of a warehouse as fresh as they say: one after the other, the longest due first.
+
+    A view is refreshed each ``freshness``; where that takes longer, all the time. An error of one view is logged, shown
+    by `status` and tried again after a growing pause. Several services are right, and do the same work twice.
+    """
+
+    @checked
+    def __init__(self, spark: SparkSession, warehouse: str, views: Sequence[str] | None = None) -> None:
+        """``warehouse`` is that of the session's catalog ``streamhouse``; ``views`` None serves all views of it."""
+        require_part("spark", spark, "a SparkSession", "dataSource")
+        from streamhouse_spark.core.clock import SystemClock
+        from streamhouse_spark.datasource.session_warehouse import session_connection
+        from streamhouse_spark.datasource.views.refresh import refresh
+        from streamhouse_spark.datasource.views.service import ViewService
+
+        known = spark.conf.get("spark.sql.catalog.streamhouse.warehouse", None)
+        if known != warehouse:
+            raise InvalidOptionError(
+                f"warehouse is {shown(warehouse)}, and the session's catalog streamhouse is of {shown(known)}; use one"
+            )
+        connection = session_connection(spark, warehouse)
+        self._service = ViewService(lambda name: refresh(spark, connection, name), connection, SystemClock(), views)
+
+    def run(self, stop: threading.Event | None = None) -> None:
+        """Refresh until `stop` is called or ``stop`` is set. Returns when the refresh under way has ended."""
+        self._service.run(stop)
+
+    def stop(self) -> None:
+        """End `run`; from any thread. Repeating it is harmless."""
+        self._service.stop()
+
+    def status(self) -> list[ViewStatus]:
+        """How each view stands; from any thread."""
+        return self._service.status()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import datetime as dt
 import random
+import threading
 from decimal import Decimal
 
 import pytest
@@ -13,6 +14,7 @@ import streamhouse_spark as sh
 from streamhouse_spark import InvalidOptionError, TableExistsError
 from streamhouse_spark.datasource.views import refresh
 from streamhouse_spark.table import refreshing
+from waiting import wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -231,6 +233,25 @@ def test_views_of_views(spark, orders):
     assert above.refresh().whole_because is None
     require_right(spark, view, query)
     require_right(spark, above, over)
+
+
+def test_the_service_refreshes_what_is_due(spark, wh, orders):
+    orders.append([order(1)])
+    view, query = kept(spark, orders, "SELECT cust, count(*) AS n FROM SOURCE GROUP BY cust")
+    with pytest.raises(InvalidOptionError, match="and the session's catalog streamhouse is of"):
+        sh.RefreshService(spark, "/elsewhere")
+    service, stop = sh.RefreshService(spark, wh.url, [view.name, orders.name]), threading.Event()
+    thread = threading.Thread(target=service.run, args=(stop,))
+    orders.append([order(2), order(3, 2)])
+    thread.start()
+    try:
+        wait_for(lambda: any(found.refreshes for found in service.status()), "a refresh")
+    finally:
+        stop.set()
+        thread.join()
+    require_right(spark, view, query)
+    (found,) = service.status()
+    assert (found.name, found.error, found.last.rows_written) == (view.name, None, 2)
 
 
 QUERIES = (

@@ -46,6 +46,7 @@ NAMES = {
     "configure",
     "delta_join",
     "materialize",
+    "RefreshService",
     "lookup_join",
     "register",
     "relocate",
