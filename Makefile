@@ -85,7 +85,7 @@ bench-plots: $(VENV)/bench.stamp ## pictures and tables of the results that runs
 
 .PHONY: bench-spark
 bench-spark: java $(VENV_SPARK41)/bench.stamp ## SQL and streams beside the runtimes of Iceberg and Delta (fetched by Maven)
-	$(VENV_SPARK41)/bin/python -m benchmarks iceberg-queries iceberg-first-query sinks $(ARGS)
+	$(VENV_SPARK41)/bin/python -m benchmarks iceberg-queries iceberg-first-query sinks row-statements $(ARGS)
 
 .PHONY: bench-remote
 bench-remote: java $(VENV_SPARK41)/bench.stamp ## SQL over a lake on S3 beside Spark's Parquet (a JVM of its own, which fetches hadoop-aws)

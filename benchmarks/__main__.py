@@ -34,6 +34,7 @@ from benchmarks.runtimes import iceberg_first_query, iceberg_queries, sinks
 from benchmarks.segments import segments_compression
 from benchmarks.servers import server_appends, server_bulk, server_keyed, server_start
 from benchmarks.spark import spark_read, spark_sink
+from benchmarks.statements import row_statements
 from benchmarks.writers import many_upserters, many_writers
 
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
@@ -67,6 +68,7 @@ RUNTIMES: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "iceberg-queries": iceberg_queries,
     "iceberg-first-query": iceberg_first_query,
     "sinks": sinks,
+    "row-statements": row_statements,
     "remote-lake": remote_lake,
 }
 """Those that need PySpark 4.1 and fetch other formats' runtimes: `make bench-spark` names them."""
