@@ -18,7 +18,8 @@ import pytest
 from faults.faulty_storage import Fault, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.share import WHOLE, Share
-from faults.sim import sim_world
+from faults.sim import SimClock, sim_world
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lineage import Lineage
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.base import Storage
@@ -192,7 +193,7 @@ def test_a_truncation_is_seen():
         truncated_and_refreshed()
 
 
-@pytest.mark.parametrize("change", ["again", "columns", "rows"])
+@pytest.mark.parametrize("change", ["again", "columns", "rows", "trimmed"])
 def test_what_changes_do_not_tell(change):
     storage = new_store()
     source, view = opened(storage, 3)
@@ -202,10 +203,18 @@ def test_what_changes_do_not_tell(change):
         source = warehouse.create_table("source", "k INT", properties=HOT)
     elif change == "columns":
         source.alter(add_columns="x INT")
+    elif change == "trimmed":  # nothing else keeps the rows
+        source.alter_properties({"table.log.ttl": "1h"})
+        clock = SimClock()
+        clock.sleep_ms(10 * 86_400_000)
+        later = Warehouse("wh", storage=storage, world=World(clock, sim_world(30).ids)).table("source")
+        storage._world.clock.sleep_ms(10 * 86_400_000)
+        later.maintain()
+        assert keys_of(later) == []
     else:
         source.delete(where=[("k", "=", 0)])
     step = refreshing.next_step(view, {"source": source})
-    expected = {"again": "made again", "columns": "other columns", "rows": "lost rows"}
+    expected = {"again": "made again", "columns": "other columns", "rows": "lost rows", "trimmed": "no lake that keeps"}
     assert step is not None
     assert expected[change] in (step.new.whole_because or "")
     close_tablets()

@@ -8,12 +8,14 @@ import random
 import threading
 from decimal import Decimal
 
+import pyarrow.compute as pc
 import pytest
 
 import streamhouse_spark as sh
 from streamhouse_spark import InvalidOptionError, TableExistsError
-from streamhouse_spark.datasource.views import refresh
+from streamhouse_spark.datasource.views import refresh, relations
 from streamhouse_spark.table import refreshing
+from streamhouse_spark.zset import writer
 from waiting import wait_for
 
 pytestmark = pytest.mark.spark
@@ -295,3 +297,43 @@ def test_random_histories(spark, orders, keyed, number):
         change(chance, orders, keyed)
         assert view.refresh().whole_because is None
         require_right(spark, view, query)
+
+
+def a_lost_retraction(patched):
+    real = relations.Relations._delta
+
+    def came_alone(self, *args):
+        return real(self, *args).where("_change_type IN ('insert', 'update_after')")
+
+    patched.setattr(relations.Relations, "_delta", came_alone)
+
+
+def a_group_that_should_vanish(patched):
+    real = refreshing.commit_step
+
+    def without_gone(view, step, rows, gone):
+        return real(view, step, rows.filter(pc.invert(gone)), gone.filter(pc.invert(gone)))
+
+    patched.setattr(refresh, "commit_step", without_gone)
+
+
+def a_minimum_that_is_not_computed_again(patched):
+    real = writer.Writer.of_groups
+    patched.setattr(writer.Writer, "of_groups", lambda self, node, _, touched: real(self, node, "old", touched))
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [a_lost_retraction, a_group_that_should_vanish, a_minimum_that_is_not_computed_again],
+    ids=lambda b: b.__name__,
+)
+def test_planted_bugs_are_found(spark, keyed, bug, monkeypatch):
+    keyed.upsert([{"id": i, "cust": i % 3, "amount": float(i), "note": "a"} for i in range(6)])
+    view, query = kept(spark, keyed, "SELECT cust, min(amount) AS lo, count(*) AS n FROM SOURCE GROUP BY cust")
+    keyed.delete([0, 3])
+    keyed.upsert([{"id": 1, "cust": 2, "amount": -1.0, "note": None}])
+    with monkeypatch.context() as patched:
+        bug(patched)
+        view.refresh()
+        with pytest.raises(AssertionError):
+            require_right(spark, view, query)

@@ -152,8 +152,16 @@ def _why_not_changes(source: TableHandle, then: SourceVersion, now: TableState) 
         return "no longer has the records of its changes"
     if any(now.buckets[bucket].start > end for bucket, end in then.ends.items()) and now.primary_key:
         return "was trimmed above the changes since"
+    return _told_by(records, then, now)
+
+
+def _told_by(records: Sequence[Record], then: SourceVersion, now: TableState) -> str | None:
+    """Return the first action of the records that changes rows without a change in the log."""
+    loses_by_trimming = not now.primary_key and not now.has_lake
     for record in records:
         for action in record.actions:
+            if loses_by_trimming and isinstance(action, act.Trim):
+                return f"was trimmed by commit {record.number}, and has no lake that keeps the rows"
             if reason := _reason(action, then):
                 return f"{reason} by commit {record.number}"
     return None
