@@ -34,7 +34,16 @@ from streamhouse_spark.errors import (
     WriterFullError,
     WriterStoppedError,
 )
-from streamhouse_spark.spark import TieringService, configure, delta_join, lookup_join, register, tier
+from streamhouse_spark.spark import (
+    RefreshService,
+    TieringService,
+    configure,
+    delta_join,
+    lookup_join,
+    materialize,
+    register,
+    tier,
+)
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.commits.position import LogPosition
@@ -61,6 +70,7 @@ __all__ = [
     "OffsetRange",
     "OffsetsTrimmedError",
     "ProducerFencedError",
+    "RefreshService",
     "SchemaMismatchError",
     "SnapshotExpiredError",
     "StorageError",
@@ -80,6 +90,7 @@ __all__ = [
     "configure",
     "delta_join",
     "lookup_join",
+    "materialize",
     "register",
     "relocate",
     "tier",

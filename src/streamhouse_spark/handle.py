@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from streamhouse_spark.config.properties import TableProperties
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.paths import parse_table_name, table_prefix
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import require_there
 from streamhouse_spark.log.segments.writer import SegmentOptions
-from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.base import Storage, url_of
 
 if TYPE_CHECKING:
     from streamhouse_spark.lake.table import LakeTable
@@ -119,6 +119,11 @@ class TableHandle:
         from streamhouse_spark.lake.formats import open_lake_table
 
         return open_lake_table(self._storage, self._settings, state, self._world)
+
+
+def log_url(table: TableHandle) -> str:
+    """Return the URL of the table's log: below the warehouse, or where ``table.log.location`` says."""
+    return url_of(table.storage, table_prefix(table.uuid)).rstrip("/")
 
 
 def _reopened(

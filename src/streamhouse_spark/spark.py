@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from streamhouse_spark.datasource.views.materialize import MaterializedTable
+    from streamhouse_spark.datasource.views.service import ViewStatus
     from streamhouse_spark.lake.tiering.job import TieringReport
     from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
 
@@ -213,6 +215,60 @@ def delta_join(
     return start(spark, connection, plan, checkpoint, trigger, max_offsets_per_trigger)
 
 
+@partial(checked, names=("name",))
+def materialize(
+    spark: SparkSession,
+    name: str,
+    query: str,
+    *,
+    freshness: str = "1min",
+    mode: Literal["incremental", "full"] = "incremental",
+    properties: Mapping[str, str] | None = None,
+) -> MaterializedTable:
+    """Keep a query as a table, and refresh it from what changed in its sources; returns its handle.
+
+    ::
+
+        view = streamhouse_spark.materialize(
+            spark, "gold.revenue", "SELECT region, sum(amount) AS revenue FROM sales.orders GROUP BY region"
+        )
+        view.refresh()
+
+    The table is made if it is not there, and refreshed. The query reads tables of the warehouse of the session's
+    catalog ``streamhouse``, as ``database.table``. ``freshness`` is how old the view may grow while a
+    `RefreshService` runs. ``properties`` are those of the table.
+
+    **Guarantees.** A refresh is one commit of the table. It holds the rows that changed and the versions of the
+    sources, which ``$lineage`` of the table shows: readers see the query's answer at one version of each source.
+    A crash before the commit changes nothing, and of two refreshes at once one counts. A refresh that finds no new
+    rows commits nothing. Where the changes of a source do not tell all (it was truncated, restored, trimmed, or rows
+    of a table without a primary key were deleted), the whole query is computed once and what differs is written; the
+    report says why. The rows that a refresh changes pass through the driver.
+
+    **Queries:** projections, filters, inner, left, full, semi and anti joins, GROUP BY with any aggregate that does
+    not depend on the order of rows, HAVING, DISTINCT, UNION, WITH and subqueries in FROM, EXISTS and IN in WHERE.
+    With ``mode="full"`` the whole query, whatever it is, is computed at each refresh, and the difference written.
+
+    The primary key is that of the query's rows where it has one that is NOT NULL. Else the table has a column ``_key``
+    in front, and ``_ord`` beside it where rows may be equal.
+
+    Raises, before anything is written:
+        InvalidOptionError: a part of the query cannot be kept by changes; the text names it.
+        TableExistsError: there is a table of the name that is not this view.
+        TableNotFoundError, WarehouseNotFoundError: a source or the warehouse is not there.
+    """
+    require_part("spark", spark, "a SparkSession", "dataSource")
+    require_texts("properties", properties)
+    from streamhouse_spark.datasource.session_warehouse import session_connection
+    from streamhouse_spark.datasource.views.materialize import materialized
+
+    warehouse = spark.conf.get("spark.sql.catalog.streamhouse.warehouse", None)
+    if warehouse is None:
+        raise InvalidOptionError("the session has no catalog streamhouse; make it with streamhouse_spark.configure")
+    connection = session_connection(spark, warehouse)
+    return materialized(spark, connection, name, query, freshness, mode, properties or {})
+
+
 class TieringService:
     """Keeps the lakes of a warehouse as fresh as their tables say, in micro-batches.
 
@@ -282,3 +338,40 @@ class TieringService:
         storage for nothing.
         """
         return self._service.health()
+
+
+class RefreshService:
+    """Keeps the materialised tables of a warehouse as fresh as they say: one after the other, the longest due first.
+
+    A view is refreshed each ``freshness``; where that takes longer, all the time. An error of one view is logged, shown
+    by `status` and tried again after a growing pause. Several services are right, and do the same work twice.
+    """
+
+    @checked
+    def __init__(self, spark: SparkSession, warehouse: str, views: Sequence[str] | None = None) -> None:
+        """``warehouse`` is that of the session's catalog ``streamhouse``; ``views`` None serves all views of it."""
+        require_part("spark", spark, "a SparkSession", "dataSource")
+        from streamhouse_spark.core.clock import SystemClock
+        from streamhouse_spark.datasource.session_warehouse import session_connection
+        from streamhouse_spark.datasource.views.refresh import refresh
+        from streamhouse_spark.datasource.views.service import ViewService
+
+        known = spark.conf.get("spark.sql.catalog.streamhouse.warehouse", None)
+        if known != warehouse:
+            raise InvalidOptionError(
+                f"warehouse is {shown(warehouse)}, and the session's catalog streamhouse is of {shown(known)}; use one"
+            )
+        connection = session_connection(spark, warehouse)
+        self._service = ViewService(lambda name: refresh(spark, connection, name), connection, SystemClock(), views)
+
+    def run(self, stop: threading.Event | None = None) -> None:
+        """Refresh until `stop` is called or ``stop`` is set. Returns when the refresh under way has ended."""
+        self._service.run(stop)
+
+    def stop(self) -> None:
+        """End `run`; from any thread. Repeating it is harmless."""
+        self._service.stop()
+
+    def status(self) -> list[ViewStatus]:
+        """How each view stands; from any thread."""
+        return self._service.status()

@@ -240,6 +240,7 @@ CALLS: dict[str, Call | list[Call]] = {
         f"Inspect.{name}": Call(lambda world: world.log.inspect, {})
         for name in ("buckets", "segments", "commits", "partitions", "schemas", "options", "tiering")
     },
+    "Inspect.lineage": Call(lambda world: world.keyed.inspect, {}),
     "Inspect.history": Call(lambda world: world.log.inspect, {"limit": 5}),
     "relocate": Call(
         lambda world: lambda **given: relocate(

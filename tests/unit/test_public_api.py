@@ -45,6 +45,8 @@ NAMES = {
     "__version__",
     "configure",
     "delta_join",
+    "materialize",
+    "RefreshService",
     "lookup_join",
     "register",
     "relocate",

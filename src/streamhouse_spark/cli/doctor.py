@@ -33,6 +33,7 @@ from streamhouse_spark.kv.lmdb.tablet_files import (
     cache_folder,
     cached_tablets,
 )
+from streamhouse_spark.log.lifecycle.location import places_of
 from streamhouse_spark.storage.open import network_file_system
 from streamhouse_spark.table.health import TableHealth, table_health
 from streamhouse_spark.warehouse.opened_tables import open_listed
@@ -270,9 +271,22 @@ def check_warehouse(location: str | None, settings: Mapping[str, str] | None, wo
         usage = shutil.disk_usage(path)
         findings.append(check_disk(usage.free, usage.total))
     opened = open_listed(warehouse.table, tables)
+    findings += check_log_stores(warehouse)
     checked = opened.each(lambda t: list(check_table(table_health(t.state, t.properties, warehouse.storage.now_ms()))))
     findings += [finding for found in checked for finding in found]
     return [*findings, *(Finding(f"table {n}", "fail", str(e), _IN_MESSAGE) for n, e in opened.failed.items())]
+
+
+def check_log_stores(warehouse: Warehouse) -> Iterator[Finding]:
+    """Judge the stores in which opened tables have their logs, beside the warehouse's own."""
+    places = places_of(warehouse.storage)
+    for store in places.stores() if places is not None else ():
+        try:
+            store.check_writable()
+            found = "a second write of an object was refused, as it must be"
+            yield Finding(f"put-if-absent of {store.url}", "ok", found)
+        except StreamhouseError as error:
+            yield Finding(f"put-if-absent of {store.url}", "fail", str(error), _IN_MESSAGE)
 
 
 def check_clock(store_ahead_ms: int) -> Finding:

@@ -17,6 +17,7 @@ from streamhouse_spark.cli.files import TextRules, file_format, open_rows
 from streamhouse_spark.cli.output import rich_table
 from streamhouse_spark.cli.session import Command, Session, fail_for, take_names, take_pairs
 from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.handle import log_url
 from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.defaults import SqlText
@@ -126,6 +127,7 @@ def described(table: Table) -> dict[str, Any]:
         "table": table.name,
         "uuid": table.uuid,
         "warehouse": table.storage.url,
+        "log": log_url(table),
         "created_ms": state.created_ms,
         "commit": state.version,
         "columns": state.schema.to_json(),
@@ -152,7 +154,7 @@ def _render_description(table: Table, console: Console) -> None:
     for label, value in (
         ("table", table.name),
         ("uuid", table.uuid),
-        ("files", f"{table.storage.url}/tables/{table.uuid}"),
+        ("files", log_url(table)),
         ("primary key", ", ".join(table.state.primary_key) or "none: rows are appended"),
         ("partitioned by", ", ".join(found["partition_by"]) or "nothing"),
         ("bucket key", ", ".join(table.properties.bucket_key) or "none: each batch goes to one bucket"),

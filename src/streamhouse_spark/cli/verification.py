@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.paths import is_placed
 from streamhouse_spark.errors import (
     CorruptDataError,
     DifferentHistoryError,
     LakeMismatchError,
     LakeRolledBackError,
     SnapshotExpiredError,
+    WarehouseMovedError,
 )
 from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.history import require_dropped, require_of_history
@@ -24,6 +26,7 @@ from streamhouse_spark.lake.parquet.reader import OffsetFile, has_whole_footer, 
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.lake.tiering.plan import require_progress
 from streamhouse_spark.log.commits.state import BucketLog, TableState
+from streamhouse_spark.log.lifecycle.location import places_of
 from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.table.table import Table
 
@@ -49,7 +52,8 @@ class Verification:
 
 
 def verify_log(table: Table, state: TableState, result: Verification, advance: Advance) -> None:
-    """Check every live segment: bytes against checksums, row counts, and dense offsets."""
+    """Check every live segment: bytes against checksums, row counts, dense offsets; of a log elsewhere its owner."""
+    result.problems.extend(_owner_problems(table))
     for bucket, log in state.buckets.items():
         result.problems.extend(gaps_of(bucket, log))
         result.log_rows += len(log.offsets)
@@ -63,6 +67,15 @@ def verify_log(table: Table, state: TableState, result: Verification, advance: A
         result.segments += 1
         result.segment_bytes += segment.size_bytes
         advance(1)
+
+
+def _owner_problems(table: Table) -> Iterator[str]:
+    places = places_of(table.storage)
+    try:
+        if places is not None and is_placed(table.uuid):
+            places.require_owned(table.uuid)
+    except (CorruptDataError, WarehouseMovedError) as error:
+        yield str(error)
 
 
 def gaps_of(bucket: int, log: BucketLog) -> Iterator[str]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from streamhouse_spark.config.auto_partition import AUTO_PARTITION_PROPERTIES, AutoPartition, parse_auto_partition
 from streamhouse_spark.config.paimon_limits import check_paimon_columns
+from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core import text_values as values
 from streamhouse_spark.core.model import is_unicode
 from streamhouse_spark.errors import InvalidOptionError
@@ -51,6 +52,9 @@ class TableProperties:
     false by default where the lake table was adopted."""
     log_ttl_ms: int = 7 * 86_400_000
     """``table.log.ttl``: how long rows stay in the log, never shorter than until the lake has them; 0 keeps them."""
+    log_location: str | None = None
+    """``table.log.location``: the path or URL of another store, in which the table's log lies; None where it lies
+    in the warehouse. Fixed at creation."""
     transactions_ttl_ms: int = 30 * 86_400_000
     """``table.transactions.ttl``: how long the table can tell which offsets the last write of a writer got, after which
     it remembers the version alone; 0 keeps all. Whatever it is, no version is stored twice."""
@@ -76,6 +80,7 @@ PRIMARY_KEY: Final = "primary.key"
 ADOPTED: Final = "table.datalake.adopted"
 NOTHING_ADOPTED: Final = "empty"
 """Its value if the lake table had no snapshot."""
+LOG_LOCATION: Final = "table.log.location"
 MERGE_ENGINE: Final = "table.merge-engine"
 VERSION_COLUMN: Final = "table.merge-engine.versioned.ver-column"
 DELETE_BEHAVIOR: Final = "table.delete.behavior"
@@ -90,10 +95,12 @@ FIXED_PROPERTIES: Final = frozenset(
         "bucket.key",
         "table.datalake.format",
         ADOPTED,
+        LOG_LOCATION,
         PRIMARY_KEY,
         MERGE_ENGINE,
         VERSION_COLUMN,
         CHANGELOG_IMAGE,
+        VIEW,
     }
 )
 """Properties that cannot change after creation, because data is laid out by them; those that `FIELD` matches cannot
@@ -109,6 +116,7 @@ _KNOWN: Final = (
     "table.datalake.auto-expire-snapshot",
     ADOPTED,
     "table.log.ttl",
+    LOG_LOCATION,
     "table.transactions.ttl",
     "table.log.arrow.compression.type",
     "table.statistics.columns",
@@ -120,9 +128,11 @@ _KNOWN: Final = (
     DELETE_BEHAVIOR,
     CHANGELOG_IMAGE,
     INSERT_EXISTING,
+    VIEW,
     "fields.<column>.agg",
     "fields.<column>.listagg.delimiter",
 )
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+[^/]")
 _LAKE_FORMATS: Final[dict[str, LakeFormat]] = {"iceberg": "iceberg", "paimon": "paimon"}
 _COMPRESSIONS: Final[dict[str, Compression]] = {"none": "none", "lz4": "lz4", "lz4_frame": "lz4", "zstd": "zstd"}
 
@@ -179,6 +189,7 @@ def parse_properties(
             default=default.datalake_auto_expire_snapshot and is_ours,
         ),
         log_ttl_ms=_duration_ms(properties, "table.log.ttl", default.log_ttl_ms),
+        log_location=_log_location(get(LOG_LOCATION)),
         transactions_ttl_ms=_duration_ms(properties, "table.transactions.ttl", default.transactions_ttl_ms),
         log_compression=_COMPRESSIONS[codec],
         statistics_columns=_statistics_columns(get("table.statistics.columns"), schema, (*partitions, *bucket_key)),
@@ -194,7 +205,7 @@ def parse_properties(
 
 def is_keyed_property(name: str) -> bool:
     """Tell whether only tables with a primary key have the property."""
-    keyed = (PRIMARY_KEY, MERGE_ENGINE, VERSION_COLUMN, DELETE_BEHAVIOR, CHANGELOG_IMAGE, INSERT_EXISTING)
+    keyed = (VIEW, PRIMARY_KEY, MERGE_ENGINE, VERSION_COLUMN, DELETE_BEHAVIOR, CHANGELOG_IMAGE, INSERT_EXISTING)
     return name in keyed or FIELD.match(name) is not None
 
 
@@ -259,6 +270,15 @@ def check_partition_columns(partition_by: Sequence[str], schema: TableSchema) ->
 def has_statistics(arrow: pa.DataType) -> bool:
     """Tell whether segments can record the minimum and maximum of a column of this type."""
     return not (pa.types.is_nested(arrow) or pa.types.is_binary(arrow) or pa.types.is_boolean(arrow))
+
+
+def _log_location(text: str | None) -> str | None:
+    if text is None:
+        return None
+    location = text.strip()
+    if not (location.startswith("/") or _URL.match(location)) or "\0" in location:
+        values.reject(LOG_LOCATION, text, "an absolute path or a URL, such as s3://bucket/logs")
+    return location
 
 
 def _primary_key(properties: Mapping[str, str], schema: TableSchema) -> tuple[str, ...]:

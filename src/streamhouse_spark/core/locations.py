@@ -5,6 +5,7 @@ A *location* is an absolute path of this machine or a URL, as lake metadata and 
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -64,3 +65,11 @@ def _is_same_directory(first: str, second: str) -> bool:
         return Path(first).samefile(second)
     except OSError:
         return False
+
+
+def is_within(inner: str, outer: str) -> bool:
+    """Tell whether a root is another one, or lies in it. Symbolic links of local directories are followed."""
+    inner, outer = plain_root(inner), plain_root(outer)
+    if inner.startswith("/") and outer.startswith("/"):
+        inner, outer = os.path.realpath(inner), os.path.realpath(outer)
+    return _is_below(inner, outer)

@@ -14,6 +14,8 @@
     tables/<uuid>/manifests/<uuid>.json              the actions of a record that were too large for it
     tables/<uuid>/segments/<uuid>.arrow              immutable Arrow IPC data
     tables/<uuid>/tiering-claim.json                 which service tiers the table now; only a hint
+    tables/<uuid>/location.json                      all of the above lies at this other URL, for a placed table
+    tables/<uuid>/owner.json                         there, beside it: the warehouse that it belongs to
     lake/<database>/<table>/                         default place of the lake table
 
 Keys are relative to the warehouse; names follow a strict grammar, so that no name can leave its folder.
@@ -31,12 +33,17 @@ WAREHOUSE_KEY = "streamhouse.json"
 RELOCATION_KEY = "relocation.json"
 TABLES_PREFIX = "tables/"
 LAKE_PREFIX = "lake/"
+LOCATION_NAME = "location.json"
+OWNER_NAME = "owner.json"
 DEFAULT_DATABASE = "default"
 RESERVED_DATABASES = frozenset({"tables", "lake", "streamhouse"})
 NAME_CHARS_MAX = 128
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*\Z")
 _UUID = re.compile(r"[0-9a-f]{32}\Z")
+_PLACED = "810c"
+_PLACED_AT = 12
+_LOG_FOLDER = re.compile(r"/tables/[0-9a-f]{32}/")
 _NAME_KEY = re.compile(r"([a-z_][a-z0-9_]*)/([a-z_][a-z0-9_]*)/names/([0-9]{8,})\.json")
 _NUMBER = re.compile(r"([0-9]{20})(?:\.json)?")
 
@@ -111,6 +118,41 @@ def table_prefix(table_uuid: str) -> str:
     if not _UUID.match(table_uuid):
         raise InvalidNameError(f"table uuid {_shown(table_uuid)}: expected 32 hexadecimal digits")
     return f"{TABLES_PREFIX}{table_uuid}/"
+
+
+def placed_uuid(uuid: str) -> str:
+    """Return the uuid that a table gets whose log lies elsewhere. Its form, version 8 of RFC 9562, says so: who has
+    only the uuid knows whether to ask for a location.
+    """
+    return uuid[:_PLACED_AT] + _PLACED + uuid[_PLACED_AT + len(_PLACED) :]
+
+
+def is_placed(table_uuid: str) -> bool:
+    """Tell whether the log of a table may lie elsewhere. Those of other tables never do."""
+    return table_uuid.startswith(_PLACED, _PLACED_AT)
+
+
+def placed_uuid_of(key: str) -> str | None:
+    """Return the uuid of the table whose log the object belongs to, if that may lie elsewhere; else None."""
+    if not key.startswith(TABLES_PREFIX) or not key.startswith(_PLACED, len(TABLES_PREFIX) + _PLACED_AT):
+        return None
+    uuid, slash, name = key[len(TABLES_PREFIX) :].partition("/")
+    return uuid if slash and name != LOCATION_NAME and _UUID.match(uuid) else None
+
+
+def location_key(table_uuid: str) -> str:
+    """Return the key of the object in the warehouse that says where the table's log lies."""
+    return f"{table_prefix(table_uuid)}{LOCATION_NAME}"
+
+
+def owner_key(table_uuid: str) -> str:
+    """Return the key of the object beside a log elsewhere that says whose it is."""
+    return f"{table_prefix(table_uuid)}{OWNER_NAME}"
+
+
+def is_in_a_log(location: str) -> bool:
+    """Tell whether a path or URL is the folder of a table's log, or lies in one."""
+    return _LOG_FOLDER.search(f"{location}/") is not None
 
 
 def commits_prefix(table_uuid: str) -> str:

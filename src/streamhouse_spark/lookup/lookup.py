@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core import slicing
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.paths import commit_key, table_prefix
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StorageError, shown
 from streamhouse_spark.keys.key_codec import encode_keys, stored_keys, stored_prefix
 from streamhouse_spark.kv.replay import catch_up
@@ -53,7 +53,7 @@ class Lookup:
         self._keyed = keyed
         self._table = keyed.table
         self._refreshed_ms: int | None = None
-        self._is_local = self._table.storage.local_path("") is not None
+        self._is_local = self._table.storage.local_path(table_prefix(self._table.uuid)) is not None
         self._next_record: tuple[int, str] = (-1, "")
 
     def require_unlike_found(self, columns: Sequence[str] | None) -> None:

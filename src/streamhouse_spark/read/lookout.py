@@ -14,6 +14,7 @@ from typing import Final
 
 from streamhouse_spark.core.clock import Clock, SystemClock
 from streamhouse_spark.core.forks import new_lock, renew_in_children
+from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 
@@ -84,7 +85,7 @@ class _Lookouts:
 
     def of(self, table: TableHandle) -> Lookout:
         clock = table.world.clock
-        pace = LOCAL if table.storage.local_path("") is not None else REMOTE
+        pace = LOCAL if table.storage.local_path(table_prefix(table.uuid)) is not None else REMOTE
         time = 0 if isinstance(clock, SystemClock) else id(clock)  # a simulated clock has a time of its own
         name = (table.storage.url, table.uuid, time)
         with self._lock:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from streamhouse_spark.core.lineage import lineage_of
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import InvalidNameError, ObjectNotFoundError, shown
@@ -63,6 +64,7 @@ SYSTEM_TABLES: Mapping[str, pa.Schema] = {
         ("files_added", pa.int64()),
         ("details", pa.string()),
     ]),
+    "lineage": pa.schema([("version", pa.int64()), ("source", pa.string()), ("source_version", pa.int64())]),
     "schemas": pa.schema([
         ("schema_id", pa.int32()),
         ("columns", pa.string()),
@@ -134,6 +136,20 @@ class SystemTables:
 
     def _history(self) -> Sequence[Sequence[Any]]:
         return history_rows(self.storage, self.state, self.limit)
+
+    def _lineage(self) -> Sequence[Sequence[Any]]:
+        """List, for each refresh of a view whose record is kept, the versions of its sources, oldest first."""
+        out: list[Sequence[Any]] = []
+        for number in range(self.state.version, 0, -1):
+            try:
+                record, _ = read_record(self.storage, self.state.table_uuid, number)
+            except ObjectNotFoundError:
+                break
+            for part in record.attempts:
+                lineage = lineage_of(part.transaction)
+                sources = reversed(lineage.sources) if lineage is not None else ()
+                out += [(number, source.name, source.version) for source in sources]
+        return out[::-1]
 
     def _schemas(self) -> Sequence[Sequence[Any]]:
         return [(i, schema.ddl(), i == self.state.schema_id) for i, schema in self.state.schemas.items()]

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, shown
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.position import LogPosition, require_position
@@ -55,7 +56,7 @@ def follow(
     if stop is not None and not callable(getattr(stop, "is_set", None)):
         raise InvalidOptionError(f"stop is {shown(stop)}, expected a threading.Event")
     if poll_ms is None and until_ms is not None:
-        poll_ms = LOCAL_POLL_MS if table.storage.local_path("") is not None else REMOTE_POLL_MS
+        poll_ms = LOCAL_POLL_MS if table.storage.local_path(table_prefix(table.uuid)) is not None else REMOTE_POLL_MS
     batches = _follow(
         table,
         state,

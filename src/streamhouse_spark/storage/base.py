@@ -91,3 +91,9 @@ class Storage(Protocol):
 
     def check_writable(self) -> None:
         """Prove that put-if-absent is honoured here. Raises `StorageError` with the remedy. Done once per store."""
+
+
+def url_of(storage: Storage, key: str) -> str:
+    """Return the URL of an object, for messages: that in the store that it lies in, where there are several."""
+    placed = getattr(storage, "url_of", None)
+    return str(placed(key)) if placed is not None else f"{storage.url}/{key}"

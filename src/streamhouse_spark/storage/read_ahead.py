@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
 from streamhouse_spark.errors import ObjectNotFoundError
-from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.base import Storage, url_of
 
 WINDOW: Final = 42
 """So many records are asked for at once: those that may follow a checkpoint, and one more, which shows that none is
@@ -103,5 +103,5 @@ class ReadAhead:
             return self._storage.read(key)
         data = self._found.pop(key)
         if data is None:
-            raise ObjectNotFoundError(f"{self._storage.url}/{key} does not exist")
+            raise ObjectNotFoundError(f"{url_of(self._storage, key)} does not exist")
         return data

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
-from streamhouse_spark.core.paths import names_prefix, table_prefix
+from streamhouse_spark.core.paths import is_placed, names_prefix, table_prefix
 from streamhouse_spark.errors import InvalidOptionError, ObjectNotFoundError, shown
-from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.handle import TableHandle, log_url
 from streamhouse_spark.log.commits.actions import Append
 from streamhouse_spark.log.commits.record import Record, read_record
 from streamhouse_spark.log.commits.segment import Segment
@@ -157,7 +157,11 @@ def table_costs(table: TableHandle, prices: Mapping[str, Any] | None = None) -> 
     lake_bytes = with_stand_ins(table, pin_newest(state), Begun(()), lambda pin: _lake_bytes(table, pin))
     workload = replace(_activity(table, state), lake_bytes=lake_bytes)
     prefixes = [table_prefix(state.table_uuid), names_prefix(table.path), f"{state.lake_location}/"]
-    return TableCosts(METER.of(table.storage.url, prefixes), workload, estimate(workload, chosen))
+    requests = METER.of(table.storage.url, prefixes)
+    if is_placed(state.table_uuid):
+        log_root = log_url(table).removesuffix(table_prefix(state.table_uuid).rstrip("/")).rstrip("/")
+        requests += METER.of(log_root, prefixes[:1])
+    return TableCosts(requests, workload, estimate(workload, chosen))
 
 
 def _lake_bytes(table: TableHandle, pin: Pin) -> int:

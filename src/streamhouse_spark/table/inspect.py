@@ -52,6 +52,10 @@ class Inspect:
 
         return open_view(self._table, PARTITIONS).to_arrow()
 
+    def lineage(self) -> pa.Table:
+        """List the versions of its sources that each refresh of a materialised table brought it to, oldest first."""
+        return self.read("lineage")
+
     def schemas(self) -> pa.Table:
         return self.read("schemas")
 

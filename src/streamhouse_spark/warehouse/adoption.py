@@ -37,6 +37,7 @@ from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.location import new_table_uuid, require_log_location
 from streamhouse_spark.log.lifecycle.names import NamePointer
 from streamhouse_spark.log.lifecycle.renaming import free
 from streamhouse_spark.log.segments.writer import SegmentOptions
@@ -192,10 +193,11 @@ class _Adopter:
         self.require_free(pointer)
         found = self.examined()
         create = replace(self._created(found), lake_location=self.place)
+        require_log_location(storage, create.properties)
         names.create_database(storage, self.path.database, world)
         if found.owner is not None:
             self._end(found, found.owner)
-        uuid = world.ids.new_uuid()
+        uuid = new_table_uuid(storage, world, create.properties)
         record = Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (create,), author=world.author)
         put_first_record(storage, record)
         self._claim(found, uuid)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from streamhouse_spark.core.arguments import checked
 from streamhouse_spark.core.locations import is_same_place, plain_root
-from streamhouse_spark.core.paths import RELOCATION_KEY, TABLES_PREFIX, WAREHOUSE_KEY, parse_table_name
+from streamhouse_spark.core.paths import RELOCATION_KEY, TABLES_PREFIX, WAREHOUSE_KEY, is_placed, parse_table_name
 from streamhouse_spark.errors import (
     CorruptDataError,
     InvalidOptionError,
@@ -40,6 +40,7 @@ from streamhouse_spark.log.commits.state import TableState, referenced_keys
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.copying import copy_log
 from streamhouse_spark.log.lifecycle.home import WarehouseFile, read_warehouse_file
+from streamhouse_spark.log.lifecycle.location import places_of
 from streamhouse_spark.storage.slots import Holder, Slot
 
 if TYPE_CHECKING:
@@ -176,9 +177,9 @@ class _Relocation:
     def _states(self, begun: _Identities | None) -> Iterator[TableState]:
         """Return all tables that can be opened, or brought back; in a continued run those that it began with."""
         ours = set(begun.tables.values()) if begun is not None else set()
-        for uuid in self._storage.list_names(TABLES_PREFIX):
-            if uuid in ours:
-                continue
+        # A log that lay elsewhere leaves nothing here under its old uuid.
+        known = {*self._storage.list_names(TABLES_PREFIX), *(begun.tables if begun is not None else ())}
+        for uuid in sorted(known - ours):
             log = CommitLog(self._storage, uuid, self._world)
             try:
                 state = log.refresh()
@@ -282,6 +283,8 @@ class _Relocation:
     def _relocate(self, state: TableState, lake: LakeRelocation | None, new_uuid: str | None) -> None:
         if new_uuid is not None:
             copy_log(self._storage, self._world, state.table_uuid, new_uuid)
+        elif (places := places_of(self._storage)) is not None and is_placed(state.table_uuid):
+            places.take_over(state.table_uuid)
         if lake is not None:
             lake.relocate(new_uuid)
         if new_uuid is not None:

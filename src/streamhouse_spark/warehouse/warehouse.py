@@ -32,6 +32,7 @@ from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, CleanReport
 from streamhouse_spark.log.lifecycle.dropping import clean_dropped
 from streamhouse_spark.log.lifecycle.home import Home
+from streamhouse_spark.log.lifecycle.location import new_table_uuid, require_log_location, with_log_places
 from streamhouse_spark.log.lifecycle.renaming import free, is_named, rename, undrop
 from streamhouse_spark.log.lifecycle.succession import followed
 from streamhouse_spark.storage.base import Storage
@@ -72,8 +73,9 @@ class Warehouse:
     ) -> None:
         _check_arguments(location, settings)
         self._world = world or World(author=system_author("python"))
-        self._settings = {key: _text(value) for key, value in (settings or {}).items()}
-        self._storage = storage if storage is not None else storage_for(str(location), self._settings, self._world)
+        self._settings = {str(key): _text(value) for key, value in (settings or {}).items()}
+        opened = storage if storage is not None else storage_for(str(location), self._settings, self._world)
+        self._storage = with_log_places(opened, self._settings, self._world)
         self._known = False
 
     @property
@@ -210,6 +212,7 @@ class Warehouse:
         """
         path = parse_table_name(name).require_table("create")
         create = create_action(path, schema, primary_key, partition_by, buckets, properties, defaults=defaults)
+        require_log_location(self._storage, create.properties)
         self._ensure()
         names.create_database(self._storage, path.database, self._world)
         for _ in range(_NAME_RACES_MAX):
@@ -220,7 +223,8 @@ class Warehouse:
                 raise TableExistsError(
                     f"table {path} exists in {self.url}; drop it first, or say if_not_exists=True to use it as it is",
                 )
-            uuid, attempt = self._world.ids.new_uuid(), self._world.ids.new_uuid()
+            uuid = new_table_uuid(self._storage, self._world, create.properties)
+            attempt = self._world.ids.new_uuid()
             placed = _placed(create, path, uuid, taken=pointer.number > 0)
             record = Record(1, uuid, attempt, self._storage.now_ms(), (placed,), author=self._world.author)
             first = put_first_record(self._storage, record)

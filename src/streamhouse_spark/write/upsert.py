@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from typing import Any
 
@@ -221,6 +221,22 @@ class KeyedTable:
 
         return self._retried(write, keys, transaction)
 
+    def change(self, rows: pa.Table, deleted: Bools, *, transaction: Transaction | None = None) -> BucketOffsets:
+        """Write rows and delete keys in one record; ``deleted`` marks the rows whose keys go.
+
+        Of a key that is both deleted and written the written row stays. Raises `SchemaMismatchError` if a key is
+        written twice.
+        """
+        check_transaction(transaction)
+        shape = self.shape()
+        order = np.argsort(~deleted, kind="stable")
+        found = _padded(coerce(rows, _nullable_but_key(shape), table=shape.name), shape.schema)
+        batches = shape.batches(slicing.taken_rows(found, order, distinct=True), deleted[order])
+        for batch in batches.values():
+            require_written_once(shape, batch)
+        engine = engine_of(shape.properties, shape.schema, None)
+        return self.commit(shape, batches, engine, transaction=transaction)
+
     def require_partial(self, columns: Sequence[str], state: TableState | None = None) -> None:
         """Raise `InvalidOptionError`, `SchemaMismatchError` if a partial update of these columns is not possible."""
         shape = self.shape(state)
@@ -422,6 +438,13 @@ def _as_row(key: Any, names: Sequence[str], table: str) -> Mapping[str, Any]:
             "a mapping"
         )
     return dict(zip(names, values, strict=True))
+
+
+def _nullable_but_key(shape: KeyedSchema) -> TableSchema:
+    """Return the columns, all but the key's nullable: the row of a key that goes has no others."""
+    key = shape.key_schema.names
+    columns = (c if c.name in key else replace(c, nullable=True) for c in shape.schema.columns)
+    return TableSchema(tuple(columns))
 
 
 def targets_of(shape: KeyedSchema, columns: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -71,6 +71,21 @@ ELSEWHERE = {
         "unit/lake/paimon/test_races.py::test_a_newest_snapshot_that_is_replaced_later_is_noticed_and_tiered_again"
     ),
     "relocate`; if it is a copy, run": "contract/test_moved.py::test_a_move_is_made_whole",
+    "which copies the log into the warehouse": (
+        "unit/warehouse/test_log_location.py::TestElsewhere::test_a_copy_gets_a_log_of_its_own"
+    ),
+    "was deleted or moved by hand; restore": (
+        "unit/warehouse/test_log_location.py::TestElsewhere::test_a_folder_of_others_is_not_written"
+    ),
+    "any more; was the warehouse deleted?": (
+        "unit/warehouse/test_log_location.py::TestElsewhere::test_without_a_warehouse_no_log_is_begun"
+    ),
+    "the folder belongs to it; restore": (
+        "unit/warehouse/test_log_location.py::TestElsewhere::test_a_folder_of_others_is_not_written"
+    ),
+    "is of another table; restore": (
+        "unit/warehouse/test_log_location.py::TestElsewhere::test_a_location_of_another_table_is_noticed"
+    ),
     "gives it ids of its own": "contract/test_moved.py::test_a_copy_gets_an_identity_of_its_own",
     "go on with it: `streamhouse": "faults/test_relocation_calls.py::test_relocating",
     "build the table's lake anew from what the log holds": "contract/test_moved.py::test_a_torn_copy_is_noticed",
@@ -110,6 +125,9 @@ ELSEWHERE = {
     "test_what_is_not_writable_is_an_error_of_its_own",
     "takes no deletions (": "unit/advice/test_tables.py::deletions_that_a_table_takes_not",
     "set it to true, or leave the table out": "unit/advice/test_advice.py::tiering_a_lake_that_is_disabled",
+    "other refreshes were faster": "spark/test_materialize.py::test_a_slower_refresh_changes_nothing",
+    "by which the query may have other values; set it to": "spark/test_materialize.py::test_what_a_view_is_not",
+    "is a materialised table of another query or mode; drop it": "spark/test_materialize.py::test_what_a_view_is_not",
     "table.datalake.enabled=true` gives it one": "unit/advice/test_advice.py::the_lake_of_a_table_without_one",
 }
 """Words → the test or case that does what they say."""

@@ -287,3 +287,16 @@ def test_prices_that_cannot_be(run, orders):
     assert "--price needs --costs" in run("describe", "sales.orders", "--price", "gets_usd_per_1000=1", code=2).stderr
     for wrong in ("gets_usd_per_1000=x", "gets_usd_per_1000=-1", "gets=1"):
         assert "price" in run("describe", "sales.orders", "--costs", "--price", wrong, code=1).stderr
+
+
+def test_a_log_elsewhere(run, warehouse, tmp_path):
+    place = tmp_path / "fast"
+    run("create", "apart", "--schema", "id INT", "-p", f"table.log.location={place}")
+    warehouse.table("apart").append([{"id": 1}])
+    uuid = warehouse.table("apart").uuid
+    assert run("describe", "apart", "--output", "json").document["log"] == f"{place}/tables/{uuid}"
+    assert run("verify", "apart", "--output", "json").document["problems"] == []
+    (place / "tables" / uuid / "owner.json").unlink()
+    found = run("verify", "apart", "--output", "json", code=1).document["problems"]
+    assert len(found) == 1
+    assert "owner.json is missing" in found[0]

@@ -130,11 +130,11 @@ class TestTheLake:
             "d.p", "id BIGINT, day INT", partition_by=["day"], properties={"table.datalake.format": "paimon"}
         )
         table.append(rows(1))
-        version, objects = table.refresh().version, len(table.storage._objects)
+        version, objects = table.refresh().version, len(table.storage.home._objects)
         for replace in (lambda: table.overwrite(rows(4), where=DAY_1), lambda: table.overwrite_partitions(rows(4))):
             with pytest.raises(InvalidOptionError, match="cannot be deleted one by one yet"):
                 replace()
-        assert (table.refresh().version, len(table.storage._objects)) == (version, objects)
+        assert (table.refresh().version, len(table.storage.home._objects)) == (version, objects)
 
 
 class TestOthers:

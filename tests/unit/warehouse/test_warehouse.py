@@ -34,6 +34,8 @@ class Untouchable:
     url = "nowhere://"
 
     def __getattr__(self, name):
+        if name == "read_many":  # whether it can is no question to the store
+            raise AttributeError(name)
         raise AssertionError(f"storage.{name} was used")
 
 
@@ -384,7 +386,7 @@ def test_a_folder_renamed_by_hand_is_noticed(world):
 def test_a_newer_format_is_refused_before_anything_is_written(key):
     store = MemoryStorage(World())
     Warehouse("wh", storage=store).create_table("sales.orders", ORDERS)
-    store.put(key, store.read(key).replace(b'"version":1', b'"version":2', 1))
+    store.put(key, store.read(key).replace(b'"version":1', b'"version":9', 1))
     before = keys(store)
     wh = Warehouse("wh", storage=store)
     asked = [
@@ -398,6 +400,6 @@ def test_a_newer_format_is_refused_before_anything_is_written(key):
     if "database" not in key:  # opening a table reads the pointer of its name alone
         asked.append(lambda: wh.table("sales.orders"))
     for ask in asked:
-        with pytest.raises(FormatVersionError, match=r"version 2.*reads version 1; upgrade"):
+        with pytest.raises(FormatVersionError, match=r"version 9.*reads version [12]; upgrade"):
             ask()
     assert keys(store) == before

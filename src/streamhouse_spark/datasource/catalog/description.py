@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.handle import TableHandle, log_url
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.system_tables import bucket_lags
 
@@ -23,7 +23,7 @@ def properties_of(table: TableHandle) -> dict[str, str]:
     shown = {
         **state.properties,
         "provider": PROVIDER,
-        "location": f"{table.storage.url}/tables/{table.uuid}",
+        "location": log_url(table),
         "is_managed_location": "true",  # so that SHOW CREATE TABLE leaves the location out
         **_log_status(state),
     }

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import StreamReadOptions
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.paths import parse_table_name, table_prefix
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.read.added_columns import AddedColumns
 from streamhouse_spark.datasource.read.admission import files_within, limited_ends
@@ -232,7 +232,8 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
             if watch.sees_nothing():
                 return watch.table, watch.state
         table, state = self._table()
-        self._watch = None if table.storage.local_path("") is not None else Watch(table, state, watch)
+        is_local = table.storage.local_path(table_prefix(table.uuid)) is not None
+        self._watch = None if is_local else Watch(table, state, watch)
         return table, state
 
     def _table(self) -> tuple[TableHandle, TableState]:

@@ -49,7 +49,7 @@ class StoredFile:
     deletes: tuple[str, ...] = ()
     """Files that name its deleted rows."""
     own_deletes: tuple[str, ...] = ()
-    """Those of them that name no rows of other files."""
+    """Files among them that name no rows of other files."""
     num_deleted: int = 0
 
 

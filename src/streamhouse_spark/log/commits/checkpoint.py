@@ -28,7 +28,7 @@ from streamhouse_spark.log.commits.actions import Payload
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
-from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
 from streamhouse_spark.storage.slots import fill, slot_of_bytes
 
@@ -71,7 +71,7 @@ def write_checkpoint(storage: Storage, state: TableState, *, floor_index: int = 
     fill(storage, key, data)
     stored = storage.read(key)
     if stored != data and _decoded(stored, state.table_uuid, state.version, storage.url).state != as_stored(state):
-        raise CorruptDataError(f"{storage.url}/{key} does not say what the records say; delete this file")
+        raise CorruptDataError(f"{url_of(storage, key)} does not say what the records say; delete this file")
     storage.put(checkpoint_hint_key(state.table_uuid), str(state.version).encode())
 
 
@@ -237,7 +237,7 @@ def read_floor(storage: Storage, table_uuid: str, index: int) -> Floor | None:
         data = storage.read(key)
     except ObjectNotFoundError:
         return None
-    return decode_floor(data, f"{storage.url}/{key}")
+    return decode_floor(data, url_of(storage, key))
 
 
 def decode_floor(data: bytes, where: str) -> Floor:
@@ -273,6 +273,6 @@ def no_checkpoint(
             return error
     found = f"; of those that are there: {damaged[0]}" if damaged else ""
     return CorruptDataError(
-        f"{storage.url}/{checkpoints_prefix(table_uuid)} holds no whole checkpoint at or above record {floor}, below "
-        f"which records were cleaned up{found}; restore one of these files",
+        f"{url_of(storage, checkpoints_prefix(table_uuid))} holds no whole checkpoint at or above record {floor}, "
+        f"below which records were cleaned up{found}; restore one of these files",
     )

@@ -47,7 +47,7 @@ from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for, require_stored, staged_uuids
 from streamhouse_spark.log.commits.transaction_outcome import known_transaction, require_live
 from streamhouse_spark.log.commits.waiting import Calls, Committed, Plan, Waiting, told
-from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.read_ahead import ReadAhead
 from streamhouse_spark.storage.slots import Slot, fill
 
@@ -363,8 +363,8 @@ class CommitLog:
             tail, state = state.version, self._read_forward(state, own, ReadAhead(self._storage)) or state
             if state.version == tail:
                 raise CorruptDataError(
-                    f"{self._storage.url}/{commit_key(self._table_uuid, tail + 1)} is missing although records follow "
-                    f"it; restore this file. {out_of_mixed(self._table_uuid, tail + 1)}",
+                    f"{url_of(self._storage, commit_key(self._table_uuid, tail + 1))} is missing although records "
+                    f"follow it; restore this file. {out_of_mixed(self._table_uuid, tail + 1)}",
                 )
         return state
 

@@ -16,7 +16,7 @@ from streamhouse_spark.core.paths import floor_key, floors_prefix, parse_numbers
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError
 from streamhouse_spark.log.commits.chains import last_number
 from streamhouse_spark.log.commits.checkpoint import LANDMARK_EVERY, Floor, decode_floor, read_floor
-from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.read_ahead import ReadAhead
 
 NONE: Final = 0
@@ -61,7 +61,7 @@ def newest_floor(
         index = last_number(is_there, index)
     if index == known:
         return known, None
-    return index, decode_floor(found[index], f"{storage.url}/{floor_key(table_uuid, index)}")
+    return index, decode_floor(found[index], url_of(storage, floor_key(table_uuid, index)))
 
 
 def _is_kept(index: int) -> bool:

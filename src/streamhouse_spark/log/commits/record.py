@@ -19,7 +19,7 @@ from streamhouse_spark.core.paths import commit_key, manifest_key
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.log.commits.actions import Action, Payload, action_from_json, action_to_json, without_rows
 from streamhouse_spark.log.commits.frame import Frame, decode_frame, encode_frame, to_text
-from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
 
 RECORD_BYTES_MAX = 256 << 10
@@ -158,7 +158,7 @@ def read_record(
     Raises `ObjectNotFoundError` if there is none, `CorruptDataError` if it is damaged or not this table's.
     """
     key = commit_key(table_uuid, number)
-    where = f"{storage.url}/{key}"
+    where = url_of(storage, key)
     data = storage.read(key) if ahead is None else ahead.read(key)
     frame = decode_frame("commit", data, where, newest=GROUP_VERSION)
     header = frame.header
@@ -236,7 +236,7 @@ def read_attempt(storage: Storage, table_uuid: str, number: int) -> str | None:
     """Read the attempt of a stored record; None if there is no record, or none that can be read."""
     key = commit_key(table_uuid, number)
     try:
-        header = decode_frame("commit", storage.read(key), f"{storage.url}/{key}", newest=GROUP_VERSION).header
+        header = decode_frame("commit", storage.read(key), url_of(storage, key), newest=GROUP_VERSION).header
     except (ObjectNotFoundError, CorruptDataError):
         return None
     return str(header["attempt"])
@@ -244,7 +244,7 @@ def read_attempt(storage: Storage, table_uuid: str, number: int) -> str | None:
 
 def _read_manifest(storage: Storage, table_uuid: str, reference: dict[str, Any], record_where: str) -> Frame:
     key = manifest_key(table_uuid, reference["uuid"])
-    where = f"{storage.url}/{key}"
+    where = url_of(storage, key)
     try:
         data = storage.read(key)
     except ObjectNotFoundError as error:

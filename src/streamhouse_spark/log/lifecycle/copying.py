@@ -3,6 +3,9 @@
 Every file with the old uuid is written again with the new one; segments are copied byte by byte. The old log ends with
 a record that drops and buries it, so that writers to it get an error. **Commit point** of that record: itself, in the
 old log, put only where the new log holds all before it. Until a name points to the new log nobody reads it.
+
+A log that lies in another store than the warehouse is the original's, and goes on: it is only read, and the copy's log
+lies in the warehouse. There the **commit point** is the deletion of the copy's ``location.json``.
 """
 
 from __future__ import annotations
@@ -16,24 +19,34 @@ from typing import Any, Final
 
 import xxhash
 
+from streamhouse_spark.config.properties import LOG_LOCATION
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import (
     checkpoint_key,
     commit_key,
     commits_prefix,
+    is_placed,
+    location_key,
     manifest_key,
     manifests_prefix,
     parse_numbers,
     segments_prefix,
     table_prefix,
 )
-from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectExistsError, ObjectNotFoundError
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    CorruptDataError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    TableNotFoundError,
+)
 from streamhouse_spark.log.commits.actions import COPY, Action, Bury, Drop
 from streamhouse_spark.log.commits.checkpoint import (
     DROPPED_FLOOR,
     NEWEST_VERSION,
     PARTS_VERSION,
     list_checkpoints,
+    newest_checkpoint,
     write_checkpoint,
     write_floor,
 )
@@ -41,7 +54,7 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.state import TableState, manifest_keys, referenced_keys
-from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.slots import fill
 
 logger = logging.getLogger(__name__)
@@ -55,6 +68,9 @@ def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> No
 
     Raises `CommitConflictError` if others keep writing to the table, `CorruptDataError` where a file is missing.
     """
+    if is_placed(old_uuid):
+        _copy_from_outside(storage, world, old_uuid, new_uuid)
+        return
     index, floor = newest_floor(storage, old_uuid)
     if floor is not None and floor.floor >= DROPPED_FLOOR:
         return
@@ -70,6 +86,17 @@ def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> No
             f"{state.name} was written {ROUNDS_MAX} times while it was copied; stop its writers, and run relocate again"
         )
     write_floor(storage, old_uuid, index + 1, DROPPED_FLOOR)
+
+
+def _copy_from_outside(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> None:
+    try:
+        state = CommitLog(storage, old_uuid, world).refresh()
+    except TableNotFoundError:
+        if newest_checkpoint(storage, new_uuid) is None:
+            raise
+        return  # an earlier run came so far
+    _Copy(storage, old_uuid, new_uuid).make(state)
+    storage.delete(location_key(old_uuid))
 
 
 def _end(log: CommitLog, version: int) -> None:
@@ -115,7 +142,10 @@ class _Copy:
     def _renamed(self, state: TableState) -> TableState:
         condemned = {self._place(key): found for key, found in state.condemned.items()}
         former = (*state.former_uuids, self._old_uuid)
-        return replace(state, table_uuid=self._new_uuid, condemned=condemned, former_uuids=former)
+        properties = _at_home(state.properties)
+        return replace(
+            state, table_uuid=self._new_uuid, condemned=condemned, former_uuids=former, properties=properties
+        )
 
     def _place(self, key: str) -> str:
         return self._new + key.removeprefix(self._old) if key.startswith(self._old) else key
@@ -148,17 +178,18 @@ class _Copy:
 
     def _missing(self, key: str, error: ObjectNotFoundError, *, is_needed: bool) -> None:
         if is_needed:  # else a listing lagged, or it was cleaned away
-            raise CorruptDataError(f"{self._storage.url}/{key} is missing; copy the warehouse again") from error
+            raise CorruptDataError(f"{url_of(self._storage, key)} is missing; copy the warehouse again") from error
 
     def _reframed(self, kind: str, data: bytes, key: str) -> bytes:
         version = NEWEST_VERSION if kind == "checkpoint" else None
-        frame = decode_frame(kind, data, f"{self._storage.url}/{key}", newest=version)
+        frame = decode_frame(kind, data, url_of(self._storage, key), newest=version)
         header: dict[str, Any] = {**frame.header, "table": self._new_uuid}
         if "actions" in header:
             header["actions"] = [self._action(action) for action in header["actions"]]
         if kind == "commit" and "manifest" in header:
             header["manifest"] = self._reference(header["manifest"])
         if kind == "checkpoint":
+            header["properties"] = _at_home(header["properties"])
             header["condemned"] = [[self._place(key), *rest] for key, *rest in header["condemned"]]
             header.pop("floor", None)  # floors of the copy begin anew
             header["former_uuids"] = [*header.get("former_uuids", ()), self._old_uuid]
@@ -168,7 +199,10 @@ class _Copy:
 
     def _action(self, action: Mapping[str, Any]) -> dict[str, Any]:
         if action["type"] in ("create", COPY):
-            return {**action, "type": COPY, "former_uuids": [*action.get("former_uuids", ()), self._old_uuid]}
+            former = [*action.get("former_uuids", ()), self._old_uuid]
+            return {**action, "type": COPY, "former_uuids": former, "properties": _at_home(action["properties"])}
+        if action["type"] == "properties":
+            return {**action, "set": _at_home(action["set"])}
         if action["type"] in ("condemn", "purge"):
             return {**action, "keys": [self._place(key) for key in action["keys"]]}
         return dict(action)
@@ -180,3 +214,8 @@ class _Copy:
         except ObjectNotFoundError:
             return dict(reference)  # it was cleaned away with the record that is yet to go
         return {**reference, "bytes": len(data), "xxh3": xxhash.xxh3_128_hexdigest(data)}
+
+
+def _at_home(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of the copy: its log lies in the warehouse."""
+    return {name: text for name, text in properties.items() if name != LOG_LOCATION}

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
@@ -23,6 +23,7 @@ from streamhouse_spark.core.paths import (
     RESERVED_DATABASES,
     WAREHOUSE_KEY,
     database_key,
+    is_placed,
     is_table_name,
     name_key,
     parse_name_key,
@@ -41,6 +42,9 @@ from streamhouse_spark.storage.read_ahead import ReadAhead, at_once
 from streamhouse_spark.storage.slots import Slot, fill
 
 logger = logging.getLogger(__name__)
+
+PLACED_VERSION: Final = 2
+"""The format version of a name that means a table with a log elsewhere: older releases would look for it here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +268,8 @@ def point(
         lambda: _read_pointer(storage, path, number),
         lambda stored: bool(stored["attempt"] == attempt),
     )
-    return slot.take(encode_frame("name", header)).won()
+    version = PLACED_VERSION if uuid is not None and is_placed(uuid) else None
+    return slot.take(encode_frame("name", header, version=version)).won()
 
 
 def _read_pointer(storage: Storage, path: TablePath, number: int) -> dict[str, Any]:
@@ -274,7 +279,7 @@ def _read_pointer(storage: Storage, path: TablePath, number: int) -> dict[str, A
 
 def _decoded_pointer(storage: Storage, path: TablePath, number: int, data: bytes) -> dict[str, Any]:
     where = f"{storage.url}/{name_key(path, number)}"
-    header = decode_frame("name", data, where).header
+    header = decode_frame("name", data, where, newest=PLACED_VERSION).header
     if header["name"] != str(path):
         raise InvalidNameError(f"{where} is the pointer of {header['name']}; a folder was renamed by hand")
     return header

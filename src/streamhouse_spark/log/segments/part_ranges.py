@@ -13,7 +13,7 @@ from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits.segment import Segment
-from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.read_ahead import ReadsMany, at_once
 
 RANGE_BYTES_MAX = 8 << 20
@@ -97,7 +97,7 @@ class PartRanges:
             if found.data is None:
                 self._fetch(self._window(found))
             if found.data is None:
-                raise ObjectNotFoundError(f"{self._storage.url}/{found.key} does not exist")
+                raise ObjectNotFoundError(f"{url_of(self._storage, found.key)} does not exist")
             found.waiting -= 1
             data, found.data = found.data, found.data if found.waiting else None
             return data[at - found.start : at - found.start + segment.size_bytes]

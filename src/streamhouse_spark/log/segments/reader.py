@@ -44,7 +44,7 @@ from streamhouse_spark.log.segments.messages import (
 from streamhouse_spark.log.segments.part_ranges import ONE_REQUEST_BYTES_MAX, PartRanges
 from streamhouse_spark.log.segments.segment_bytes import BlockSums, FetchedBytes, MappedBytes, SegmentBytes
 from streamhouse_spark.query import row_selection
-from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.read_ahead import ReadAhead, ReadsMany, at_once
 
 _FOOTER_TAIL_BYTES = 10  # int32 footer length, then the magic
@@ -228,7 +228,7 @@ def _object_batches(
         for position, batch in zip(positions, batches, strict=True):
             if batch.num_rows != segment.index.batch_rows[position]:
                 raise CorruptDataError(
-                    f"{storage.url}/{key}: batch {position} has {batch.num_rows} rows, the commit record says "
+                    f"{url_of(storage, key)}: batch {position} has {batch.num_rows} rows, the commit record says "
                     f"{segment.index.batch_rows[position]}; restore this file",
                 )
             yield segment.base_offset + int(row_starts[position]), batch
@@ -249,7 +249,7 @@ def _batches(
     if storage.local_path(key) is not None:
         source = MappedBytes(storage, key, segment)
         if not segment.compressed:
-            return _mapped_batches(source, f"{storage.url}/{key}", segment, positions, columns)
+            return _mapped_batches(source, url_of(storage, key), segment, positions, columns)
     else:
         source = FetchedBytes(storage, key, segment, records.parts.take(segment) if records is not None else None)
     if columns is None:
@@ -267,7 +267,7 @@ def verify_segment(storage: Storage, table_uuid: str, segment: Segment, file_sch
             data = storage.read(key) if segment.part is None else _read_part(storage, key, segment)
         except ObjectNotFoundError as error:
             raise _missing(storage, table_uuid, segment, key) from error
-        sums = BlockSums(f"{storage.url}/{key}", segment)
+        sums = BlockSums(url_of(storage, key), segment)
         sums.check_size((segment.part or 0) + len(data))
         sums.check(data, 0, len(data))
     rows = sum(b.batch.num_rows for b in read_segment(storage, table_uuid, segment, file_schema, segment.offsets))
@@ -296,14 +296,14 @@ def _missing(storage: Storage, table_uuid: str, segment: Segment, key: str) -> S
     if (segment.uuid, segment.commit if segment.uuid is None else 0) in live:
         return _damage(storage, table_uuid, segment, key)
     return SnapshotExpiredError(
-        f"{storage.url}/{key} was merged or trimmed since this read of {state.name} began, and is deleted because the "
-        "grace is over; read again",
+        f"{url_of(storage, key)} was merged or trimmed since this read of {state.name} began, and is deleted because "
+        "the grace is over; read again",
     )
 
 
 def _damage(storage: Storage, table_uuid: str, segment: Segment, key: str) -> CorruptDataError:
     return CorruptDataError(
-        f"{storage.url}/{key} is missing although the table names it; restore it. "
+        f"{url_of(storage, key)} is missing although the table names it; restore it. "
         f"{out_of_mixed(table_uuid, segment.commit)}"
     )
 

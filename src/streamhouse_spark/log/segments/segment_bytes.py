@@ -12,7 +12,7 @@ import xxhash
 
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log.commits.segment import Segment
-from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.base import Storage, url_of
 
 Range = tuple[int, int]
 
@@ -88,7 +88,7 @@ class MappedBytes:
     """A memory-mapped segment. Bytes are verified where they lie."""
 
     def __init__(self, storage: Storage, key: str, segment: Segment) -> None:
-        self._blocks = BlockSums(f"{storage.url}/{key}", segment)
+        self._blocks = BlockSums(url_of(storage, key), segment)
         self._blocks.check_size(storage.size_bytes(key))
         self._size_bytes = segment.size_bytes
         with pa.memory_map(storage.local_path(key)) as file:
@@ -115,7 +115,7 @@ class FetchedBytes:
         self._key = key
         self._at = segment.part or 0
         self._size_bytes = segment.size_bytes
-        self._blocks = BlockSums(f"{storage.url}/{key}", segment)
+        self._blocks = BlockSums(url_of(storage, key), segment)
         self._runs: list[tuple[int, int, memoryview]] = []
         """Begin and end of adjacent blocks, and their bytes, in order."""
         if held is not None:
@@ -142,7 +142,7 @@ class FetchedBytes:
     def _hold(self, low: int, high: int, view: memoryview) -> None:
         if len(view) != high - low:
             raise CorruptDataError(
-                f"{self._storage.url}/{self._key} ends at byte {self._at + low + len(view)}, the commit record says "
+                f"{url_of(self._storage, self._key)} ends at byte {self._at + low + len(view)}, the commit record says "
                 f"{self._at + self._size_bytes} bytes; restore this file",
             )
         self._blocks.check(view, low, high)

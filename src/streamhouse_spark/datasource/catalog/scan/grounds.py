@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from streamhouse_spark.config.spark_options import ReadOptions
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.paths import commit_key, table_prefix
 from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.handle import TableHandle
@@ -34,7 +34,7 @@ def lake_marks(table: TableHandle, *, is_read: bool) -> LakeMarks | None:
     """Return the marks of the lake, if it is to be read: they are taken before. None if its changes leave none."""
     if not is_read:
         return NO_LAKE
-    if not table.has_lake or not _is_local(table.storage):
+    if not table.has_lake or not _is_local(table):
         return None
     try:
         return table.open_lake().marks()
@@ -53,7 +53,7 @@ def grounds_of(table: TableHandle, pin: QueryPin, lake: LakeMarks | None) -> Gro
     The log alone tells that the table has another name, or was dropped: each is a record of its own.
     """
     is_newest = not (pin.is_chosen or pin.is_rewritten) and pin.suffix in (None, LAKE)
-    if lake is None or not is_newest or not _is_local(table.storage):
+    if lake is None or not is_newest or not _is_local(table):
         return None
     there = [commit_key(pin.uuid, pin.commit), *lake.there]
     absent = [commit_key(pin.uuid, pin.commit + 1), *lake.absent]
@@ -68,13 +68,15 @@ def grounds_of_plan(table: TableHandle, pin: QueryPin, options: ReadOptions, lak
     """
     is_fixed = pin.suffix == LAKE and not (pin.is_chosen or pin.is_rewritten)
     has_moment = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
-    if is_fixed and not has_moment and not _is_local(table.storage):
+    if is_fixed and not has_moment and not _is_local(table):
         return []
     return grounds_of(table, pin, lake)
 
 
-def _is_local(storage: Storage) -> bool:
-    return storage.local_path("") is not None
+def _is_local(table: TableHandle) -> bool:
+    """Tell whether lake and log lie on this machine."""
+    storage = table.storage
+    return storage.local_path("") is not None and storage.local_path(table_prefix(table.uuid)) is not None
 
 
 def _stamped(storage: Storage, there: Iterable[str], absent: Iterable[str]) -> Grounds:

@@ -12,8 +12,8 @@ import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * A table that one statement creates or replaces, and fills. A replacement either is the table itself, whose rows go, or
- * another one that gets the name when it has its rows.
+ * A table that one statement creates or replaces, and fills. A replacement either is the table itself, whose rows go,
+ * or another one that gets the name when it has its rows.
  */
 final class StagedWritableTable extends WritableTable implements StagedTable {
   private final boolean isNew;

@@ -1,0 +1,58 @@
+"""The definition of a view, which its table keeps as the property ``table.view``. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from streamhouse_spark.core import text_values
+from streamhouse_spark.errors import InvalidOptionError, shown
+
+VIEW: Final = "table.view"
+Mode = Literal["incremental", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewDefinition:
+    """A query that is kept as a table."""
+
+    query: str
+    mode: Mode
+    freshness_ms: int
+    names: tuple[str, ...]
+    """The query's columns."""
+    identity: str
+    """How its rows are told apart: natural, hash or bag."""
+    session: Mapping[str, str]
+    """Settings of the session that the query's values depend on."""
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str], table: str) -> ViewDefinition:
+        """Return the definition of a view's table. Raises `InvalidOptionError` for any other table."""
+        text = properties.get(VIEW)
+        if text is None:
+            raise InvalidOptionError(f"{table} is no materialised table; make one with streamhouse_spark.materialize")
+        try:
+            found: dict[str, Any] = json.loads(text)
+            return cls(**{**found, "names": tuple(found["names"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidOptionError(
+                f"{table}: its property {VIEW} is {shown(text)}, which no version up to this one writes"
+            ) from error
+
+
+def parse_mode(mode: str) -> Mode:
+    if mode == "incremental":
+        return "incremental"
+    if mode == "full":
+        return "full"
+    raise InvalidOptionError(f"mode is {shown(mode)}, expected incremental or full")
+
+
+def parse_freshness_ms(freshness: str) -> int:
+    return text_values.parse_duration_ms("freshness", freshness)

@@ -1,0 +1,156 @@
+"""Creation of materialised tables, and the handle of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from streamhouse_spark.config.properties import PRIMARY_KEY
+from streamhouse_spark.config.view_definition import VIEW, ViewDefinition, parse_freshness_ms, parse_mode
+from streamhouse_spark.core.lineage import Lineage
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.datasource.views.compiled import compiled, parse_query, plan_query, refusing, session_values
+from streamhouse_spark.datasource.views.refresh import RefreshReport, begin, refresh
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, TableExistsError, TableNotFoundError
+from streamhouse_spark.table.refreshing import last_refresh
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.connection import Connection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class ViewDescription:
+    """A view as it stands."""
+
+    name: str
+    query: str
+    mode: str
+    freshness_ms: int
+    refreshes: int
+    """Number of refreshes so far."""
+    lineage: Lineage | None
+    """The versions of the sources that the view is at; None before its first refresh."""
+    commits_behind: Mapping[str, int]
+    """Source → its commits since."""
+
+
+class MaterializedTable:
+    """A query that is kept as a table. Get it from `materialize`. Its rows are read as those of any table."""
+
+    def __init__(self, spark: SparkSession, connection: Connection, name: str) -> None:
+        self._spark = spark
+        self._connection = connection
+        self.name = name
+
+    @property
+    def table(self) -> Table:
+        """The table that has the rows."""
+        return self._connection.table(self.name)
+
+    def refresh(self) -> RefreshReport:
+        """Bring the view to the newest versions of its sources, in one commit; see `materialize`."""
+        return refresh(self._spark, self._connection, self.name)
+
+    def describe(self) -> ViewDescription:
+        """Return the query, the versions of its sources that the view is at, and how far they are ahead."""
+        state = self.table.refresh()
+        definition = ViewDefinition.of(state.properties, self.name)
+        number, lineage = last_refresh(state)
+        behind = {}
+        for source in lineage.sources if lineage is not None else ():
+            behind[source.name] = self._connection.table(source.name).refresh().version - source.version
+        return ViewDescription(
+            self.name, definition.query, definition.mode, definition.freshness_ms, number, lineage, behind
+        )
+
+
+def materialized(
+    spark: SparkSession,
+    connection: Connection,
+    name: str,
+    query: str,
+    freshness: str,
+    mode: str,
+    properties: Mapping[str, str],
+) -> MaterializedTable:
+    """Make the table of a view, or take the one with this query, and refresh it."""
+    path = str(parse_table_name(name).require_table("materialize"))
+    if given := sorted({VIEW, PRIMARY_KEY} & properties.keys()):
+        raise InvalidOptionError(f"{path}: the property {given[0]} is set by materialize; leave it out")
+    freshness_ms, chosen = parse_freshness_ms(freshness), parse_mode(mode)
+    try:
+        known = ViewDefinition.of(connection.table(path).state.properties, path)
+    except TableNotFoundError:
+        known = None
+    except InvalidOptionError as error:
+        raise TableExistsError(f"{path} exists and is no materialised table; choose another name") from error
+    if known is not None and (known.query, known.mode) != (query, chosen):
+        raise TableExistsError(f"{path} is a materialised table of another query or mode; drop it first")
+    if known is None:
+        _create(spark, connection, path, query, freshness_ms, chosen, properties)
+    view = MaterializedTable(spark, connection, path)
+    view.refresh()
+    return view
+
+
+def _create(
+    spark: SparkSession,
+    connection: Connection,
+    path: str,
+    query: str,
+    freshness_ms: int,
+    mode: Any,
+    properties: Mapping[str, str],
+) -> None:
+    """Create the table of a view. Everything is checked by Spark's analysis before."""
+    parsed = parse_query(path, query)
+    sources = {name: connection.table(name) for name in parsed.sources}
+    relations = begin(spark, path, parsed, sources)
+    try:
+        new = {name: f"{relations.prefix}{found}_new" for name, found in relations.ids.items()}
+        schema = relations.sql(parsed.text_over(new)).schema
+        names = tuple(field.name for field in schema.fields)
+        if len({name.lower() for name in names}) < len(names):
+            raise SchemaMismatchError(f"the query of {path} has two columns of one name ({', '.join(names)}); use AS")
+        if mode == "full":
+            identity: str = "bag"
+            key: tuple[str, ...] = ("_key", "_ord")
+        else:
+            with refusing(path):
+                root = plan_query(parsed, sources)
+                for found in new.values():
+                    relations.sql(f"SELECT * FROM {found}")
+                statements = compiled(spark, root, names, relations.prefix)
+                from streamhouse_spark.zset.writer import Writer
+
+                whole = relations.sql(statements.whole(Writer(relations.prefix, frozenset()))).schema
+                identity, key = statements.identity, statements.key_columns
+            planned = [field.dataType for field in whole.fields][-len(names) :]
+            if planned != [field.dataType for field in schema.fields]:
+                raise InvalidOptionError(f"the query of {path} was read with other types than Spark's; use mode='full'")
+    finally:
+        relations.drop()
+    _make_table(connection, path, schema, key, properties, ViewDefinition(
+        query, mode, freshness_ms, names, identity, session_values(spark)
+    ))  # fmt: skip
+
+
+def _make_table(
+    connection: Connection,
+    path: str,
+    schema: Any,
+    key: tuple[str, ...],
+    properties: Mapping[str, str],
+    definition: ViewDefinition,
+) -> None:
+    from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+    hidden = {"_key": StringType(), "_ord": LongType()}
+    fields = [StructField(name, hidden[name], nullable=False) for name in key if name in hidden]
+    fields += [StructField(f.name, f.dataType, nullable=f.name not in key) for f in schema.fields]
+    connection.warehouse().create_table(
+        path, StructType(fields), primary_key=key, properties={**properties, VIEW: definition.to_text()}
+    )

@@ -1,0 +1,105 @@
+"""The relations that a refresh reads: its sources at the old and the new version, and what came and went between.
+
+They are temporary views of the session, under names of the refresh's own, and gone when it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from streamhouse_spark.core.lineage import SourceVersion
+from streamhouse_spark.datasource.views.compiled import CATALOG
+from streamhouse_spark.zset.writer import WEIGHT, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from streamhouse_spark.table.refreshing import RefreshStep
+
+_CAME = "CASE WHEN _change_type IN ('insert', 'update_after') THEN 1 ELSE -1 END"
+
+
+class Relations:
+    """The relations of one refresh. They are made as the SQL that is run names them."""
+
+    def __init__(self, spark: SparkSession, prefix: str, names: Sequence[str], keyed: Mapping[str, bool]) -> None:
+        self._spark = spark
+        self.prefix = prefix
+        self._names = tuple(names)
+        self._keyed = keyed
+        self._made: set[str] = set()
+        self._step: RefreshStep | None = None
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """Source → its name in plans."""
+        return {name: f"t{number}" for number, name in enumerate(self._names)}
+
+    def begin(self, step: RefreshStep) -> None:
+        """Read at the versions of a step from now on."""
+        self.drop()
+        self._step = step
+
+    def sql(self, text: str) -> DataFrame:
+        """Return the rows of a query over the relations."""
+        for name in sorted(set(re.findall(rf"\b{self.prefix}t\d+_(?:old|new|delta)\b", text)) - self._made):
+            self._relation(name).createOrReplaceTempView(name)
+            self._made.add(name)
+        return self._spark.sql(text)
+
+    def keep(self, name: str, rows: pa.Table, frame: DataFrame) -> str:
+        """Make a relation of rows that were read, so that Spark knows how many they are; returns its name."""
+        full = f"{self.prefix}{name}"
+        self._spark.createDataFrame(rows, frame.schema).createOrReplaceTempView(full)
+        self._made.add(full)
+        return full
+
+    def at_version(self, table: str, version: int, name: str) -> str:
+        """Make a relation of a table at a version; returns its name."""
+        full = f"{self.prefix}{name}"
+        self._version(table, version).createOrReplaceTempView(full)
+        self._made.add(full)
+        return full
+
+    def drop(self) -> None:
+        for name in self._made:
+            self._spark.catalog.dropTempView(name)
+        self._made.clear()
+
+    def _relation(self, full: str) -> DataFrame:
+        assert self._step is not None
+        number, _, kind = full.removeprefix(f"{self.prefix}t").partition("_")
+        name = self._names[int(number)]
+        new = _of(self._step.new.sources, name)
+        old = _of(self._step.old.sources, name) if self._step.old is not None else None
+        if kind == "new" or old is None or (kind == "old" and old.ends == new.ends):
+            return self._version(name, new.version)
+        return self._version(name, old.version) if kind == "old" else self._delta(name, old, new)
+
+    def _version(self, name: str, version: int) -> DataFrame:
+        return self._spark.sql(f"SELECT * FROM {_path(name)} VERSION AS OF {version}")
+
+    def _delta(self, name: str, old: SourceVersion, new: SourceVersion) -> DataFrame:
+        ends = {"startingOffsets": _offsets(old.ends), "endingOffsets": _offsets(new.ends)}
+        reader = self._spark.read.options(**ends)
+        if self._keyed[name]:
+            rows = reader.table(_path(f"{name}$changelog"))
+            return rows.selectExpr(f"{_CAME} AS {WEIGHT}", "*")
+        return reader.table(_path(name)).selectExpr(f"1 AS {WEIGHT}", "*")
+
+
+def _of(sources: Sequence[SourceVersion], name: str) -> SourceVersion:
+    return next(source for source in sources if source.name == name)
+
+
+def _offsets(ends: Mapping[int, int]) -> str:
+    return json.dumps({str(bucket): end for bucket, end in sorted(ends.items())})
+
+
+def _path(name: str) -> str:
+    return ".".join([CATALOG, *map(quoted, name.split("."))])

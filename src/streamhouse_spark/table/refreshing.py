@@ -1,0 +1,188 @@
+"""A refresh of a view, without the engine that computes it: the step from one cut of its sources to the next.
+
+**Commit point:** the one record of the view's table that adds the changed rows, whose transaction has the new lineage.
+A crash before it leaves the view as it was, and the next refresh begins there; behind it there is nothing left to do.
+Of two refreshes at once one has the next number, and the other changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core.lineage import REFRESHES, Lineage, SourceVersion
+from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits import actions as act
+from streamhouse_spark.log.commits.anchors import HistoryMark
+from streamhouse_spark.log.commits.record import Record, records_from
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transactions import stored_version
+from streamhouse_spark.storage.read_ahead import ReadAhead
+from streamhouse_spark.write.upsert import KeyedTable
+
+RECORDS_MAX: Final = 10_000
+"""Records between two versions that are looked at. Beyond them the query is computed anew."""
+STANDS_STILL_MAX: Final = 200
+"""Records without rows behind which a refresh is recorded that changes nothing, so that its versions can be found."""
+
+_HARMLESS: Final = (
+    act.Append,
+    act.Replace,
+    act.Trim,
+    act.Retier,
+    act.SetProperties,
+    act.Rename,
+    act.Condemn,
+    act.Purge,
+    act.ForgetTransactions,
+    act.ExpireTransactions,
+    act.MoveConsumer,
+    act.KvSnapshot,
+)
+"""Actions that change no row but by the changes that the log tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshStep:
+    """A step of a view to newer versions of its sources."""
+
+    number: int
+    """Number of the refresh: one more than that of the last one."""
+    old: Lineage | None
+    """The versions that the view has; None where it has none, or they are no longer known."""
+    new: Lineage
+
+    @property
+    def changed(self) -> frozenset[str]:
+        """The sources with new rows."""
+        before = {source.name: source.ends for source in self.old.sources} if self.old else {}
+        return frozenset(source.name for source in self.new.sources if before.get(source.name) != source.ends)
+
+    def anew(self, because: str) -> RefreshStep:
+        """Return the step with the whole query computed."""
+        return RefreshStep(self.number, self.old, Lineage(self.new.sources, because))
+
+
+def last_refresh(state: TableState) -> tuple[int, Lineage | None]:
+    """Return the number of the last refresh and its lineage; 0 and None before the first."""
+    entry = state.transactions.get(REFRESHES)
+    number = stored_version(state.transactions, state.past_transactions, REFRESHES) or 0
+    text = entry.batch.fingerprint if entry is not None and entry.batch is not None else None
+    if entry is None or text is None or (state.truncation is not None and state.truncation.commit > entry.commit):
+        return number, None
+    return number, Lineage.from_text(text)
+
+
+def next_step(
+    view: TableHandle, sources: Mapping[str, TableHandle], *, is_full: bool = False, because: str | None = None
+) -> RefreshStep | None:
+    """Return the step to the newest versions of the sources; None where the view has all rows of them.
+
+    ``because`` asks for the whole query, for that reason. With ``is_full`` it is always the whole query.
+    """
+    number, old = last_refresh(view.refresh())
+    states = {name: source.refresh() for name, source in sources.items()}
+    new = tuple(_version(name, state) for name, state in states.items())
+    if because is None:
+        because = _why_whole(old, sources, states) or ("mode is full" if is_full else None)
+    step = RefreshStep(number + 1, old, Lineage(new, because))
+    if old is not None and not step.changed and because in (None, "mode is full"):
+        then = {source.name: source.version for source in old.sources}
+        if all(source.version - then[source.name] < STANDS_STILL_MAX for source in new):
+            return None
+    return step
+
+
+def commit_step(view: TableHandle, step: RefreshStep, rows: pa.Table, gone: pa.Array | pa.ChunkedArray) -> bool:
+    """Write the rows of a step, and delete the keys of those that are ``gone``; of a key that is both the row stays.
+
+    Returns False where another refresh was faster, and nothing was changed. Durable when this returns. Raises
+    `SchemaMismatchError` if a key is written twice.
+    """
+    deleted = np.asarray(gone.to_numpy(zero_copy_only=False), np.bool_) if len(gone) else np.zeros(0, np.bool_)
+    try:
+        KeyedTable(view).change(rows, deleted, transaction=step.new.transaction(step.number))
+    except DifferentHistoryError:
+        if last_refresh(view.refresh())[0] < step.number:
+            raise
+        return False
+    return True
+
+
+def _version(name: str, state: TableState) -> SourceVersion:
+    pair = state.recorded_lake
+    dropped = pair.dropped_rows if pair is not None else 0
+    return SourceVersion(name, state.table_uuid, state.version, state.attempt, state.ends, dropped)
+
+
+def _why_whole(old: Lineage | None, sources: Mapping[str, TableHandle], states: Mapping[str, TableState]) -> str | None:
+    """Return the reason for which the changes between two versions do not do; None where they do."""
+    if old is None:
+        return "there is no refresh to begin at"
+    then = {source.name: source for source in old.sources}
+    if then.keys() != sources.keys():
+        return "the query reads other tables than before"
+    for name, source in sources.items():
+        if reason := _why_not_changes(source, then[name], states[name]):
+            return f"{name} {reason}"
+    return None
+
+
+def _why_not_changes(source: TableHandle, then: SourceVersion, now: TableState) -> str | None:
+    if then.uuid != now.table_uuid:
+        return "was dropped and made again"
+    if then.attempt is not None:
+        try:
+            source.log.require_history([HistoryMark(then.version, then.attempt)], "a view was refreshed")
+        except DifferentHistoryError:
+            return "was put back to an older copy"
+    if any(now.buckets[bucket].end < end for bucket, end in then.ends.items()):
+        return "was put back to an older copy"
+    if now.primary_key and now.properties.get("table.changelog.image", "full") != "full":
+        return "keeps no rows before updates (table.changelog.image)" if then.ends != now.ends else None
+    if now.version - then.version > RECORDS_MAX:
+        return f"has more than {RECORDS_MAX} commits since"
+    records = _between(source, then.version, now.version)
+    if records is None:
+        return "no longer has the records of its changes"
+    if any(now.buckets[bucket].start > end for bucket, end in then.ends.items()) and now.primary_key:
+        return "was trimmed above the changes since"
+    for record in records:
+        for action in record.actions:
+            if reason := _reason(action, then):
+                return f"{reason} by commit {record.number}"
+    return None
+
+
+def _between(source: TableHandle, after: int, newest: int) -> Sequence[Record] | None:
+    """Return the records behind ``after`` up to ``newest``; None where they are not all kept."""
+    found = []
+    try:
+        for record in records_from(ReadAhead(source.storage), source.uuid, after + 1):
+            if record.number > newest:
+                break
+            found.append(record)
+    except CorruptDataError:  # also of a manifest that was cleaned away between two reads
+        return None
+    if len(found) < newest - after or (found and source.log.check_floor() > after + 1):
+        return None
+    return found
+
+
+def _reason(action: act.Action, then: SourceVersion) -> str | None:
+    if isinstance(action, act.LakePair):
+        return "lost a partition" if action.dropped_rows > then.dropped_rows else None
+    if isinstance(action, _HARMLESS):
+        return None
+    if isinstance(action, act.Truncate):
+        return "was emptied or overwritten"
+    if isinstance(action, act.DeleteRows):
+        return "lost rows without a change that tells them"
+    if isinstance(action, act.SetSchema):
+        return "got other columns"
+    return f"was changed ({type(action).__name__})"

@@ -1,0 +1,156 @@
+"""The statements of a refresh: the rows that a view's table gets and loses. Pure.
+
+Each gives the columns of the view's table and `GONE`: whether the row's key goes, or the row comes in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from streamhouse_spark.zset.plan import Group, Node, RefusedPart
+from streamhouse_spark.zset.writer import WEIGHT, Writer, listed, quoted, same
+
+GONE: Final = "__streamhouse_gone"
+KEY: Final = "_key"
+ORDINAL: Final = "_ord"
+_THERE: Final = "__streamhouse_there"
+Identity = Literal["natural", "hash", "bag"]
+"""A row's key: columns of the query, a hash of them, or a hash of all and an ordinal number, as rows may be equal."""
+_PLAIN_KEYS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date"})
+_HASHED: Final = frozenset({"boolean", "timestamp_ntz", *_PLAIN_KEYS})
+
+
+def identity_of(root: Node, types: Mapping[str, str]) -> Identity:
+    """Return how the rows of a plan are told apart. ``types`` are Spark's, of the plan's columns."""
+    if root.key and all(name in root.not_null and types[name] in _PLAIN_KEYS for name in root.key):
+        return "natural"
+    return "hash" if isinstance(root, Group) or root.key is not None else "bag"
+
+
+def hashed(columns: Sequence[str], types: Mapping[str, str], of: str = "") -> str:
+    """Return a hash of an injective text of columns: lengths, and a mark for NULL.
+
+    Raises `RefusedPart` for columns whose equal values have no equal texts.
+    """
+    parts = []
+    for name in columns:
+        kind, value = types[name], f"{of}{name}"
+        if kind in ("float", "double"):
+            text = f"CAST({value} + CAST(0 AS {kind}) AS STRING)"  # -0.0 and 0.0 are one group
+        elif kind == "timestamp":  # the text of local time is twice the same in autumn
+            text = f"CAST(unix_micros({value}) AS STRING)"
+        elif kind == "binary":
+            text = f"hex({value})"
+        elif kind in _HASHED or kind.startswith("decimal"):
+            text = f"CAST({value} AS STRING)"
+        else:
+            raise RefusedPart("a column whose values cannot tell rows apart", f"{name} of type {kind}")
+        parts.append(f"CASE WHEN {value} IS NULL THEN 'n' ELSE concat(length({text}), ':', {text}) END")
+    return f"sha2(concat({', '.join(parts)}), 256)" if parts else "sha2('', 256)"
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """The statements of one view."""
+
+    root: Node
+    names: tuple[str, ...]
+    """The columns of the query, as its author and Spark name them."""
+    types: Mapping[str, str]
+    """Column of the plan → Spark's type, of the root's columns and, where it is a GROUP BY, of its groups."""
+    identity: Identity
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The primary key of the view's table."""
+        if self.identity == "natural":
+            shown = dict(zip(self.root.columns, self.names, strict=True))
+            return tuple(shown[name] for name in self.root.key or ())
+        return (KEY, ORDINAL) if self.identity == "bag" else (KEY,)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the view's table."""
+        return self.names if self.identity == "natural" else (*self.key_columns, *self.names)
+
+    def whole(self, writer: Writer) -> str:
+        """Return the whole result at the new versions, with its keys."""
+        rows, root = writer.rows(self.root, "new"), self.root
+        if self.identity == "natural":
+            return f"SELECT {self._shown()} FROM ({rows}) q"
+        if self.identity == "hash" and isinstance(root, Group):
+            key = f"{hashed(root.groups, self.types)} AS {KEY}"
+            rows = writer.groups(root, writer.rows(root.child, "new"), key)
+            return f"SELECT {KEY}, {self._shown()} FROM ({rows}) q"
+        if self.identity == "hash":
+            return f"SELECT {hashed(root.key or (), self.types)} AS {KEY}, {self._shown()} FROM ({rows}) q"
+        return self.whole_of(rows)
+
+    def whole_of(self, rows: str) -> str:
+        """Return rows with the columns of the plan as rows of the view, each with a key by all of its columns."""
+        key = hashed(self.root.columns, self.types)
+        number = f"CAST(row_number() OVER (PARTITION BY {key} ORDER BY {key}) AS BIGINT)"
+        return f"SELECT {key} AS {KEY}, {number} AS {ORDINAL}, {self._shown()} FROM ({rows}) q"
+
+    def difference(self, whole: str, view: str) -> str:
+        """Return what brings the relation ``view``, the rows of the view's table, to the result ``whole``."""
+        on = " AND ".join(f"n.{quoted(c)} = v.{quoted(c)}" for c in self.key_columns)
+        shown = [
+            f"coalesce(n.{quoted(c)}, v.{quoted(c)}) AS {quoted(c)}" if c in self.key_columns else f"n.{quoted(c)}"
+            for c in self.columns
+        ]
+        new, old = (f"struct({', '.join(f'{side}.{quoted(c)}' for c in self.columns)})" for side in "nv")
+        differs = f"n.{_THERE} IS NULL OR v.{_THERE} IS NULL OR NOT ({new} <=> {old})"
+        there = f"SELECT *, TRUE AS {_THERE} FROM"
+        return (
+            f"SELECT {', '.join(shown)}, n.{_THERE} IS NULL AS {GONE} FROM ({there} ({whole})) n "
+            f"FULL JOIN ({there} {view}) v ON {on} WHERE {differs}"
+        )
+
+    def of_touched(self, writer: Writer, touched: str) -> str:
+        """Return the new rows of the groups in the relation ``touched``, and the keys of those that are no more."""
+        root = self.root
+        assert isinstance(root, Group)
+        found = writer.groups(root, writer.of_groups(root, "new", f"SELECT * FROM {touched}"), *root.groups)
+        inner = f"SELECT {', '.join([*root.groups, *root.columns])}, TRUE AS {_THERE} FROM ({found}) q"
+        of_group = {name: e.name for name, e in root.exprs.items() if name in (root.key or ())}
+        shown = [
+            f"{'t.' + of_group[column] if column in of_group else 'n.' + column} AS {quoted(name)}"
+            for column, name in zip(root.columns, self.names, strict=True)
+        ]
+        if self.identity == "hash":
+            shown.insert(0, f"{hashed(root.groups, self.types, 't.')} AS {KEY}")
+        on = same(root.groups, "t", "n")
+        return f"SELECT {', '.join(shown)}, n.{_THERE} IS NULL AS {GONE} FROM {touched} t LEFT JOIN ({inner}) n ON {on}"
+
+    def of_delta(self, writer: Writer, view: str) -> str:
+        """Return the rows that come and the keys that go, of a plan that ends in no GROUP BY."""
+        root, cols = self.root, listed(self.root.columns)
+        delta = writer.delta(root)
+        assert delta is not None
+        net = f"SELECT {cols}, SUM({WEIGHT}) AS {WEIGHT} FROM ({delta}) q GROUP BY {cols} HAVING SUM({WEIGHT}) <> 0"
+        if self.identity == "bag":
+            return self._of_bag(net, view)
+        key = "" if self.identity == "natural" else f"{hashed(root.key or (), self.types)} AS {KEY}, "
+        # A row of weight 2 is written twice, so that a key that is none is found out and not lost in silence.
+        each = f"SELECT *, explode(sequence(1, CAST(abs({WEIGHT}) AS INT))) AS {_THERE} FROM ({net}) q"
+        return f"SELECT {key}{self._shown()}, {WEIGHT} < 0 AS {GONE} FROM ({each}) q"
+
+    def _of_bag(self, net: str, view: str) -> str:
+        """Return the ordinals that equal rows get, behind those that are there, and the last ones that go."""
+        root = self.root
+        keyed = f"SELECT *, {hashed(root.columns, self.types)} AS {KEY} FROM ({net}) q"
+        known = f"SELECT {KEY}, COUNT(*) AS {_THERE} FROM {view} GROUP BY {KEY}"
+        was = f"COALESCE(v.{_THERE}, 0L)"
+        first = f"CASE WHEN d.{WEIGHT} > 0 THEN {was} + 1 ELSE {was} + d.{WEIGHT} + 1 END"
+        last = f"CASE WHEN d.{WEIGHT} > 0 THEN {was} + d.{WEIGHT} ELSE {was} END"
+        joined = (
+            f"SELECT d.*, explode(sequence({first}, {last})) AS {ORDINAL} FROM ({keyed}) d "
+            f"LEFT JOIN ({known}) v ON d.{KEY} = v.{KEY}"
+        )
+        return f"SELECT {KEY}, {ORDINAL}, {self._shown()}, {WEIGHT} < 0 AS {GONE} FROM ({joined}) q"
+
+    def _shown(self) -> str:
+        return ", ".join(f"{c} AS {quoted(n)}" for c, n in zip(self.root.columns, self.names, strict=True))

@@ -1,0 +1,211 @@
+"""A fault at every storage call of a view's refresh: its rows and the versions that it names always belong together.
+
+The refresh adds up what came, without Spark, so that changes which count twice or not at all are seen.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from faults.faulty_storage import Fault, sweep
+from faults.sequential import one_thing_at_a_time
+from faults.share import WHOLE, Share
+from faults.sim import sim_world
+from streamhouse_spark.core.lineage import Lineage
+from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table import refreshing
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+HOT = {"table.datalake.enabled": "false"}
+ROWS = [{"k": n % 4} for n in range(10)]
+MORE = [{"k": n % 6} for n in range(7)]
+
+
+def opened(storage: Storage, seed: int) -> tuple[Table, Table]:
+    warehouse = Warehouse("wh", storage=storage, world=sim_world(seed))
+    return warehouse.table("source"), warehouse.table("view")
+
+
+@pytest.fixture(autouse=True)
+def hosts(tmp_path, monkeypatch, own_cache):
+    monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path))
+    yield
+    close_tablets()
+
+
+def new_host() -> None:
+    """Begin with an empty cache: the runs of a sweep have tables of the same uuid."""
+    close_tablets()
+    folder = Path(os.environ["STREAMHOUSE_CACHE_DIR"])
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def new_store() -> Storage:
+    new_host()
+    storage = MemoryStorage(sim_world())
+    warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
+    source = warehouse.create_table("source", "k INT", properties=HOT)
+    warehouse.create_table("view", "k INT, n BIGINT", primary_key=["k"], properties=HOT)
+    source.append(ROWS)
+    refresh(storage, 2)
+    source.append(MORE)
+    return storage
+
+
+def keys_of(source: Table) -> list[int]:
+    return source.to_arrow()["k"].to_pylist()
+
+
+def counts(view: Table) -> Counter[int]:
+    return Counter({row["k"]: row["n"] for row in view.to_arrow().to_pylist()})
+
+
+def refresh(storage: Storage, seed: int) -> None:
+    source, view = opened(storage, seed)
+    for _ in range(4):
+        step = refreshing.next_step(view, {"source": source})
+        if step is None:
+            return
+        (new,) = step.new.sources
+        begin = step.old.sources[0].ends[0] if step.old and not step.new.whole_because else 0
+        known = counts(view) if begin else Counter()
+        came = Counter(keys_of(source)[begin : new.ends[0]])
+        rows = [{"k": k, "n": known[k] + n} for k, n in came.items()]
+        gone = [{"k": k, "n": None} for k in counts(view) if step.new.whole_because and k not in came]
+        table = pa.Table.from_pylist([*rows, *gone], schema=view.state.schema.arrow)
+        refreshing.commit_step(view, step, table, pa.array(np.arange(len(table)) >= len(rows)))
+
+
+def require_consistent(storage: Storage, seed: int) -> int:
+    """The view is the answer over the version that it names. Returns the number of rows of that version."""
+    source, view = opened(storage, seed)
+    _, lineage = refreshing.last_refresh(view.refresh())
+    assert lineage is not None
+    end = lineage.sources[0].ends[0]
+    assert counts(view) == Counter(keys_of(source)[:end])
+    return end
+
+
+def check(share: Share) -> None:
+    with one_thing_at_a_time():
+        sweep_through(share)
+
+
+def sweep_through(share: Share) -> None:
+    for attempt in sweep(new_store, lambda storage: refresh(storage, 3), share=share, faults=tuple(Fault)):
+        new_host()
+        end = require_consistent(attempt.store, 4)
+        assert end in ((len(ROWS), len(ROWS) + len(MORE)) if attempt.raised else (len(ROWS) + len(MORE),)), attempt
+        source, view = opened(attempt.store, 5)
+        source.append([{"k": 9}])
+        refresh(attempt.store, 6)
+        assert require_consistent(attempt.store, 7) == len(ROWS) + len(MORE) + 1, attempt
+        version = view.refresh().version
+        refresh(attempt.store, 8)
+        assert view.refresh().version == version, f"{attempt}: a refresh without new rows made a commit"
+    close_tablets()
+
+
+@pytest.mark.sampled(3)
+def test_it_holds(share):
+    check(share)
+
+
+def test_two_at_once():
+    """Both have read the same versions: one counts, and what the other computed changes nothing."""
+    storage = new_store()
+    source, view = opened(storage, 3)
+    step = refreshing.next_step(view, {"source": source})
+    opened(storage, 20)[0].append([{"k": 1}])
+    refresh(storage, 21)
+    rows = pa.Table.from_pylist([{"k": 0, "n": 99}], schema=view.state.schema.arrow)
+    assert refreshing.commit_step(view, step, rows, pa.array([False])) is False
+    assert require_consistent(storage, 5) == len(ROWS) + len(MORE) + 1
+    close_tablets()
+
+
+def lineage_is_forgotten():
+    return mock.patch.object(refreshing, "last_refresh", lambda state: (real_last(state)[0], old_begin(state)))
+
+
+real_last = refreshing.last_refresh
+
+
+def old_begin(state: object) -> Lineage | None:
+    """The versions of the refresh before the last one: its changes count again."""
+    number, lineage = real_last(state)
+    if lineage is None or number < 2:
+        return lineage
+    source = lineage.sources[0]
+    ends = {bucket: max(end - 1, 0) for bucket, end in source.ends.items()}
+    return Lineage((type(source)(source.name, source.uuid, source.version - 1, None, ends),))
+
+
+def rows_without_a_transaction():
+    """Rows and versions are two commits, so a crash between them counts the rows twice."""
+    real = refreshing.commit_step
+
+    def torn(view, step, rows, gone):
+        refreshing.KeyedTable(view).change(rows, np.asarray(gone))
+        return real(view, step, rows.slice(0, 0), gone.slice(0, 0))
+
+    return mock.patch.object(refreshing, "commit_step", torn)
+
+
+def a_truncation_is_overlooked():
+    return mock.patch.object(refreshing, "_reason", return_value=None)
+
+
+@pytest.mark.parametrize("bug", [lineage_is_forgotten, rows_without_a_transaction])
+def test_planted_bugs_are_found(bug):
+    with bug(), pytest.raises((AssertionError, IndexError)):
+        check(WHOLE)
+    close_tablets()
+
+
+def truncated_and_refreshed() -> None:
+    storage = new_store()
+    source, view = opened(storage, 3)
+    source.truncate()
+    source.append([{"k": 7}, {"k": 7}])
+    step = refreshing.next_step(view, {"source": source})
+    assert step is not None
+    assert "emptied" in (step.new.whole_because or "")
+    close_tablets()
+
+
+def test_a_truncation_is_seen():
+    truncated_and_refreshed()
+    with a_truncation_is_overlooked(), pytest.raises(AssertionError):
+        truncated_and_refreshed()
+
+
+@pytest.mark.parametrize("change", ["again", "columns", "rows"])
+def test_what_changes_do_not_tell(change):
+    storage = new_store()
+    source, view = opened(storage, 3)
+    warehouse = Warehouse("wh", storage=storage, world=sim_world(9))
+    if change == "again":
+        warehouse.drop_table("source")
+        source = warehouse.create_table("source", "k INT", properties=HOT)
+    elif change == "columns":
+        source.alter(add_columns="x INT")
+    else:
+        source.delete(where=[("k", "=", 0)])
+    step = refreshing.next_step(view, {"source": source})
+    expected = {"again": "made again", "columns": "other columns", "rows": "lost rows"}
+    assert step is not None
+    assert expected[change] in (step.new.whole_because or "")
+    close_tablets()

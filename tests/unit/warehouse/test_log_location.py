@@ -1,0 +1,392 @@
+"""Tables whose log lies in another store than the warehouse: `table.log.location`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+
+from faults.faulty_storage import FaultyStorage
+from round_trips import RemoteStorage
+from streamhouse_spark import (
+    CorruptDataError,
+    FormatVersionError,
+    InvalidOptionError,
+    StorageError,
+    TableNotFoundError,
+    Warehouse,
+    WarehouseMovedError,
+    relocate,
+)
+from streamhouse_spark.cli.doctor import check_warehouse
+from streamhouse_spark.cli.table_commands import described
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.paths import is_placed, location_key, owner_key, table_prefix
+from streamhouse_spark.handle import log_url
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.frame import decode_frame
+from streamhouse_spark.log.lifecycle import location, names
+from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
+from streamhouse_spark.log.lifecycle.location import LogPlaces, log_settings, new_table_uuid
+from streamhouse_spark.storage.base import url_of
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.storage.placed import placed
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.tiering import tier_table
+
+NAME = "sales.orders"
+COLUMNS = "id BIGINT, text STRING"
+
+
+@pytest.fixture
+def fast(tmp_path) -> Path:
+    return tmp_path / "fast"
+
+
+@pytest.fixture
+def wh(tmp_path) -> Warehouse:
+    return Warehouse(tmp_path / "wh")
+
+
+@pytest.fixture
+def table(wh, fast):
+    return wh.create_table(NAME, COLUMNS, properties={"table.log.location": str(fast)})
+
+
+@pytest.fixture
+def keyed(wh, fast):
+    return wh.create_table(
+        "sales.stock", COLUMNS, primary_key=["id"], buckets=2, properties={"table.log.location": str(fast)}
+    )
+
+
+def write(table, *ids: int) -> None:
+    rows = [{"id": i, "text": f"row {i}"} for i in ids]
+    table.upsert(rows) if table.state.primary_key else table.append(rows)
+
+
+def ids_of(table) -> list[int]:
+    return sorted(table.to_arrow()["id"].to_pylist())
+
+
+def tier(table) -> None:
+    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_log_lies_there_and_the_lake_and_the_name_here(wh, table, fast, tmp_path):
+    write(table, 1, 2)
+    tier(table)
+    write(table, 3)
+    folder = table_prefix(table.uuid)
+    in_warehouse = files(tmp_path / "wh")
+    assert [key for key in in_warehouse if key.startswith("tables/")] == [location_key(table.uuid)]
+    assert any(key.startswith("lake/sales/orders/data/") for key in in_warehouse)
+    assert "sales/orders/names/00000001.json" in in_warehouse
+    assert all(key.startswith(folder) for key in files(fast))
+    assert {f"{folder}commits/{1:020d}.json", owner_key(table.uuid)} <= set(files(fast))
+    again = Warehouse(tmp_path / "wh").table(NAME)
+    assert ids_of(again) == [1, 2, 3]
+    assert sorted(again.lake.to_arrow()["id"].to_pylist()) == [1, 2]
+    assert again.properties.log_location == str(fast)
+
+
+def test_primary_keys(keyed, fast, tmp_path):
+    write(keyed, *range(8))
+    tier(keyed)
+    keyed.delete([{"id": 0}])
+    other = Warehouse(tmp_path / "wh").table("sales.stock")
+    assert ids_of(other) == list(range(1, 8))
+    assert other.lookup([{"id": 3}])["text"].to_pylist() == ["row 3"]
+    assert not [key for key in files(tmp_path / "wh") if "/commits/" in key or "/segments/" in key]
+
+
+def test_many_tables_share_a_place_and_a_name_can_be_used_again(wh, table, fast):
+    write(table, 1)
+    wh.drop_table(NAME)
+    again = wh.create_table(NAME, COLUMNS, properties={"table.log.location": str(fast)})
+    write(again, 7)
+    assert ids_of(again) == [7]
+    assert ids_of(wh.undrop_table(NAME, to="sales.former")) == [1]
+    assert wh.tables() == ["sales.former", NAME]
+
+
+def test_dropped_tables_are_cleaned_there_and_their_uuid_stays_dead(wh, table, fast, monkeypatch):
+    write(table, 1)
+    table.merge_inline()
+    wh.drop_table(NAME)
+    began = wh.storage.now_ms()
+    for steps in (1, 2):
+        monkeypatch.setattr(type(wh.storage), "now_ms", lambda _, n=steps: began + n * (GRACE_MS + 60_000) * 2)
+        wh.clean_dropped()
+    left = {Path(key).parts[2] for key in files(fast)}
+    assert left == {"floors", "owner.json"}
+    with pytest.raises(TableNotFoundError):
+        table.append([{"id": 2, "text": "late"}])
+
+
+def test_orphans_are_found_there(wh, table, fast):
+    write(table, 1)
+    orphan = fast / f"{table_prefix(table.uuid)}segments/{'f' * 32}.arrow"
+    orphan.parent.mkdir(parents=True, exist_ok=True)
+    orphan.write_bytes(b"left behind")
+    os.utime(orphan, (0, 0))
+    report = table.maintain()
+    assert report.cleaned.condemned == [f"{table_prefix(table.uuid)}segments/{'f' * 32}.arrow"]
+
+
+def test_it_is_pickled_with_the_way_to_its_log(table):
+    write(table, 1)
+    assert ids_of(pickle.loads(pickle.dumps(table))) == [1]
+
+
+class TestPlaces:
+    def refused(self, wh, where, match, error=InvalidOptionError) -> None:
+        before = files(Path(wh.url)) if Path(wh.url).exists() else None
+        with pytest.raises(error, match=match):
+            wh.create_table("sales.new", COLUMNS, properties={"table.log.location": str(where)})
+        assert (files(Path(wh.url)) if Path(wh.url).exists() else None) == before
+
+    def test_unfit_ones_are_refused_before_anything_is_written(self, wh, tmp_path):
+        self.refused(wh, tmp_path / "wh" / "fast", "lie one in the other")
+        self.refused(wh, tmp_path / "wh", "lie one in the other")
+        self.refused(wh, tmp_path, "lie one in the other")
+        self.refused(wh, "fast", "expected an absolute path or a URL")
+        self.refused(wh, "", "expected an absolute path or a URL")
+        self.refused(wh, "ftp://host/logs", "scheme ftp: is not supported")
+        self.refused(wh, "s3://AKIAIOSFODNN7EXAMPLE:secretsecret@bucket/logs", "looks like a credential")
+        assert not (tmp_path / "wh").exists()
+
+    def test_a_link_into_the_warehouse_is_seen_through(self, wh, tmp_path):
+        wh.create_table("a.t", COLUMNS)
+        (tmp_path / "link").symlink_to(tmp_path / "wh")
+        self.refused(wh, tmp_path / "link" / "fast", "lie one in the other")
+
+    def test_that_of_another_warehouse(self, wh, tmp_path):
+        Warehouse(tmp_path / "other").create_table("a.t", COLUMNS)
+        self.refused(wh, tmp_path / "other", "is a warehouse itself")
+
+    def test_the_log_of_another_table(self, wh, table, fast):
+        self.refused(wh, fast / "tables" / table.uuid, "lies in the log of a table")
+
+    def test_that_of_the_lake(self, tmp_path):
+        wh = Warehouse(tmp_path / "wh", {"lake.iceberg.catalog.warehouse": str(tmp_path / "lake")})
+        self.refused(wh, tmp_path / "lake" / "logs", "lies in the lake's place")
+
+    def test_a_store_without_put_if_absent(self, tmp_path, monkeypatch):
+        wh = Warehouse(tmp_path / "wh")
+        hot = MemoryStorage(World())
+        monkeypatch.setattr(hot, "check_writable", lambda: (_ for _ in ()).throw(StorageError("ignores If-None-Match")))
+        monkeypatch.setattr(location, "storage_for", lambda *_: hot)
+        self.refused(wh, "gs://fast/logs", "ignores If-None-Match", StorageError)
+
+    def test_it_stays(self, table):
+        with pytest.raises(InvalidOptionError, match=r"table\.log\.location is fixed .* create a new table and copy"):
+            table.alter_properties({"table.log.location": "/elsewhere"})
+        with pytest.raises(InvalidOptionError, match=r"table\.log\.location is fixed"):
+            table.alter_properties(removed=["table.log.location"])
+
+
+class TestElsewhere:
+    """A warehouse that was moved or copied: both name the same log, which belongs to one."""
+
+    def test_a_copy_reads_and_does_not_write_before_it_is_relocated(self, wh, table, tmp_path):
+        write(table, 1)
+        shutil.copytree(tmp_path / "wh", tmp_path / "copy")
+        copy = Warehouse(tmp_path / "copy")
+        assert ids_of(copy.table(NAME)) == [1]
+        with pytest.raises(WarehouseMovedError, match=r"relocate --copy"):
+            write(copy.table(NAME), 2)
+        with pytest.raises(WarehouseMovedError):
+            copy.drop_table(NAME)
+        assert ids_of(wh.table(NAME)) == [1]
+
+    def test_a_copy_gets_a_log_of_its_own(self, wh, table, keyed, fast, tmp_path):
+        write(table, 1)
+        tier(table)
+        write(table, 2)
+        write(keyed, 5, 6)
+        shutil.copytree(tmp_path / "wh", tmp_path / "copy")
+        before = files(fast)
+        relocate(tmp_path / "copy", copy=True)
+        assert files(fast) == before
+        copy = Warehouse(tmp_path / "copy")
+        copied = copy.table(NAME)
+        write(copied, 3)
+        tier(copied)
+        assert (ids_of(copied), ids_of(copy.table("sales.stock"))) == ([1, 2, 3], [5, 6])
+        assert "table.log.location" not in copied.state.properties
+        assert not is_placed(copied.uuid)
+        write(wh.table(NAME), 4)
+        assert (ids_of(wh.table(NAME)), ids_of(copied)) == ([1, 2, 4], [1, 2, 3])
+        shutil.rmtree(fast)
+        assert ids_of(Warehouse(tmp_path / "copy").table(NAME)) == [1, 2, 3]
+
+    def test_a_moved_warehouse_takes_its_logs_with_it(self, wh, table, tmp_path):
+        write(table, 1)
+        tier(table)
+        shutil.move(tmp_path / "wh", tmp_path / "moved")
+        with pytest.raises(WarehouseMovedError, match=r"moved relocate`"):
+            write(Warehouse(tmp_path / "moved").table(NAME), 2)
+        relocate(tmp_path / "moved")
+        moved = Warehouse(tmp_path / "moved").table(NAME)
+        write(moved, 2)
+        tier(moved)
+        assert ids_of(moved) == [1, 2]
+
+    def test_two_warehouses_share_a_place(self, table, fast, tmp_path):
+        other = Warehouse(tmp_path / "other")
+        theirs = other.create_table(NAME, COLUMNS, properties={"table.log.location": str(fast)})
+        write(table, 1)
+        write(theirs, 2)
+        other.drop_table(NAME)
+        other.clean_dropped()
+        assert ids_of(table) == [1]
+
+    def test_a_folder_of_others_is_not_written(self, table, fast, tmp_path):
+        write(table, 1)
+        owner = fast / owner_key(table.uuid)
+        kept = owner.read_bytes()
+        owner.unlink()
+        with pytest.raises(CorruptDataError, match=r"owner\.json is missing"):
+            write(Warehouse(tmp_path / "wh").table(NAME), 2)
+        other = Warehouse(tmp_path / "other").create_table(
+            NAME, COLUMNS, properties={"table.log.location": str(tmp_path / "fast2")}
+        )
+        owner.write_bytes((tmp_path / "fast2" / owner_key(other.uuid)).read_bytes())
+        with pytest.raises(CorruptDataError, match="another warehouse or table"):
+            write(Warehouse(tmp_path / "wh").table(NAME), 2)
+        owner.write_bytes(kept)
+        write(Warehouse(tmp_path / "wh").table(NAME), 2)
+
+    def test_without_a_warehouse_no_log_is_begun(self, wh, table, fast, tmp_path):
+        before = files(fast)
+        Path(wh.url, "streamhouse.json").unlink()
+        with pytest.raises(CorruptDataError, match="was the warehouse deleted"):
+            new_table_uuid(wh.storage, World(), {"table.log.location": str(fast)})
+        assert files(fast) == before
+
+    def test_a_location_of_another_table_is_noticed(self, wh, table, keyed):
+        place = Path(wh.url)
+        (place / location_key(table.uuid)).write_bytes((place / location_key(keyed.uuid)).read_bytes())
+        with pytest.raises(CorruptDataError, match="is of another table"):
+            Warehouse(wh.url).table(NAME)
+        assert Warehouse(wh.url).table("sales.stock").to_arrow().num_rows == 0
+
+
+class TestRequests:
+    @pytest.fixture
+    def hot(self, world):
+        return MemoryStorage(world)
+
+    def warehouse(self, home, hot, world) -> Warehouse:
+        return Warehouse("wh", storage=placed(home, LogPlaces(home, {}, world, lambda _: hot)), world=world)
+
+    @pytest.fixture
+    def made(self, memory, hot, world) -> Warehouse:
+        monkey = pytest.MonkeyPatch()
+        monkey.setattr(MemoryStorage, "url", property(lambda self: "memory://hot" if self is hot else "memory://home"))
+        wh = self.warehouse(memory, hot, world)
+        plain = {"table.datalake.enabled": "false"}
+        wh.create_table("plain.t", "id INT", properties=plain).append([{"id": 1}])
+        for name in ("a", "b", "c"):
+            there = wh.create_table(f"fast.{name}", "id INT", properties={**plain, "table.log.location": "/hot"})
+            there.append([{"id": 1}])
+        yield wh
+        monkey.undo()
+
+    def test_other_tables_cost_nothing_more(self, made, memory, hot, world):
+        path, plain, remote = TablePath("plain", "t"), RemoteStorage(memory), RemoteStorage(memory)
+        with plain.measured() as before:
+            log = CommitLog(plain, names.first_look(plain, path).uuid, world)
+            assert log.refresh().num_rows == 1
+            Table(plain, {}, path, log, world).append([{"id": 2}])
+        with remote.measured() as cost:
+            self.warehouse(remote, hot, world).table("plain.t").append([{"id": 3}])
+        assert not any("location.json" in key or "owner.json" in key for key in cost.keys)
+        assert (cost.requests, cost.depth) == (before.requests, before.depth)
+
+    def test_its_own_location_is_asked_for_once(self, made, memory, hot, world):
+        remote, fast = FaultyStorage(memory), FaultyStorage(hot)
+        wh = self.warehouse(remote, fast, world)
+        table = wh.table("fast.a")
+        assert [key for _, _, key in remote.trace if "tables/" in key] == [location_key(table.uuid)]
+        assert owner_key(table.uuid) not in [key for _, _, key in fast.trace]
+        asked = len(remote.trace)
+        table.append([{"id": 2}])
+        table.append([{"id": 3}])
+        assert remote.trace[asked:] == []
+        assert [key for _, _, key in fast.trace].count(owner_key(table.uuid)) == 1
+
+    def test_a_listing_finds_all_locations_at_once(self, made, memory, hot, world):
+        remote = RemoteStorage(memory)
+        wh = self.warehouse(remote, hot, world)
+        with remote.measured() as cost:
+            assert wh.tables() == ["fast.a", "fast.b", "fast.c", "plain.t"]
+        assert sum("location.json" in key for key in cost.keys) == 3
+        assert cost.depth <= 6, cost
+
+
+def test_an_older_release_refuses_its_name(table, wh):
+    key = "sales/orders/names/00000001.json"
+    data = wh.storage.read(key)
+    with pytest.raises(FormatVersionError, match="version 2"):
+        decode_frame("name", data, key)
+    assert decode_frame("name", data, key, newest=names.PLACED_VERSION).header["uuid"] == table.uuid
+
+
+def test_settings_of_the_other_store(tmp_path):
+    given = {"s3.endpoint": "https://a", "s3.region": "x", "gcs.project-id": "p", "lake.x": "1"}
+    assert log_settings(given) == given
+    own = {"log.s3.endpoint": "https://b"}
+    assert log_settings({**given, **own}) == {"s3.endpoint": "https://b", "gcs.project-id": "p", "lake.x": "1"}
+    with pytest.raises(InvalidOptionError, match=r"log\.endpoint"):
+        Warehouse(tmp_path, {"log.endpoint": "https://b"})
+
+
+def test_messages_name_the_place(table, wh, fast):
+    assert url_of(wh.storage, f"{table_prefix(table.uuid)}commits/x").startswith(str(fast))
+    assert url_of(wh.storage, "streamhouse.json") == f"{wh.url}/streamhouse.json"
+
+
+def test_the_doctor_looks_at_the_other_store(table, fast, wh):
+    found = {(f.check, f.level) for f in check_warehouse(wh.url, {}, World())}
+    assert (f"put-if-absent of {fast}", "ok") in found
+
+
+def test_it_is_described(table, fast):
+    assert described(table)["log"] == f"{fast}/tables/{table.uuid}"
+    assert log_url(table) == described(table)["log"]
+
+
+def test_a_log_is_moved_by_a_new_table(wh, table, tmp_path):
+    write(table, 1, 2)
+    there = {"table.log.location": str(tmp_path / "faster")}
+    wh.create_table("sales.next", COLUMNS, properties=there).append(table.to_arrow())
+    wh.drop_table(NAME)
+    wh.rename_table("sales.next", NAME)
+    moved = Warehouse(wh.url).table(NAME)
+    assert ids_of(moved) == [1, 2]
+    assert moved.properties.log_location == str(tmp_path / "faster")
+
+
+def test_the_files_are_those_of_the_format(table, wh, fast):
+    """They lie on users' disks, so they are read for ever."""
+    file = decode_frame("warehouse", wh.storage.read("streamhouse.json"), "").header
+    place = (Path(wh.url) / location_key(table.uuid)).read_bytes()
+    assert decode_frame("location", place, "").header == {
+        "table": table.uuid,
+        "warehouse": file["id"],
+        "url": str(fast),
+    }
+    owner = (fast / owner_key(table.uuid)).read_bytes()
+    assert decode_frame("owner", owner, "").header == {"warehouse": file["id"], "url": wh.url, "table": table.uuid}
+    assert table.uuid[12:16] == "810c"
