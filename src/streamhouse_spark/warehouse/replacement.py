@@ -14,6 +14,7 @@ from streamhouse_spark.log.commits.actions import Create, Drop
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import fold
+from streamhouse_spark.log.lifecycle.location import new_table_uuid, require_log_location
 from streamhouse_spark.log.lifecycle.succession import succeed
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.creation import put_first_record
@@ -23,7 +24,8 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 def stage_table(warehouse: Warehouse, path: TablePath, create: Create) -> Table:
     """Make a table that has no name yet, for `publish_table`."""
     storage, world = warehouse.storage, warehouse.world
-    uuid, attempt = world.ids.new_uuid(), world.ids.new_uuid()
+    require_log_location(storage, create.properties)
+    uuid, attempt = new_table_uuid(storage, world, create.properties), world.ids.new_uuid()
     parsed = parse_properties(create.properties, create.schema, create.partition_by)
     location = lake_location(path, uuid, taken=True, lake_format=parsed.datalake_format)
     placed = Create(create.name, create.schema, create.partition_by, create.num_buckets, create.properties, location)

@@ -226,6 +226,7 @@ SQL = {
     "in a catalog Spark compares the columns itself",
     "INSERT INTO, or a table without a merge engine",
     "INSERT the rows under their new keys",
+    "use MERGE, or DELETE and INSERT",
     "set them on its tables",
     "write them as TBLPROPERTIES",
     "for days or months add a column",

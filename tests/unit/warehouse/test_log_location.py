@@ -38,6 +38,8 @@ from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.placed import placed
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.warehouse.creation import create_action
+from streamhouse_spark.warehouse.replacement import publish_table, stage_table
 
 NAME = "sales.orders"
 COLUMNS = "id BIGINT, text STRING"
@@ -390,3 +392,16 @@ def test_the_files_are_those_of_the_format(table, wh, fast):
     owner = (fast / owner_key(table.uuid)).read_bytes()
     assert decode_frame("owner", owner, "").header == {"warehouse": file["id"], "url": wh.url, "table": table.uuid}
     assert table.uuid[12:16] == "810c"
+
+
+def test_a_table_that_takes_the_place_of_another(wh, table, tmp_path):
+    table.append([{"id": 1, "text": "a"}])
+    path, place = TablePath("sales", "orders"), tmp_path / "other"
+    create = create_action(path, "n INT", (), (), None, {"table.log.location": str(place)})
+    staged = stage_table(wh, path, create)
+    staged.append([{"n": 1}])
+    publish_table(wh, path, staged.uuid, table.uuid)
+    assert Warehouse(wh.url).table(NAME).to_arrow().to_pylist() == [{"n": 1}]
+    assert is_placed(staged.uuid)
+    assert any(place.rglob("*.json"))
+    assert wh.undrop_table(NAME, uuid=table.uuid, to="sales.old").to_arrow().num_rows == 1

@@ -53,7 +53,8 @@ def succeed(storage: Storage, world: World, path: TablePath, old: CommitLog, new
     old.commit(lambda state, _time_ms: (Drop(new.table_uuid),) if is_there(state) else ())
     if old.state.successor != new.table_uuid:
         raise CommitConflictError(
-            f"table {path} was dropped, renamed or replaced by another while it was being replaced; nothing was changed"
+            f"table {path} was dropped, renamed or replaced by another while it was being replaced; nothing was "
+            "changed, run it again"
         )
     with after_commit(logger, "moving the name", path):
         settle(storage, world, old)
