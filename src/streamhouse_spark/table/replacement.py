@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction, check_transaction
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_base import ReadBase, changed
 from streamhouse_spark.log.append import Staged
@@ -30,15 +30,20 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import known_transaction
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.query.partition_match import PartitionMatches
-from streamhouse_spark.query.projection import parse_filter
-from streamhouse_spark.query.row_choice import Choose, ConditionChoice, PartitionChoice, RowChoice
+from streamhouse_spark.query.row_choice import Choose, PartitionChoice, RowChoice
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Pruning, Wanted, plan_pin
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
 from streamhouse_spark.schema.rows import can_be_read_again
-from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.table.row_deletion import deleting, require_deletable
+from streamhouse_spark.table.row_deletion import deleting
+from streamhouse_spark.table.row_parts import (
+    condition_choice,
+    of_partitions,
+    require_chosen,
+    require_deletable,
+    require_partitioned,
+)
 from streamhouse_spark.write.append import SCHEMA_CHANGES_MAX, Appends
 from streamhouse_spark.write.upsert import KeyedTable
 
@@ -96,59 +101,6 @@ def empty_parts(table: TableHandle, chosen: PartitionMatches) -> None:
     choice = PartitionChoice(partitions)
     staged = Staged(table.uuid, state.schema_id, (), table.storage.now_ms())
     commit_replacement(table, staged, lambda _: choice, None)
-
-
-def condition_choice(where: Any) -> Choose:
-    """Choose the rows of a filter as `Table.to_arrow` takes it. Raises `InvalidOptionError` where there is none."""
-    filter_ = parse_filter(where)
-    if filter_ is None:
-        raise InvalidOptionError("overwrite(where=[]): a condition is needed; leave where out to replace all rows")
-    return lambda schema: ConditionChoice.of(filter_, schema)
-
-
-def of_partitions(choose: Choose, state: TableState) -> Choose:
-    """Limit a choice to the partition columns. Raises `InvalidOptionError` for one that looks at others: which rows of
-    a key such a condition means would depend on the order of writes.
-    """
-
-    def chosen(schema: TableSchema) -> RowChoice:
-        return choose(schema.select(state.partition_by))
-
-    require_partitioned(state)
-    try:
-        chosen(state.schema)
-    except SchemaMismatchError as error:
-        raise InvalidOptionError(
-            f"table {state.name} has a primary key, and of such a table whole partitions are replaced, by a condition "
-            f"on its partition columns {', '.join(state.partition_by)} ({error}); use DELETE and upsert, or MERGE"
-        ) from error
-    return chosen
-
-
-def require_partitioned(state: TableState) -> tuple[str, ...]:
-    """Return the partition columns. Raises `InvalidOptionError` for a table without."""
-    if not state.partition_by:
-        raise InvalidOptionError(
-            f"table {state.name} is not partitioned; overwrite(rows) replaces all rows, overwrite(rows, where=...) "
-            "those of a condition"
-        )
-    return state.partition_by
-
-
-def require_chosen(choice: RowChoice, rows: pa.Table, name: str) -> None:
-    """Raise `SchemaMismatchError` for new rows that are not of the part that they replace: a second run would not
-    replace them.
-    """
-    outside = ~choice.mask(rows)
-    if outside.any():
-        place = int(np.argmax(outside))
-        columns = [column for column in choice.columns or rows.column_names[:5] if column in rows.column_names]
-        shown = ", ".join(f"{column} = {rows.column(column)[place].as_py()!r}" for column in columns)
-        raise SchemaMismatchError(
-            f"table {name}: {int(outside.sum())} of {rows.num_rows} new rows are not among the rows that the condition "
-            f"replaces, the first is row {place} ({shown[:200]}); nothing was written: leave these rows out, or widen "
-            "the condition"
-        )
 
 
 def _replace(

@@ -26,6 +26,7 @@ from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
+from streamhouse_spark.table.row_parts import require_deletable
 
 _CONFLICTS_MAX: Final = 20
 """Times that rows are looked for again because others deleted some of them meanwhile."""
@@ -146,21 +147,6 @@ def deleting(state: TableState, rows: Mapping[int, OffsetRuns], read: ReadBase) 
         if held := runs.within(OffsetRange(start, state.buckets[bucket].end)):
             kept[bucket] = held
     return (DeleteRows(kept),) if kept else ()
-
-
-def require_deletable(state: TableState) -> None:
-    """Require that rows of a table can be deleted by their offsets. Raises `InvalidOptionError`."""
-    if state.primary_key:
-        raise InvalidOptionError(
-            f"table {state.name} has the primary key {', '.join(state.primary_key)}: its rows are deleted by "
-            "delete(keys), and in SQL by DELETE FROM"
-        )
-    if state.parsed.datalake_format != "iceberg":
-        raise InvalidOptionError(
-            f"table {state.name} is for a lake in the format {state.parsed.datalake_format}, and rows of such a table "
-            "without a primary key cannot be deleted one by one yet; drop_partition removes whole partitions, truncate "
-            "all rows"
-        )
 
 
 def _matching(table: TableHandle, pin: Pin, projection: Projection) -> dict[int, OffsetRuns]:

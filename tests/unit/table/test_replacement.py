@@ -20,7 +20,8 @@ from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.read.history import history_rows
-from streamhouse_spark.table.replacement import ChosenRows, commit_replacement, condition_choice
+from streamhouse_spark.table.replacement import ChosenRows, commit_replacement
+from streamhouse_spark.table.row_parts import condition_choice
 from streamhouse_spark.table.table import Table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)

@@ -15,8 +15,12 @@ from streamhouse_spark.query.filters import Filter, parse_filter
 from streamhouse_spark.query.row_choice import Choose, ConditionChoice, PartitionChoice
 from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.table.replacement import of_partitions, require_chosen, require_partitioned
-from streamhouse_spark.table.row_deletion import require_deletable
+from streamhouse_spark.table.row_parts import (
+    of_partitions,
+    require_chosen,
+    require_deletable,
+    require_partitioned,
+)
 
 
 @dataclass(frozen=True, slots=True)

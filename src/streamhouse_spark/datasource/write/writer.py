@@ -39,7 +39,6 @@ from streamhouse_spark.datasource.write.staging_task import (
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.append import Staged
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.table.replacement import commit_replacement
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
 from streamhouse_spark.write.intents import IntentWrite
@@ -109,6 +108,8 @@ class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
             commit_intents(table, self._plan, found, transaction=self._transaction, read=replaced.read, choose=choose)
         else:
             staged = combined(table, found) or _nothing(self._plan)
+            from streamhouse_spark.table.replacement import commit_replacement  # it reads, as other writes do not
+
             commit_replacement(table, staged, choose, self._transaction, replaced.read)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -20,7 +20,7 @@ from streamhouse_spark.datasource.catalog.arguments import path_of
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import literal_value
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.table.row_deletion import require_deletable
+from streamhouse_spark.table.row_parts import require_deletable
 from streamhouse_spark.warehouse.connection import Connection
 
 _COMPARISONS: Final[Mapping[str, Callable[[pc.Expression, pa.Scalar], pc.Expression]]] = {

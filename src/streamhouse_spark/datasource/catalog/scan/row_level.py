@@ -13,7 +13,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
-from streamhouse_spark.table.row_deletion import require_deletable
+from streamhouse_spark.table.row_parts import require_deletable
 from streamhouse_spark.warehouse.connection import Connection
 from streamhouse_spark.write.upsert import require_rewritable
 

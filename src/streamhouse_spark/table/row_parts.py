@@ -1,0 +1,82 @@
+"""The rows of a table that can be deleted or replaced: checks before anything is read. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.query.projection import parse_filter
+from streamhouse_spark.query.row_choice import Choose, ConditionChoice, RowChoice
+from streamhouse_spark.schema.table_schema import TableSchema
+
+
+def require_deletable(state: TableState) -> None:
+    """Require that rows of a table can be deleted by their offsets. Raises `InvalidOptionError`."""
+    if state.primary_key:
+        raise InvalidOptionError(
+            f"table {state.name} has the primary key {', '.join(state.primary_key)}: its rows are deleted by "
+            "delete(keys), and in SQL by DELETE FROM"
+        )
+    if state.parsed.datalake_format != "iceberg":
+        raise InvalidOptionError(
+            f"table {state.name} is for a lake in the format {state.parsed.datalake_format}, and rows of such a table "
+            "without a primary key cannot be deleted one by one yet; drop_partition removes whole partitions, truncate "
+            "all rows"
+        )
+
+
+def condition_choice(where: Any) -> Choose:
+    """Choose the rows of a filter as `Table.to_arrow` takes it. Raises `InvalidOptionError` where there is none."""
+    filter_ = parse_filter(where)
+    if filter_ is None:
+        raise InvalidOptionError("overwrite(where=[]): a condition is needed; leave where out to replace all rows")
+    return lambda schema: ConditionChoice.of(filter_, schema)
+
+
+def of_partitions(choose: Choose, state: TableState) -> Choose:
+    """Limit a choice to the partition columns. Raises `InvalidOptionError` for one that looks at others: which rows of
+    a key such a condition means would depend on the order of writes.
+    """
+
+    def chosen(schema: TableSchema) -> RowChoice:
+        return choose(schema.select(state.partition_by))
+
+    require_partitioned(state)
+    try:
+        chosen(state.schema)
+    except SchemaMismatchError as error:
+        raise InvalidOptionError(
+            f"table {state.name} has a primary key, and of such a table whole partitions are replaced, by a condition "
+            f"on its partition columns {', '.join(state.partition_by)} ({error}); use DELETE and upsert, or MERGE"
+        ) from error
+    return chosen
+
+
+def require_partitioned(state: TableState) -> tuple[str, ...]:
+    """Return the partition columns. Raises `InvalidOptionError` for a table without."""
+    if not state.partition_by:
+        raise InvalidOptionError(
+            f"table {state.name} is not partitioned; overwrite(rows) replaces all rows, overwrite(rows, where=...) "
+            "those of a condition"
+        )
+    return state.partition_by
+
+
+def require_chosen(choice: RowChoice, rows: pa.Table, name: str) -> None:
+    """Raise `SchemaMismatchError` for new rows that are not of the part that they replace: a second run would not
+    replace them.
+    """
+    outside = ~choice.mask(rows)
+    if outside.any():
+        place = int(np.argmax(outside))
+        columns = [column for column in choice.columns or rows.column_names[:5] if column in rows.column_names]
+        shown = ", ".join(f"{column} = {rows.column(column)[place].as_py()!r}" for column in columns)
+        raise SchemaMismatchError(
+            f"table {name}: {int(outside.sum())} of {rows.num_rows} new rows are not among the rows that the condition "
+            f"replaces, the first is row {place} ({shown[:200]}); nothing was written: leave these rows out, or widen "
+            "the condition"
+        )
