@@ -116,13 +116,13 @@ def test_drivers_killed_and_started_on_other_hosts(hosts, start, wh):
     source.append([{"id": i, "text": "x"} for i in range(rows)])
     [finding] = check_lake_reader(wh.url, spark_jars({}))
     bucket = wh.url.removeprefix("s3://").partition("/")[0]
-    endpoint = wh.storage._settings.endpoint
+    endpoint = wh.storage.home._settings.endpoint
     hadoop = {
         "spark.jars.packages": finding.remedy.rpartition(" ")[2],
         "spark.hadoop.fs.s3a.endpoint": endpoint,
         "spark.hadoop.fs.s3a.path.style.access": "true",
-        "spark.hadoop.fs.s3a.access.key": wh.storage._settings.access_key_id,
-        "spark.hadoop.fs.s3a.secret.key": wh.storage._settings.secret_access_key,
+        "spark.hadoop.fs.s3a.access.key": wh.storage.home._settings.access_key_id,
+        "spark.hadoop.fs.s3a.secret.key": wh.storage.home._settings.secret_access_key,
         "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
     }
     given = {

@@ -179,7 +179,7 @@ class TableMachine(RuleBasedStateMachine):
                 with pytest.raises((TableNotFoundError, CommitConflictError, StorageError, Crash)):
                     commit.append(None)
 
-        if held.table.storage is self.processes[held.process].storage:  # its driver lives on
+        if held.table.storage.home is self.processes[held.process].storage:  # its driver lives on
             self._act("commit staged", held.process, work, luck)
 
     @rule(process=PROCESS, kind=st.sampled_from(ALTERATIONS), which=st.integers(0, COLUMNS_MAX - 1), luck=LUCK)

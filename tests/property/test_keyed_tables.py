@@ -288,10 +288,10 @@ class History:
         """Every row is in the lake then, for us and for others."""
         table.refresh()
         job = TieringJob(table.log, table.open_lake(), world=table.world)
-        fired = len(table.storage.faults_fired)
+        fired = len(table.storage.home.faults_fired)
         job.run(run_tasks_locally(table.storage, table.settings, table.world))
         if (
-            len(table.storage.faults_fired) > fired
+            len(table.storage.home.faults_fired) > fired
         ):  # perhaps what tells DuckDB the newest version: the next round mends it
             job.run(run_tasks_locally(table.storage, table.settings, table.world))
         if table.state.lake is None:

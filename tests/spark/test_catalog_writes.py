@@ -175,22 +175,6 @@ def test_a_reader_sees_one_of_the_two_states(spark, table, name):
     assert set(seen) <= states
 
 
-@pytest.mark.spark41
-def test_rows_are_not_changed_in_place(spark, table, name):
-    table.append([{"id": 1}, {"id": 2}])
-    version = table.refresh().version
-    merge = f"MERGE INTO {name} t USING (SELECT 1L AS id) s ON t.id = s.id WHEN MATCHED THEN"
-    for statement in (
-        f"DELETE FROM {name} WHERE id % 2 = 1",
-        f"UPDATE {name} SET name = 'x'",
-        f"{merge} DELETE",
-        f"{merge} UPDATE SET name = 'x'",
-    ):
-        with pytest.raises(PySparkException, match=r"no primary key, so .* cannot say which rows it means"):
-            spark.sql(statement)
-    assert table.refresh().version == version
-
-
 # -- replace -----------------------------------------------------------------------------------------------------------
 
 

@@ -227,7 +227,7 @@ CALLS: dict[str, Call | list[Call]] = {
         Call(_lake, {**READ, "as_of_snapshot": None, "as_of_timestamp_ms": None}),
         Call(lambda world: world.keyed.lake, {**READ, "as_of_snapshot": None, "as_of_timestamp_ms": None}),
     ],
-    "LakeView.compact": Call(_lake, {"dry_run": True}),
+    "LakeView.compact": Call(_lake, {"purge": True, "dry_run": True}),
     "LakeView.expire_snapshots": Call(_lake, {"retain_last": 1, "older_than_ms": 0, "dry_run": True}),
     "LakeView.remove_orphan_files": Call(_lake, {"grace_ms": 3_600_000, "dry_run": True}),
     "LakeView.rewrite_manifests": Call(_lake, {"dry_run": True}),
