@@ -34,6 +34,7 @@ from streamhouse_spark.lake.iceberg.schema import iceberg_schema
 from streamhouse_spark.log.segments.match import segment_may_match
 from streamhouse_spark.query.filters import parse_filter
 from streamhouse_spark.query.predicate_tree import Node, planned_value
+from streamhouse_spark.query.row_mask import RowMask
 from streamhouse_spark.schema.table_schema import TableSchema
 from unit.datasource.catalog.filter_trees import ROWS, SCHEMA, TREES, VALUES, is_true, literal
 from unit.datasource.catalog.scan.test_pruning import STATE, file_of, segment_of
@@ -187,6 +188,9 @@ class Held:
         if any(matches):
             assert all(file_may_match(file, TABLE, node) for file in self.files)
             assert segment_may_match(self.state, self.segment, self.segment.offsets, node)
+        batch = pa.RecordBatch.from_pylist(self.rows, SCHEMA)
+        possible = RowMask(node).of(batch)
+        assert possible is None or all(kept for kept, match in zip(possible, matches, strict=True) if match)
         for lake_format, outcomes_of in OUTCOMES.items():
             manifest, files = outcomes_of(node, self.rows, self.by)
             assert manifest or not any(matches), lake_format
@@ -211,8 +215,11 @@ TWO_VALUES = {
 }
 
 
-def small_filters(name: str, values: list[Any]) -> Iterator[tuple[Node, Callable[[list[dict[str, Any]]], list[bool]]]]:
-    """Each filter of one comparison, as Spark and as the Python interface has it, and which rows it means."""
+Meaning = Callable[[list[dict[str, Any]]], list[bool]]
+
+
+def filters_of_spark(name: str, values: list[Any]) -> Iterator[tuple[Node, Meaning]]:
+    """Each filter of one comparison, as Spark has it, and which rows it means."""
     types = column_types(TABLE)
     for operator in ["IS_NULL", "IS_NOT_NULL"]:
         pushed = {"op": operator, "children": [{"column": [name]}]}
@@ -222,6 +229,11 @@ def small_filters(name: str, values: list[Any]) -> Iterator[tuple[Node, Callable
         pushed = {"op": operator, "children": [{"column": [name]}, literal(name, value)]}
         for whole, tried in ((tree, pushed), (("NOT", [tree]), {"op": "NOT", "children": [pushed]})):
             yield parse_filters([tried], types), lambda rows, w=whole: [bool(is_true(w, row)) for row in rows]
+
+
+def small_filters(name: str, values: list[Any]) -> Iterator[tuple[Node, Meaning]]:
+    """Each filter of one comparison, as Spark and as the Python interface has it, and which rows it means."""
+    yield from filters_of_spark(name, values)
     known = [value for value in values if value is not None]
     asked = [*product([name], COMPARISONS, known), (name, "in", known[:1]), (name, "is null", None)]
     for predicate in asked:
@@ -241,6 +253,18 @@ def test_every_small_case(name):
         matches = meaning(rows)
         for chosen, holding in held:
             holding.require_kept(node, [matches[i] for i in chosen])
+
+
+@pytest.mark.parametrize("name", TWO_VALUES)
+def test_a_mask_leaves_out_all_other_rows(name):
+    """Keeping every row would be right too. Only NaN is a constant that a mask knows nothing of."""
+    values = [*TWO_VALUES[name], None, *([math.inf] if name in "fg" else [])]
+    rows = [dict.fromkeys(SCHEMA.names) | {name: value} for value in [*values, *([math.nan] if name in "fg" else [])]]
+    batch = pa.RecordBatch.from_pylist(rows, SCHEMA)
+    for node, meaning in filters_of_spark(name, values):
+        possible = RowMask(node).of(batch)
+        assert possible is not None, node
+        assert possible.tolist() == meaning(rows), node
 
 
 # -- the property -----------------------------------------------------------------------------------------------------

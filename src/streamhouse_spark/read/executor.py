@@ -19,7 +19,8 @@ from streamhouse_spark.lake.file_access import WINDOW_FILES, FilesAhead
 from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
 from streamhouse_spark.lake.parquet.merge_on_read import read_whole
-from streamhouse_spark.lake.parquet.reader import offset_file, read_numbered
+from streamhouse_spark.lake.parquet.numbered_rows import read_numbered
+from streamhouse_spark.lake.parquet.reader import offset_file
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN
 from streamhouse_spark.log.segments.metadata_columns import (
     CHANGELOG_FIELDS,
@@ -29,6 +30,7 @@ from streamhouse_spark.log.segments.metadata_columns import (
 )
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, read_split, require_not_truncated
+from streamhouse_spark.query.row_mask import RowMask
 from streamhouse_spark.query.row_selection import matching, without
 from streamhouse_spark.read.binlog import binlog_batches
 from streamhouse_spark.read.changes import Changes
@@ -59,14 +61,17 @@ def read_batches(
     metadata: Sequence[pa.Field] = (),
     *,
     filter: pc.Expression | None = None,
+    mask: RowMask | None = None,
     fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """Read all pieces one after the other: the metadata columns and then the plan's, of the rows that the filter wants.
 
+    Rows that the mask tells to be unwanted may be among them; they are left out where that spares reading them.
+
     Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`.
     """
     fields = CHANGELOG_FIELDS if plan.binlog_start is not None else metadata
-    reader = PieceReader(table, plan, fields, filter=filter, fail_on_data_loss=fail_on_data_loss)
+    reader = PieceReader(table, plan, fields, filter=filter, mask=mask, fail_on_data_loss=fail_on_data_loss)
     found = (batch for piece in plan.pieces for batch in reader.batches(piece))
     if plan.binlog_start is None:
         yield from found
@@ -110,6 +115,7 @@ class PieceReader:
         metadata: Sequence[pa.Field] = (),
         *,
         filter: pc.Expression | None = None,
+        mask: RowMask | None = None,
         fail_on_data_loss: bool = True,
         files_first: int = _FILES_FIRST,
     ) -> None:
@@ -118,6 +124,7 @@ class PieceReader:
         self._plan = plan
         self._metadata = metadata
         self._filter = filter
+        self._mask = mask
         self._fail_on_data_loss = fail_on_data_loss
         self._changes = Changes(table, plan.keyed) if plan.keyed is not None else None
         self._records = InlineRecords(table.storage, plan.table_uuid)
@@ -231,13 +238,13 @@ class PieceReader:
                     f"{self._table.name}: rows were deleted that may be in {split.location}, which another engine "
                     "wrote, so that their places are not known; delete them there with that engine"
                 )
-            for _, batch in read_numbered(files, split, self._projection):
+            for _, batch in read_numbered(files, split, self._projection, mask=self._mask):
                 yield add_log_positions(batch, self._metadata, piece.bucket, None)
             return
         offsets = ours.runs.offsets()
         deleted = piece.deleted.get(ours.bucket)
         gone = np.zeros(0, np.int64) if deleted is None else ours.runs.common(deleted).offsets()
-        for numbers, batch in read_numbered(files, split, self._projection):
+        for numbers, batch in read_numbered(files, split, self._projection, mask=self._mask):
             found = offsets[numbers]
             dropped = np.isin(found, gone, assume_unique=True)
             kept = without(batch, dropped)

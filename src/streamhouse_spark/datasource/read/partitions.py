@@ -14,6 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from streamhouse_spark.datasource.spark_schema import canonical_schema
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.segments.scan import cut_split
+from streamhouse_spark.query.row_mask import RowMask
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pieces import BinlogPiece, KeyedPiece, LogPiece, Piece, ReadPlan, StartPiece, ViewPiece
 from streamhouse_spark.schema.conversion import Conversion
@@ -65,9 +66,17 @@ def binlog_partitions(plan: ReadPlan, starts: Mapping[int, int]) -> list[InputPa
 
 
 def read_plan(
-    connection: Connection, plan: ReadPlan, metadata: Sequence[pa.Field], *, fail_on_data_loss: bool = True
+    connection: Connection,
+    plan: ReadPlan,
+    metadata: Sequence[pa.Field],
+    *,
+    mask: RowMask | None = None,
+    fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Read all pieces: the metadata columns and then the plan's columns, or the columns of a view."""
+    """Read all pieces: the metadata columns and then the plan's columns, or the columns of a view.
+
+    Rows that the mask tells to be unwanted may be among them.
+    """
     table = connection.table_by_uuid(plan.table, plan.table_uuid)
     match plan.pieces[:1]:
         case (ViewPiece(suffix),):
@@ -75,7 +84,7 @@ def read_plan(
         case (BinlogPiece(),):
             yield from _canonical(f"{table.name}${BINLOG}", read_batches(table, plan))
         case _:
-            yield from read_batches(table, plan, metadata, fail_on_data_loss=fail_on_data_loss)
+            yield from read_batches(table, plan, metadata, mask=mask, fail_on_data_loss=fail_on_data_loss)
 
 
 def _read_view(table: TableHandle, suffix: str) -> Iterator[pa.RecordBatch]:

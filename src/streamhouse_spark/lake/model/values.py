@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -126,6 +126,15 @@ class LakeProjection(Portable):
     schema: TableSchema
     field_ids: tuple[int | None, ...]
     lake_names: tuple[str | None, ...]
+
+    def of_columns(self, names: Container[str]) -> LakeProjection:
+        """Return the projection to those columns of this one that have such a name."""
+        chosen = [i for i, column in enumerate(self.schema.columns) if column.name in names]
+        return LakeProjection(
+            TableSchema(tuple(self.schema.columns[i] for i in chosen)),
+            tuple(self.field_ids[i] for i in chosen),
+            tuple(self.lake_names[i] for i in chosen),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from streamhouse_spark.keys.collapsed_changes import KeySet
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.access import FileAccess
-from streamhouse_spark.lake.parquet.reader import deleted_positions, read_numbered
+from streamhouse_spark.lake.parquet.numbered_rows import read_numbered
+from streamhouse_spark.lake.parquet.reader import deleted_positions
 
 Positions = npt.NDArray[np.int64]
 _NONE: Positions = np.zeros(0, np.int64)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -74,31 +74,13 @@ def _read(
         position = _rows_before(file, groups)
         for batch in _batches(file, split.location, list(groups), columns.names, threads=whole):
             rows = columns.project(batch)
-            gone = _dropped(deleted, position, rows.num_rows)
+            gone = dropped_rows(deleted, position, rows.num_rows)
             position += rows.num_rows
             rows = rows if gone is None else row_selection.without(rows, gone)
             if filter is not None:
                 yield from row_selection.matching(pa.Table.from_batches([rows]), filter).to_batches()
             elif rows.num_rows:
                 yield rows
-
-
-def read_numbered(
-    files: FileAccess, split: LakeSplit, projection: LakeProjection
-) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
-    """Read the batches of `read_split`, each with the row numbers in the file."""
-    with _opened(files, split.location) as file:
-        groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
-        position = _rows_before(file, groups)
-    deleted = deleted_positions(files, split.location, split.position_deletes)
-    for batch in _read(files, replace(split, position_deletes=()), projection, None, whole=False):
-        gone = _dropped(deleted, position, batch.num_rows)
-        numbers = np.arange(position, position + batch.num_rows)
-        position += batch.num_rows
-        if gone is None:
-            yield numbers, batch
-        elif not gone.all():
-            yield numbers[~gone], row_selection.without(batch, gone)
 
 
 def read_row_groups(
@@ -112,6 +94,12 @@ def read_row_groups(
         part, deletes = (group, group + 1), file.deletes
         split = LakeSplit(file.location, file.size_bytes, file.num_rows, part, deletes, field_names=field_names)
         yield from read_split(files, split, projection)
+
+
+def row_group_starts(files: FileAccess, location: str) -> npt.NDArray[np.int64]:
+    """Return the number of the first row of each row group, and then that of the file's rows."""
+    with _opened(files, location) as file:
+        return np.cumsum([0, *(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))])
 
 
 def owner_of(files: FileAccess, location: str) -> str | None:
@@ -334,7 +322,7 @@ def _names_only(files: FileAccess, file: pq.ParquetFile, location: str) -> bool:
     return True
 
 
-def _dropped(deleted: npt.NDArray[np.int64], position: int, num_rows: int) -> npt.NDArray[np.bool_] | None:
+def dropped_rows(deleted: npt.NDArray[np.int64], position: int, num_rows: int) -> npt.NDArray[np.bool_] | None:
     """Return which of these rows are deleted; None for none of them."""
     first, last = np.searchsorted(deleted, [position, position + num_rows])
     if first == last:

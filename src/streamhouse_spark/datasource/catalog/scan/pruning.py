@@ -17,3 +17,10 @@ METADATA_TYPES: Mapping[str, pa.DataType] = {
 def column_types(schema: TableSchema) -> dict[str, pa.DataType]:
     """Return the columns that a filter can use, with their types."""
     return {**METADATA_TYPES, **{column.name: column.type for column in schema.columns}}
+
+
+def compared_types(schema: TableSchema) -> dict[str, pa.DataType]:
+    """Return the columns whose values compare as they are stored, with their types: not CHAR(n), whose blanks Spark
+    adds.
+    """
+    return {**METADATA_TYPES, **{column.name: column.type for column in schema.columns if column.size is None}}

@@ -27,6 +27,8 @@ class PythonPlan:
     metadata: tuple[str, ...]
     """Metadata columns that are read before the table's."""
     fail_on_data_loss: bool
+    filters: tuple[dict[str, Any], ...]
+    """Spark's filters as JSON: rows that they do not want need not reach it, which applies them itself."""
     common: ReadPlan
     """The plan without pieces."""
     groups: tuple[tuple[Piece, ...], ...]
@@ -42,6 +44,7 @@ class PythonPlan:
             "schema": self.schema,
             "metadata": self.metadata,
             "fail_on_data_loss": self.fail_on_data_loss,
+            "filters": self.filters,
             "common": self.common.to_json(),
             "groups": [[piece.to_json() for piece in group] for group in self.groups],
         }
@@ -56,6 +59,7 @@ class PythonPlan:
             value["schema"],
             tuple(value["metadata"]),
             value["fail_on_data_loss"],
+            tuple(value["filters"]),
             ReadPlan.from_json(value["common"]),
             tuple(tuple(piece_from_json(piece) for piece in group) for group in value["groups"]),
         )

@@ -14,10 +14,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource.catalog.scan.pruning import compared_types
+from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
 from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
 from streamhouse_spark.datasource.read.partitions import TablePartition, read_plan
 from streamhouse_spark.datasource.spark_schema import SparkColumns
 from streamhouse_spark.datasource.worker_memory import spare_modules
+from streamhouse_spark.query.row_mask import mask_of
 from streamhouse_spark.warehouse.connection import Connection
 
 BATCH_COLUMN = StructType([StructField("batch", BinaryType(), nullable=True)])
@@ -36,6 +39,7 @@ class PythonReader(DataSourceReader):
         self._name = self._plan.name
         self._metadata = self._plan.metadata_fields
         self._fail_on_data_loss = self._plan.fail_on_data_loss
+        self._filters = self._plan.filters
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the reader without the groups: each task has its own in its partition."""
@@ -49,7 +53,11 @@ class PythonReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)
         spare_modules()
-        rows = read_plan(self._connection, partition.plan(), self._metadata, fail_on_data_loss=self._fail_on_data_loss)
+        plan = partition.plan()
+        mask = mask_of(parse_filters(self._filters, compared_types(plan.schema))) if self._filters else None
+        rows = read_plan(self._connection, plan, self._metadata, mask=mask, fail_on_data_loss=self._fail_on_data_loss)
+        if mask is not None:
+            rows = (kept for batch in rows if (kept := mask.kept(batch)).num_rows)
         schema = StructType.fromJson(self._schema)
         out = compat.arrow_schema_of(BATCH_COLUMN)
         if not self._columns:

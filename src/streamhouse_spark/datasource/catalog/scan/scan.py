@@ -161,6 +161,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         json.loads(schema.json()),
         metadata,
         options.fail_on_data_loss,
+        tuple(filters),
         found.common(table),
         tuple(tuple(unit.piece for unit in group) for group in groups.hot),
     )

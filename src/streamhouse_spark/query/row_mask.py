@@ -1,0 +1,147 @@
+"""Rows for which a filter may be true, found before they go to whoever applies the filter itself: never too few."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.query.predicate_tree import FALSE, TRUE, And, Compare, Constant, In, IsNull, Node, Not, Or
+from streamhouse_spark.query.row_selection import without
+
+Bools = npt.NDArray[np.bool_]
+
+_KEPT_SHARE_MAX: Final = 0.75
+"""Share of a batch above which all rows are kept: a copy of so many costs more than the others do."""
+_OPERATORS: Final[Mapping[str, str]] = {
+    "=": "equal",
+    "<=>": "equal",
+    "<": "less",
+    "<=": "less_equal",
+    ">": "greater",
+    ">=": "greater_equal",
+}
+_TEXT_TESTS: Final[Mapping[str, str]] = {
+    "STARTS_WITH": "starts_with",
+    "ENDS_WITH": "ends_with",
+    "CONTAINS": "match_substring",
+}
+_UNCOMPARED = (pa.ArrowException, TypeError, ValueError, OverflowError)
+"""Errors of Arrow on a constant that the column's type does not hold, or a type that it does not compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowMask:
+    """Tells rows of batches that no filter wants. Columns that a batch has not may have any value."""
+
+    node: Node
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns that it looks at."""
+        return self.node.columns()
+
+    def of(self, batch: pa.RecordBatch) -> Bools | None:
+        """Return the rows for which the filter may be true; None for all of them."""
+        return _possible(self.node, batch, TRUE)
+
+    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch without rows for which the filter cannot be true, where that is worth a copy."""
+        possible = self.of(batch)
+        if possible is None or np.count_nonzero(possible) > _KEPT_SHARE_MAX * batch.num_rows:
+            return batch
+        return without(batch, ~possible)
+
+
+def mask_of(node: Node) -> RowMask | None:
+    """Return the mask of a filter; None for one that says nothing of any column."""
+    return RowMask(node) if node.columns() else None
+
+
+def _possible(node: Node, batch: pa.RecordBatch, outcome: int) -> Bools | None:
+    """Return the rows for which the node may have the outcome, `TRUE` or `FALSE`; None for all of them."""
+    match node:
+        case Constant(possible):
+            return None if possible & outcome else np.zeros(batch.num_rows, np.bool_)
+        case Not(child):
+            return _possible(child, batch, TRUE if outcome == FALSE else FALSE)
+        case And(children):
+            parts = [_possible(child, batch, outcome) for child in children]
+            return _of_all(parts) if outcome == TRUE else _of_any(parts)
+        case Or(children):
+            parts = [_possible(child, batch, outcome) for child in children]
+            return _of_any(parts) if outcome == TRUE else _of_all(parts)
+        case IsNull(column) | Compare(_, column) | In(column):
+            index = batch.schema.get_field_index(column)
+            return None if index < 0 else _of_column(node, batch.column(index), outcome)
+    return None
+
+
+def _of_all(parts: list[Bools | None]) -> Bools | None:
+    known = [part for part in parts if part is not None]
+    return reduce(np.logical_and, known) if known else None
+
+
+def _of_any(parts: list[Bools | None]) -> Bools | None:
+    known = [part for part in parts if part is not None]
+    return reduce(np.logical_or, known) if known and len(known) == len(parts) else None
+
+
+def _of_column(node: IsNull | Compare | In, column: pa.Array, outcome: int) -> Bools | None:
+    try:
+        found = _answers(node, column)
+    except _UNCOMPARED:
+        return None
+    if found is None:
+        return None
+    wanted = found if outcome == TRUE else pc.invert(found)
+    result: Bools = pc.fill_null(wanted, False).to_numpy(zero_copy_only=False)
+    return result
+
+
+def _answers(node: IsNull | Compare | In, column: pa.Array) -> pa.BooleanArray | None:
+    """Return the node's answer for each row, null where it is null; None if that is not known."""
+    match node:
+        case IsNull():
+            return pc.is_null(column)
+        case Compare(operator, _, value) if operator in _TEXT_TESTS:
+            return pc.call_function(_TEXT_TESTS[operator], [column], options=pc.MatchSubstringOptions(value))
+        case Compare(operator, _, value):
+            return _compared(operator, column, value)
+        case In(_, values, has_null):
+            each = [_compared("=", column, value) for value in values]
+            known = [one for one in each if one is not None]
+            if has_null or not known or len(known) < len(each):
+                return None
+            return reduce(pc.or_kleene, known)
+
+
+def _compared(operator: str, column: pa.Array, value: Any) -> pa.BooleanArray | None:
+    constant = _constant(value, column.type)
+    if constant is None:
+        return None
+    found = pc.call_function(_OPERATORS[operator], [column, constant])
+    if pa.types.is_floating(column.type) and operator in (">", ">="):  # to Spark NaN is above all numbers
+        found = pc.or_(found, pc.is_nan(column))
+    return pc.fill_null(found, False) if operator == "<=>" else found
+
+
+def _constant(value: Any, column: pa.DataType) -> pa.Scalar | None:
+    """Return the value in the column's type; None for one that is rounded there, or compares otherwise."""
+    types = pa.types
+    if types.is_date32(column):
+        return pa.scalar(value, pa.int32()).cast(column)
+    if types.is_timestamp(column):
+        return pa.scalar(value, pa.int64()).cast(column)
+    if types.is_floating(column):
+        found = pa.scalar(value, column)
+        return found if found.as_py() == value else None
+    if types.is_integer(column):
+        return pa.scalar(int(value), column) if int(value) == value else None
+    return pa.scalar(value, column)
