@@ -18,6 +18,7 @@ from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.iceberg import round as iceberg_round
 from streamhouse_spark.lake.iceberg.maintenance import purging
 from streamhouse_spark.lake.tiering import job as tiering
+from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.log.commits import checkpoint, state_json
 from streamhouse_spark.log.commits import deletions as masks
 from streamhouse_spark.log.commits import state as state_module
@@ -91,7 +92,7 @@ def the_lakes_deleted_rows_are_read() -> Iterator[None]:
 
 @plant
 def rounds_leave_deleted_rows_in_the_lake() -> Iterator[None]:
-    with patched((tiering, "rows_to_delete", lambda *_: {})):
+    with patched((tiering_round, "rows_to_delete", lambda *_: {})):
         yield
 
 
@@ -218,7 +219,7 @@ def a_round_that_is_not_recorded() -> None:
         state = job._refreshed()
         run = tiering.run_tasks_locally(table.storage, table.settings, table.world)
         for _ in range(2):
-            with patched((tiering, "rows_to_delete", lambda state, _lake, _new: state.deleted)):
+            with patched((tiering_round, "rows_to_delete", lambda state, _lake, _new: state.deleted)):
                 job._round(state, state.ends, run, [])
     tier(table)
     assert table.refresh().num_rows == 5

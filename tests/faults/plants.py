@@ -23,6 +23,7 @@ from streamhouse_spark.lake.paimon.snapshots import SnapshotFolder
 from streamhouse_spark.lake.parquet import footer_seal
 from streamhouse_spark.lake.parquet import reader as parquet_read
 from streamhouse_spark.lake.tiering import job as tiering
+from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.log import append as staging
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log.commits import (
@@ -499,7 +500,7 @@ def log_records_its_own_ends_as_the_lakes_offsets() -> Iterator[None]:
 @plant
 def log_does_not_say_what_the_lake_holds_after_a_crash() -> Iterator[None]:
     """The next round begins where the log's record says, not where the lake says."""
-    original = tiering.plan_tiering
+    original = tiering_round.plan_tiering
 
     def plan(buckets: Any, _offsets: Any, targets: Any, **kwargs: Any) -> Any:
         recorded = LAST_RECORDED.get("offsets", {})
@@ -516,7 +517,7 @@ def log_does_not_say_what_the_lake_holds_after_a_crash() -> Iterator[None]:
         return state
 
     with patched(
-        (tiering, "plan_tiering", plan),
+        (tiering_round, "plan_tiering", plan),
         (tiering.TieringJob, "_refreshed", remember),
         (iceberg_round, "require_dense", require_dense),
     ):

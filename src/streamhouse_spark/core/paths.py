@@ -33,6 +33,9 @@ WAREHOUSE_KEY = "streamhouse.json"
 RELOCATION_KEY = "relocation.json"
 TABLES_PREFIX = "tables/"
 LAKE_PREFIX = "lake/"
+VIRTUAL_PREFIX = f"{LAKE_PREFIX}.virtual/"
+"""Folder of the tables that continue lake tables with rows of the hot log, for engines that only read. No database has
+such a name."""
 LOCATION_NAME = "location.json"
 OWNER_NAME = "owner.json"
 DEFAULT_DATABASE = "default"
@@ -227,6 +230,18 @@ def lake_location(path: TablePath, table_uuid: str, *, taken: bool, lake_format:
 def rebuilt_lake_location(path: TablePath, table_uuid: str, number: int, *, lake_format: str) -> str:
     """Return the location of the lake table that replaces ``number`` former ones of the same table."""
     return _lake_key(path, f"{path.table}-{table_uuid[:8]}-{number}", lake_format)
+
+
+def virtual_location(table_uuid: str, epoch: int, name: str) -> str:
+    """Return the location of a virtual table: its folder may be deleted some time after the epoch."""
+    return f"{VIRTUAL_PREFIX}{table_uuid}-{epoch}-{name}"
+
+
+def virtual_epoch(name: str) -> int | None:
+    """Return the epoch in the name of a virtual table's folder; None for a name that is none."""
+    parts = name.split("-")
+    is_one = len(parts) >= 3 and _UUID.match(parts[0]) is not None and parts[1].isascii() and parts[1].isdigit()
+    return int(parts[1]) if is_one else None
 
 
 def _lake_key(path: TablePath, name: str, lake_format: str) -> str:

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.model.values import LakeFile
-from streamhouse_spark.lake.tiering.job import RunTasks, TieringReport, records_of, run_task
+from streamhouse_spark.lake.tiering.job import TieringReport, records_of, run_task
 from streamhouse_spark.lake.tiering.plan import TieringTask, task_groups
+from streamhouse_spark.lake.tiering.round import RunTasks
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.connection import Connection
 from streamhouse_spark.warehouse.opened_tables import open_listed, open_named

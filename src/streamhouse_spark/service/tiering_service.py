@@ -14,8 +14,9 @@ from typing import Literal
 from streamhouse_spark.core.forks import new_event, new_lock, renew_in_children
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, StreamhouseError
 from streamhouse_spark.lake.model.values import LakeFile
-from streamhouse_spark.lake.tiering.job import RunTasks, TieringReport
+from streamhouse_spark.lake.tiering.job import TieringReport
 from streamhouse_spark.lake.tiering.plan import TieringTask
+from streamhouse_spark.lake.tiering.round import RunTasks
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.claims import release_claim, try_claim
 from streamhouse_spark.service.known_tables import KnownTables

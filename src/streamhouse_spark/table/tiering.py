@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.tiering.job import RunTasks, TieringJob, TieringReport
+from streamhouse_spark.lake.tiering.job import TieringJob, TieringReport
+from streamhouse_spark.lake.tiering.round import RunTasks
 
 
 def tier_table(table: TableHandle, run_tasks: RunTasks) -> TieringReport:

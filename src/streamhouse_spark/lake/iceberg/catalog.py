@@ -160,6 +160,17 @@ class FileCatalog(MetastoreCatalog):
             raise TableAlreadyExistsError(f"{self._storage.url}/{key} is taken")
         return self._table(identifier, key, version)
 
+    def begin_table(self, identifier: str | Identifier, metadata: TableMetadata) -> Table:
+        """Create a table that goes on from the metadata of another. **Commit point:** its first version.
+
+        Raises `TableAlreadyExistsError`, `CommitStateUnknownException`.
+        """
+        key = self._key(identifier)
+        version = self._put_version(key, 1, metadata, self._world.clock.boot_ms())
+        if version is None:
+            raise TableAlreadyExistsError(f"{self._storage.url}/{key} is taken")
+        return self._table(identifier, key, version)
+
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:

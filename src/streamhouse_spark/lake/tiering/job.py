@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,28 +35,23 @@ from streamhouse_spark.lake.file_access import FilesAhead, lake_files
 from streamhouse_spark.lake.formats import file_spec_of, lake_library
 from streamhouse_spark.lake.healing import warn_of_duplicates
 from streamhouse_spark.lake.history import require_dropped, require_of_history
-from streamhouse_spark.lake.model.live_files import LiveFile
-from streamhouse_spark.lake.model.values import NEVER_TRUNCATED, LakeFile, LakeSnapshot, WriteContext
+from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot
 from streamhouse_spark.lake.parquet.bucket_writer import write_files, write_rows
 from streamhouse_spark.lake.parquet.reader import FilesAt
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.lake.tiering.plan import (
-    KEYED_ROUND_BYTES_PER_BUCKET_MAX,
     ROUND_BYTES_PER_BUCKET_MAX,
     TieringTask,
-    bases_of,
-    plan_tiering,
     require_progress,
-    round_begin,
-    rows_to_delete,
     task_bytes,
 )
 from streamhouse_spark.lake.tiering.recording import is_ahead, record_snapshot, record_told
+from streamhouse_spark.lake.tiering.round import RunTasks, plan_round, write_round
 from streamhouse_spark.log.commits.actions import LakePair
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.log.segments.reader import InlineRecords
-from streamhouse_spark.log.segments.scan import check_dense, read_split, snapshot_split, whole_range
+from streamhouse_spark.log.segments.scan import check_dense, read_split
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import ReadsMany
@@ -66,9 +61,6 @@ logger = logging.getLogger(__name__)
 CONFLICTS_MAX = 20
 SMALL_TASK_BYTES_MAX = 8 << 20
 SMALL_TASKS_AT_ONCE = 16
-
-RunTasks = Callable[[Sequence[TieringTask]], Sequence[Sequence[LakeFile]]]
-"""Runs tasks anywhere, in any order, and returns their files in the order of the tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,39 +160,28 @@ class TieringJob:
             context = self._lake.write_context() if is_due else None
         if newest is not None and not is_ahead(newest, self._log.state):
             self._record(newest)
-        offsets, starts = (newest.offsets, newest.starts) if newest is not None else ({}, NEVER_TRUNCATED)
-        begin = round_begin(state, newest)
-        bases = bases_of(state, begin)
-        planned = self._planned(state, begin, targets, bases)
-        new = {**begin, **{bucket: offsets.end for bucket, offsets in planned.items()}}
-        new |= {bucket: base.offset for bucket, base in bases.items()}
-        deleted = rows_to_delete(state, newest, new)
-        if not planned and not bases and not deleted and state.begins_at(starts):
+        plan = plan_round(state, newest, targets, bytes_per_bucket_max=self._bytes_per_bucket_max)
+        if not plan.is_due:
             return True
         context = context or self._lake.write_context()
-        live = self._live_files(state, context, planned) if state.begins_at(starts) else {}
-        tasks = [
-            TieringTask(whole_range(state, bucket, wanted), context, live.get(bucket, ()))
-            for bucket, wanted in planned.items()
-        ]
-        tasks += [
-            TieringTask(snapshot_split(state, base), context, base=OffsetRange(base.begins, base.offset))
-            for base in bases.values()
-        ]
-        files = [file for written in run_tasks(tasks) for file in written]
-        if deleted:
-            files += self._lake.delete_rows(context, deleted, files, with_older=state.begins_at(starts))
+        files = write_round(self._lake, context, plan, run_tasks)
+        deleted = plan.deleted
         if deleted and not files and newest is not None:  # the rows went with a partition, or by another engine
             record_told(self._log, newest, max(deletion.commit for deletion in state.deletions))
         self._require_lake_of(state)
         snapshot = self._lake.commit(
-            files, expected=offsets, new=new, context=context, expected_starts=starts, starts=state.first_offsets
+            files,
+            expected=plan.offsets,
+            new=plan.new,
+            context=context,
+            expected_starts=plan.starts,
+            starts=state.first_offsets,
         )
         if snapshot is not None:
             done.append((snapshot, files))
             warn_of_duplicates(state.name, _healed(files))
             self._record(snapshot)
-        return (snapshot is not None or not tasks) and all(new.get(bucket, 0) >= end for bucket, end in targets.items())
+        return (snapshot is not None or not plan.num_tasks) and plan.reaches(targets)
 
     def _fitted(self, state: TableState) -> LakeSnapshot | None:
         """Make the lake table fit the state, and return its newest snapshot, whose rows the log has."""
@@ -232,27 +213,6 @@ class TieringJob:
                 state.name,
                 recorded.snapshot_id,
             )
-
-    def _planned(
-        self,
-        state: TableState,
-        begin: Mapping[int, int],
-        targets: Mapping[int, int],
-        bases: Collection[int],
-    ) -> dict[int, OffsetRange]:
-        is_keyed, bytes_max = bool(state.primary_key), self._bytes_per_bucket_max
-        if is_keyed:
-            bytes_max = min(bytes_max, KEYED_ROUND_BYTES_PER_BUCKET_MAX)
-        buckets = {bucket: log for bucket, log in state.buckets.items() if bucket not in bases}
-        return plan_tiering(buckets, begin, targets, table=state.name, bytes_max=bytes_max, cuts_segments=is_keyed)
-
-    def _live_files(
-        self, state: TableState, context: WriteContext, planned: Mapping[int, OffsetRange]
-    ) -> Mapping[int, tuple[LiveFile, ...]]:
-        """Return the files that may hold older rows of the round's keys: none if the round drops all rows of
-        the lake.
-        """
-        return self._lake.live_files(context, list(planned)) if state.primary_key else {}
 
     def _fit_lake(self, state: TableState) -> None:
         """Make the lake table exist, with the columns of the state that the round is planned from."""

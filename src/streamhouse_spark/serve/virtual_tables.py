@@ -1,0 +1,212 @@
+"""The tables of a warehouse as Iceberg documents with the hot rows in them, made when they are asked for.
+
+A document is of one state of the table: the newest lake snapshot, and the log's rows beyond its offsets as Parquet
+files in a virtual table (see `streamhouse_spark.lake.iceberg.virtual`). It is made anew only if the log or the lake
+moved on, and then from the one before. A virtual table is used for an epoch of half the grace at most, and deleted when
+the grace is over: a reader that takes longer finds a file missing, never a wrong row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_epoch
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    InvalidOptionError,
+    LakeRolledBackError,
+    OffsetsTrimmedError,
+    TableNotFoundError,
+)
+from streamhouse_spark.lake.iceberg.table import IcebergLake
+from streamhouse_spark.lake.iceberg.virtual import IcebergDocument, VirtualLake, newest_document, virtual_key
+from streamhouse_spark.lake.tiering.ahead import tier_ahead
+from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+GRACE_MS: Final = 3_600_000
+PAUSE_MS: Final = 50
+"""Time between two makings of a table, and at least as long as the first of them took: who asks for it meanwhile waits,
+and shares the second one."""
+ROUNDS_MAX: Final = 8
+"""Rounds of a virtual table: each adds files, and then all hot rows are written anew into few."""
+BACKDATED_MS: Final = 10_000
+"""Age of the newest snapshot that a document shows at least. DuckDB takes the newest one at the start of its
+transaction, by its own clock, and so an older one without a word where ours were dated later."""
+_ATTEMPTS_MAX: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Iceberg's metadata of one table, as a catalog answers it."""
+
+    location: str
+    """The location of the metadata file. Another document has another one."""
+    metadata: Mapping[str, Any]
+    version: int
+    """The commit of the table that it shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    document: Document
+    lake_location: str | None
+    epoch: int
+    generation: int
+    rest_until_ms: int
+
+
+class ServedTable:
+    """One table. Safe for threads: one of them makes a document, the others wait for it."""
+
+    def __init__(self, table: Table, *, grace_ms: int = GRACE_MS, pause_ms: int = PAUSE_MS) -> None:
+        self.table = table
+        self._epoch_ms = max(1, grace_ms // 2)
+        self._pause_ms = pause_ms
+        self._lock = new_lock()
+        self._made: _Made | None = None
+
+    def lake(self) -> Document:
+        """Return the lake table's own document. Raises `TableNotFoundError` before its first round."""
+        state = self._checked(self.table.refresh())
+        found = self._lake_document(state)
+        if found is None:
+            raise TableNotFoundError(
+                f"table {self.table.name} has no lake table yet; run: streamhouse tier --once {self.table.name}"
+            )
+        return Document(found.location, json.loads(found.metadata.model_dump_json()), state.version)
+
+    def newest(self) -> Document:
+        """Return the document of the table's newest state, with its hot rows.
+
+        **Commit point:** a snapshot of the virtual table; nothing else is written. Raises as tiering does.
+        """
+        with self._lock:
+            lake, state, epoch = self._look()
+            made = self._made
+            if made is not None and self._is_of(made, lake, state, epoch):
+                return made.document
+            if made is not None and (left_ms := made.rest_until_ms - self._boot_ms()) > 0:
+                self.table.world.clock.sleep_ms(left_ms)
+            self._made = self._make()
+            return self._made.document
+
+    def _look(self) -> tuple[IcebergDocument | None, TableState, int]:
+        """Look at the lake, and then at the log, which so is never behind it."""
+        lake = self._lake_document(self._checked(self.table.state))
+        return lake, self._checked(self.table.refresh()), self.table.storage.now_ms() // self._epoch_ms
+
+    def _is_of(self, made: _Made, lake: IcebergDocument | None, state: TableState, epoch: int) -> bool:
+        location = lake.location if lake is not None else None
+        return (made.document.version, made.lake_location, made.epoch) == (state.version, location, epoch)
+
+    def _make(self) -> _Made:
+        table, began_ms = self.table, self._boot_ms()
+        run_tasks = run_tasks_in_threads(table.storage, table.settings, table.world)
+        for attempt in range(_ATTEMPTS_MAX):
+            real, state, epoch = self._look()
+            location = real.location if real is not None else None
+            before = self._made
+            is_same = before is not None and (before.lake_location, before.epoch) == (location, epoch)
+            virtual, generation = self._begun(state, real, epoch, before.generation if before and is_same else 0)
+            try:
+                state = tier_ahead(table.log, virtual, run_tasks, self._checked)
+            except (OffsetsTrimmedError, LakeRolledBackError, CommitConflictError):
+                if attempt == _ATTEMPTS_MAX - 1:
+                    raise
+                continue  # the lake moved on, and the log was trimmed up to where it is now
+            found = virtual.document()
+            metadata = _backdated(json.loads(found.metadata.model_dump_json()), self._newest_ms())
+            document = Document(found.location, metadata, state.version)
+            now_ms = self._boot_ms()
+            return _Made(document, location, epoch, generation, now_ms + max(self._pause_ms, now_ms - began_ms))
+        raise AssertionError
+
+    def _begun(
+        self, state: TableState, real: IcebergDocument | None, epoch: int, generation: int
+    ) -> tuple[VirtualLake, int]:
+        """Return a virtual table that goes on from the lake's version and has room for a round."""
+        table = self.table
+        while True:
+            key = virtual_key(state, real, epoch, generation)
+            virtual = VirtualLake.of(table.storage, table.settings, table.world, state, key)
+            virtual.begin(real)
+            if not virtual.exists() or virtual.document().num_rounds < ROUNDS_MAX:
+                return virtual, generation
+            generation += 1
+
+    def _lake_document(self, state: TableState) -> IcebergDocument | None:
+        if not state.has_lake:
+            return None
+        lake = self.table.open_lake()
+        assert isinstance(lake, IcebergLake)
+        return newest_document(lake)
+
+    def _checked(self, state: TableState) -> TableState:
+        self.table.require_there(state)
+        if state.parsed.datalake_format != "iceberg":
+            raise InvalidOptionError(
+                f"table {state.name} has a {state.parsed.datalake_format} lake, and an Iceberg catalog shows Iceberg "
+                "tables; read it with Spark, with Python, or over /api/v1"
+            )
+        return state
+
+    def _newest_ms(self) -> int:
+        return self.table.world.clock.now_ms() - BACKDATED_MS
+
+    def _boot_ms(self) -> int:
+        return self.table.world.clock.boot_ms()
+
+
+def _backdated(metadata: dict[str, Any], newest_ms: int) -> dict[str, Any]:
+    """Return the metadata with no snapshot later than a time, in their order."""
+    entries = [*metadata["snapshots"], *metadata["snapshot-log"]]
+    for entry in entries:
+        entry["timestamp-ms"] = min(entry["timestamp-ms"], newest_ms)
+    metadata["last-updated-ms"] = min(metadata["last-updated-ms"], newest_ms)
+    return metadata
+
+
+class VirtualTables:
+    """The tables of a warehouse by their names, and the folders of virtual tables."""
+
+    def __init__(self, warehouse: Warehouse, *, grace_ms: int = GRACE_MS, pause_ms: int = PAUSE_MS) -> None:
+        self.warehouse = warehouse
+        self._grace_ms = grace_ms
+        self._pause_ms = pause_ms
+        self._lock = new_lock()
+        self._served: dict[str, ServedTable] = {}
+
+    def table(self, name: str) -> ServedTable:
+        """Return the table that has the name now. Raises `TableNotFoundError`, `InvalidNameError`."""
+        with self._lock:
+            served = self._served.get(name)
+        if served is not None:
+            with suppress(TableNotFoundError):
+                if served.table.refresh().name == name:
+                    return served
+        served = ServedTable(self.warehouse.table(name), grace_ms=self._grace_ms, pause_ms=self._pause_ms)
+        with self._lock:
+            self._served[name] = served
+        return served
+
+    def clean(self, *, dry_run: bool = False) -> list[str]:
+        """Delete the folders of virtual tables whose grace is over; returns their keys."""
+        storage = self.warehouse.storage
+        epoch = storage.now_ms() // max(1, self._grace_ms // 2)
+        gone = [
+            f"{VIRTUAL_PREFIX}{name}"
+            for name in storage.list_names(VIRTUAL_PREFIX)
+            if (found := virtual_epoch(name)) is not None and found < epoch - 2
+        ]
+        for folder in [] if dry_run else gone:
+            for info in storage.list(f"{folder}/"):
+                storage.delete(info.key)
+        return gone
