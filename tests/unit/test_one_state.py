@@ -13,7 +13,6 @@ import streamhouse_spark
 from faults.scenarios import tier
 from property.stream_driver import Opened
 from streamhouse_spark import Warehouse
-from streamhouse_spark.cli.head import first_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.datasource.catalog.scan import scan
 from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
@@ -26,6 +25,7 @@ from streamhouse_spark.read.planner import plan_lake
 from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.read.union_read import plan_union, read_pin
 from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.first_rows import first_rows
 
 NAME = "sales.parts"
 TURNED = "abcdefghijk"
@@ -222,7 +222,7 @@ def test_a_plan_of_ranges(wh, other_process, moving, make):
 PINNED = (
     "read/planner.py",
     "read/stand_ins.py",
-    "cli/head.py",
+    "warehouse/first_rows.py",
     "table/partition_stats.py",
     "read/ranges.py",
     "read/union_read.py",

@@ -38,6 +38,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "head": ("row_commands", "Print rows of a table or of one of its views."),
         "tail": ("row_commands", "Follow a table: print rows as they are written."),
         "append": ("row_commands", "Add the rows of files to a table; upsert them where it has a primary key."),
+        "serve": ("serve_command", "Show fresh rows to every Iceberg engine, and take rows over HTTP."),
     },
     "Lake and upkeep": {
         "tier": ("tier_command", "Move rows from the hot logs into the lakes."),

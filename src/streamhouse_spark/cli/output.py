@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import datetime as dt
-import decimal
 import json
-import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -18,6 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 from rich.text import Text
+
+from streamhouse_spark.core.json_text import json_text, plain_value
 
 _PIPE_COLUMNS: Final = 100_000
 """Width of text that is not for a terminal: nothing is ever cut."""
@@ -98,37 +96,3 @@ def shown(value: Any) -> str:
         case float() | int():
             return str(plain)
     return json.dumps(plain, ensure_ascii=False)
-
-
-def json_text(value: Any) -> str:
-    return json.dumps(plain_value(value), ensure_ascii=False, allow_nan=False)
-
-
-def plain_value(value: Any) -> Any:
-    """Return a value in JSON's types, without loss.
-
-    Decimals are texts, bytes are base64, times are ISO-8601; a map is an object if its keys are texts, else a list of
-    pairs; a float that is no JSON number (NaN, infinities) is a text.
-    """
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return value if math.isfinite(value) else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
-        case decimal.Decimal():
-            return format(value, "f")
-        case bytes():
-            return base64.b64encode(value).decode()
-        case dt.datetime():
-            return value.isoformat().replace("+00:00", "Z")
-        case dt.date() | dt.time():
-            return value.isoformat()
-        case Mapping():
-            return {str(k): plain_value(v) for k, v in value.items()}
-        case list() if value and all(isinstance(item, tuple) for item in value):
-            if all(isinstance(key, str) for key, _ in value):
-                return {key: plain_value(item) for key, item in value}
-            return [[plain_value(key), plain_value(item)] for key, item in value]
-        case list() | tuple():
-            return [plain_value(item) for item in value]
-    return str(value)

@@ -11,8 +11,6 @@ from typing import Any, Final
 import click
 import pyarrow as pa
 
-from streamhouse_spark.cli.files import FORMATS, TextRules, file_format, open_rows, pieces
-from streamhouse_spark.cli.head import first_rows, schema_of
 from streamhouse_spark.cli.output import Output, shown
 from streamhouse_spark.cli.session import Command, Session, take_names
 from streamhouse_spark.config.spark_options import parse_write_options
@@ -26,6 +24,8 @@ from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.read.tail import added_fields, logged, start_offsets
 from streamhouse_spark.schema.rows import filled
 from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
+from streamhouse_spark.write.row_files import FORMATS, TextRules, file_format, open_rows, pieces
 
 _FIELD_CHARS_MAX: Final = 40
 _ROWS_MAX: Final = 2**63 - 1

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from streamhouse_spark.cli.costs import parse_prices, render_costs
 from streamhouse_spark.cli.dropped_commands import list_dropped
-from streamhouse_spark.cli.files import TextRules, file_format, open_rows
 from streamhouse_spark.cli.output import rich_table
 from streamhouse_spark.cli.session import Command, Session, fail_for, take_names, take_pairs
 from streamhouse_spark.core.paths import parse_table_name
@@ -23,6 +22,7 @@ from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.defaults import SqlText
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.opened_tables import open_all
+from streamhouse_spark.write.row_files import TextRules, file_format, open_rows
 
 _LISTED = pa.schema([
     ("table", pa.string()),

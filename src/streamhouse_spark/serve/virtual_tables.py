@@ -9,10 +9,9 @@ the grace is over: a reader that takes longer finds a file missing, never a wron
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_epoch
@@ -28,10 +27,10 @@ from streamhouse_spark.lake.iceberg.virtual import IcebergDocument, VirtualLake,
 from streamhouse_spark.lake.tiering.ahead import tier_ahead
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.serve.options import GRACE_MS
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
-GRACE_MS: Final = 3_600_000
 PAUSE_MS: Final = 50
 """Time between two makings of a table, and at least as long as the first of them took: who asks for it meanwhile waits,
 and shares the second one."""
@@ -49,7 +48,8 @@ class Document:
 
     location: str
     """The location of the metadata file. Another document has another one."""
-    metadata: Mapping[str, Any]
+    text: str
+    """The metadata, as JSON."""
     version: int
     """The commit of the table that it shows."""
 
@@ -81,7 +81,7 @@ class ServedTable:
             raise TableNotFoundError(
                 f"table {self.table.name} has no lake table yet; run: streamhouse tier --once {self.table.name}"
             )
-        return Document(found.location, json.loads(found.metadata.model_dump_json()), state.version)
+        return Document(found.location, found.metadata.model_dump_json(), state.version)
 
     def newest(self) -> Document:
         """Return the document of the table's newest state, with its hot rows.
@@ -123,8 +123,8 @@ class ServedTable:
                     raise
                 continue  # the lake moved on, and the log was trimmed up to where it is now
             found = virtual.document()
-            metadata = _backdated(json.loads(found.metadata.model_dump_json()), self._newest_ms())
-            document = Document(found.location, metadata, state.version)
+            text = _backdated(found.metadata.model_dump_json(), self._newest_ms())
+            document = Document(found.location, text, state.version)
             now_ms = self._boot_ms()
             return _Made(document, location, epoch, generation, now_ms + max(self._pause_ms, now_ms - began_ms))
         raise AssertionError
@@ -165,13 +165,14 @@ class ServedTable:
         return self.table.world.clock.boot_ms()
 
 
-def _backdated(metadata: dict[str, Any], newest_ms: int) -> dict[str, Any]:
+def _backdated(text: str, newest_ms: int) -> str:
     """Return the metadata with no snapshot later than a time, in their order."""
+    metadata = json.loads(text)
     entries = [*metadata["snapshots"], *metadata["snapshot-log"]]
     for entry in entries:
         entry["timestamp-ms"] = min(entry["timestamp-ms"], newest_ms)
     metadata["last-updated-ms"] = min(metadata["last-updated-ms"], newest_ms)
-    return metadata
+    return json.dumps(metadata, separators=(",", ":"))
 
 
 class VirtualTables:

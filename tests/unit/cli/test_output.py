@@ -9,7 +9,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.cli.output import Output, json_text, plain_value, shown
+from streamhouse_spark.cli.output import Output, shown
+from streamhouse_spark.core.json_text import json_text, plain_value
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from faults.scenarios import tier
-from streamhouse_spark.cli.head import first_rows
 from streamhouse_spark.datasource.write.changed_rows import KIND, arriving_schema
 from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan
 from streamhouse_spark.datasource.write.row_level import RowLevelPlan
@@ -19,6 +18,7 @@ from streamhouse_spark.schema import table_schema as schema
 from streamhouse_spark.schema.reserved_names import INTERNAL, RESERVED_NAMES
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse import creation
+from streamhouse_spark.warehouse.first_rows import first_rows
 
 NAMES = ["_found", "_FOUND", "_File", "_pos", "_key_id", "_value_kind", "__streamhouse_read_v", "__Streamhouse_Kind"]
 

@@ -86,6 +86,28 @@ def open_rows(path: str, format_: str, rules: TextRules, stack: ExitStack, stdin
         raise _unreadable(path, error) from error
 
 
+def rows_of_body(body: bytes, format_: str, rules: TextRules) -> pa.Table:
+    """Read the rows in the body of a request: an Arrow stream or file, CSV or JSON Lines.
+
+    Raises `SchemaMismatchError` for bytes that are no such rows.
+    """
+    source = pa.BufferReader(body)
+    try:
+        match format_:
+            case "arrow":
+                found = _open_arrow(source)
+            case "csv":
+                found = _open_csv("", source, rules)
+            case _:
+                found = _open_json(source, rules)
+        return pa.Table.from_batches(list(found.batches), found.schema)
+    except pa.ArrowException as error:
+        first_line = (str(error) or type(error).__name__).splitlines()[0]
+        raise SchemaMismatchError(
+            f"the body holds no rows of the table as {format_}: {first_line}; check Content-Type and the columns' types"
+        ) from error
+
+
 def pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Join the batches to tables of at most about `_PIECE_BYTES_MAX`."""
     pending: list[pa.RecordBatch] = []

@@ -1,0 +1,86 @@
+"""``serve``: fresh rows for every Iceberg engine, and rows over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+
+from streamhouse_spark.cli.session import Command, Session, take_pairs
+
+_PORT_MAX = (1 << 16) - 1
+
+
+@click.command(
+    "serve",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse serve
+
+# DuckDB sees rows of the hot log that are milliseconds old
+duckdb -c "INSTALL iceberg; LOAD iceberg;
+  ATTACH '' AS sh (TYPE iceberg, ENDPOINT 'http://127.0.0.1:8181/iceberg', AUTHORIZATION_TYPE 'none');
+  SELECT count(*) FROM sh.sales.orders"
+
+# rows over HTTP: durable when answered, and written once however often this is sent
+curl -X POST http://127.0.0.1:8181/api/v1/tables/sales.orders/rows -H 'Content-Type: application/json' \\
+  -H 'Idempotency-Key: checkout-7:42' -d '[{"order_id": 1, "customer": "ann", "amount": 9.5}]'
+
+# for other machines: TLS, and tokens (a line each: read TOKEN, or write TOKEN)
+streamhouse -w s3://bucket/warehouse serve --host 0.0.0.0 --token-file tokens --tls-cert cert.pem --tls-key key.pem
+""",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--port", type=click.IntRange(0, _PORT_MAX), default=8181, show_default=True, help="0 takes a free one.")
+@click.option("--token-file", metavar="FILE", help="Tokens that may read, or read and write; else everybody may.")
+@click.option("--tls-cert", metavar="FILE", help="Certificate chain, in PEM.")
+@click.option("--tls-key", metavar="FILE", help="Its private key, in PEM.")
+@click.option("--insecure", is_flag=True, help="Listen for other machines without a token or TLS.")
+@click.option(
+    "--client-config",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=take_pairs,
+    help="A property that Iceberg clients get, such as s3.region=eu-west-1. Never credentials. May be given several "
+    "times.",
+)
+@click.option(
+    "--grace-minutes",
+    type=click.IntRange(2, 7 * 24 * 60),
+    default=60,
+    show_default=True,
+    help="How long a query may go on reading the hot rows that it began with.",
+)
+@click.pass_obj
+def serve(
+    session: Session,
+    host: str,
+    port: int,
+    token_file: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    *,
+    insecure: bool,
+    client_config: Mapping[str, str],
+    grace_minutes: int,
+) -> None:
+    """Show tables, hot rows included, to every engine that speaks Iceberg's REST protocol, and take rows over HTTP.
+
+    /iceberg is the catalog (read-only), /api/v1 takes and gives rows, /metrics is for Prometheus, and / is a page.
+    Nothing needs this server, and any number of them may run: all that they share lies in the warehouse. Runs until
+    Ctrl-C.
+    """
+    from streamhouse_spark.serve.access import Access, parse_tokens
+    from streamhouse_spark.serve.options import ServeOptions
+    from streamhouse_spark.serve.server import Listening
+    from streamhouse_spark.serve.server import serve as serve_until_stopped
+
+    access = parse_tokens(token_file) if token_file is not None else Access()
+    options = ServeOptions(access, client_config, grace_minutes * 60_000)
+    listening = Listening(host, port, tls_cert, tls_key, insecure)
+
+    def started(url: str) -> None:
+        text = f"serving {session.warehouse_location} at {url} (Iceberg REST at {url}/iceberg) until Ctrl-C"
+        click.echo(text, err=True)
+
+    serve_until_stopped(session.warehouse, options, listening, started)

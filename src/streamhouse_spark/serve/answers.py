@@ -1,0 +1,63 @@
+"""Answers over HTTP: errors as status and JSON, one form for our own API and one for Iceberg's."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import JSONResponse
+
+from streamhouse_spark.errors import (
+    ErrorKind,
+    InvalidNameError,
+    StorageRefusedError,
+    StreamhouseError,
+    TableNotFoundError,
+    WriterFullError,
+)
+
+_STATUS: Final = {
+    ErrorKind.CONFLICT: 409,
+    ErrorKind.FENCED: 409,
+    ErrorKind.UNAVAILABLE: 503,
+    ErrorKind.INVALID: 400,
+    ErrorKind.CORRUPT: 500,
+    ErrorKind.INTERNAL: 500,
+}
+RETRY_AFTER_S: Final = 1
+
+
+def status_of(error: StreamhouseError) -> int:
+    """Return the HTTP status that says the same as the kind of the error."""
+    match error:
+        case TableNotFoundError():
+            return 404
+        case WriterFullError():
+            return 429
+        case StorageRefusedError():
+            return 403
+    return _STATUS[error.kind]
+
+
+def error_answer(error: StreamhouseError) -> JSONResponse:
+    """Return the answer of our own API."""
+    status = status_of(error)
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else None
+    body = {"error": {"condition": error.condition, "kind": error.kind.value, "message": str(error)}}
+    return JSONResponse(body, status, headers)
+
+
+def iceberg_error(status: int, kind: str, message: str) -> JSONResponse:
+    """Return an error of Iceberg's REST protocol, ``ErrorModel``."""
+    return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)
+
+
+def iceberg_answer(error: StreamhouseError) -> JSONResponse:
+    """Return the answer that Iceberg's clients turn into their own exception."""
+    match error:
+        case TableNotFoundError(condition="DATABASE_NOT_FOUND"):
+            return iceberg_error(404, "NoSuchNamespaceException", str(error))
+        case TableNotFoundError() | InvalidNameError():
+            return iceberg_error(404, "NoSuchTableException", str(error))
+    status = status_of(error)
+    kinds = {503: "ServiceUnavailableException", 400: "BadRequestException", 403: "ForbiddenException"}
+    return iceberg_error(status, kinds.get(status, error.condition), str(error))

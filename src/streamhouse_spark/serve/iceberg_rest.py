@@ -1,0 +1,143 @@
+"""Iceberg's REST catalog, for engines that only read. See the OpenAPI document of the Iceberg project.
+
+``/v1/namespaces/{db}/tables/orders`` is the lake table with the hot rows on top; ``orders$lake`` is the lake table
+itself, and so is every table of the catalog that is asked for as ``warehouse=lake``, for engines whose names have no
+``$``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.serve.answers import iceberg_answer, iceberg_error
+from streamhouse_spark.serve.virtual_tables import Document, VirtualTables
+from streamhouse_spark.table.views import LAKE
+
+LAKE_ONLY: Final = "lake"
+"""Warehouse, and prefix, of the catalog that shows lake tables alone."""
+_READ_ONLY: Final = (
+    "this catalog is read-only: it shows streamhouse tables to engines, hot rows included; write with Spark's catalog "
+    "'streamhouse', with Python (append, upsert), or with POST /api/v1/tables/<table>/rows"
+)
+_ENDPOINTS: Final = [
+    "GET /v1/{prefix}/namespaces",
+    "GET /v1/{prefix}/namespaces/{namespace}",
+    "HEAD /v1/{prefix}/namespaces/{namespace}",
+    "GET /v1/{prefix}/namespaces/{namespace}/tables",
+    "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics",
+]
+_Handler = Callable[[Request], Response]
+
+
+def iceberg_routes(tables: VirtualTables, client_config: Mapping[str, str]) -> list[Route]:
+    """Return the routes below ``/iceberg``. ``client_config`` is handed to clients: it holds no credentials."""
+    return _Catalog(tables, client_config).routes()
+
+
+class _Catalog:
+    def __init__(self, tables: VirtualTables, client_config: Mapping[str, str]) -> None:
+        self._tables = tables
+        self._warehouse = tables.warehouse
+        self._client_config = dict(client_config)
+
+    def routes(self) -> list[Route]:
+        found = [self._route("/v1/config", self._config)]
+        for prefix in ("/v1", f"/v1/{LAKE_ONLY}"):
+            below = f"{prefix}/namespaces"
+            found += [
+                self._route(below, self._namespaces),
+                self._route(f"{below}/{{namespace}}", self._namespace),
+                self._route(f"{below}/{{namespace}}/tables", self._list),
+                self._route(f"{below}/{{namespace}}/views", self._views),
+                self._route(f"{below}/{{namespace}}/tables/{{table}}", self._load),
+                Route(f"{below}/{{namespace}}/tables/{{table}}/metrics", _no_content, methods=["POST"]),
+            ]
+        return [*found, Route("/{path:path}", _refuse, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])]
+
+    @staticmethod
+    def _route(path: str, handler: _Handler) -> Route:
+        def answered(request: Request) -> Response:
+            try:
+                return handler(request)
+            except StreamhouseError as error:
+                return iceberg_answer(error)
+
+        return Route(path, answered, methods=["GET", "HEAD"])
+
+    def _config(self, request: Request) -> Response:
+        asked = request.query_params.get("warehouse", "")
+        if asked not in ("", "streamhouse", LAKE_ONLY):
+            text = f"there is no warehouse {asked!r}: name 'streamhouse', or '{LAKE_ONLY}' for lake tables alone"
+            return iceberg_error(404, "NotFoundException", text)
+        overrides = {"prefix": LAKE_ONLY} if asked == LAKE_ONLY else {}
+        return JSONResponse({"defaults": {}, "overrides": overrides, "endpoints": _ENDPOINTS})
+
+    def _namespaces(self, request: Request) -> Response:
+        names = [] if request.query_params.get("parent") else self._warehouse.databases()
+        return JSONResponse({"namespaces": [[name] for name in names]})
+
+    def _namespace(self, request: Request) -> Response:
+        name = request.path_params["namespace"]
+        if name not in self._warehouse.databases():
+            text = f"there is no database {name} in {self._warehouse.url}"
+            return iceberg_error(404, "NoSuchNamespaceException", text)
+        return (
+            _no_content(request) if request.method == "HEAD" else JSONResponse({"namespace": [name], "properties": {}})
+        )
+
+    def _list(self, request: Request) -> Response:
+        name = request.path_params["namespace"]
+        found = [table.partition(".")[2] for table in self._warehouse.tables(name)]
+        return JSONResponse({"identifiers": [{"namespace": [name], "name": table} for table in found]})
+
+    def _views(self, request: Request) -> Response:  # noqa: ARG002 - engines ask before they look for tables
+        return JSONResponse({"identifiers": []})
+
+    def _load(self, request: Request) -> Response:
+        database, name = request.path_params["namespace"], request.path_params["table"]
+        base, _, suffix = name.partition("$")
+        if suffix not in ("", LAKE):
+            raise TableNotFoundError(f"there is no {database}.{name} in this catalog: load {base}, or {base}${LAKE}")
+        table = self._tables.table(f"{database}.{base}")
+        if request.method == "HEAD":
+            return _no_content(request)
+        is_lake = bool(suffix) or request.url.path.startswith(f"{request.scope.get('root_path', '')}/v1/{LAKE_ONLY}/")
+        document = table.lake() if is_lake else table.newest()
+        snapshots = request.query_params.get("snapshots", "all")
+        etag = f'W/"{hashlib.sha256(f"{document.location} {snapshots}".encode()).hexdigest()[:32]}"'
+        if request.headers.get("if-none-match") == etag:
+            return Response(status_code=304, headers={"ETag": etag})
+        return Response(self._loaded(document, snapshots), media_type="application/json", headers={"ETag": etag})
+
+    def _loaded(self, document: Document, snapshots: str) -> str:
+        text = _with_refs_only(document.text) if snapshots == "refs" else document.text
+        config, location = json.dumps(self._client_config), json.dumps(document.location)
+        return f'{{"metadata-location":{location},"metadata":{text},"config":{config}}}'
+
+
+def _with_refs_only(text: str) -> str:
+    """Return the metadata with those snapshots alone that a branch or tag names."""
+    metadata = json.loads(text)
+    named = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
+    metadata["snapshots"] = [one for one in metadata["snapshots"] if one["snapshot-id"] in named]
+    return json.dumps(metadata, separators=(",", ":"))
+
+
+def _no_content(request: Request) -> Response:  # noqa: ARG001 - a handler
+    return Response(status_code=204)
+
+
+def _refuse(request: Request) -> Response:
+    if request.method in ("GET", "HEAD"):
+        return iceberg_error(404, "NotFoundException", f"there is nothing at {request.url.path}")
+    return iceberg_error(403, "ForbiddenException", _READ_ONLY)

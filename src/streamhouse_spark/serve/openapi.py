@@ -1,0 +1,84 @@
+"""The OpenAPI document of our own API."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any, Final
+
+from streamhouse_spark.serve.row_bodies import ARROW, CSV, JSON, JSON_LINES
+
+_TABLE: Final = {
+    "name": "table",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string"},
+    "example": "sales.orders",
+}
+_ROWS: Final = {
+    JSON: {"schema": {"type": "array", "items": {"type": "object"}}},
+    JSON_LINES: {"schema": {"type": "string"}},
+    CSV: {"schema": {"type": "string"}},
+    ARROW: {"schema": {"type": "string", "format": "binary"}},
+}
+
+
+def openapi() -> dict[str, Any]:
+    """Return the document, in OpenAPI 3.1."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "streamhouse serve", "version": version("streamhouse-spark")},
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"token": []}],
+        "paths": {
+            "/api/v1/overview": {"get": _operation("All tables, with rows and lag.")},
+            "/api/v1/tables": {"get": _operation("The names of all tables.")},
+            "/api/v1/tables/{table}": {"get": _operation("A table's columns and keys.", _TABLE)},
+            "/api/v1/tables/{table}/rows": {
+                "get": _operation(
+                    "Some rows, hot and cold; a name such as orders$lake or orders$history shows that.",
+                    _TABLE,
+                    _query("where", "A condition, such as: amount > 5 AND customer = 'ann'"),
+                    _query("columns", "Names with commas between them."),
+                    _query("limit", "How many rows, 100 by default."),
+                    answers=_ROWS,
+                ),
+                "post": {
+                    **_operation(
+                        "Write rows: all of them or none, durable when answered.",
+                        _TABLE,
+                        _query("mode", "append, upsert or delete; by default append, with a primary key upsert."),
+                        {
+                            "name": "Idempotency-Key",
+                            "in": "header",
+                            "description": "PRODUCER:NUMBER. A request that is sent again adds nothing, and gets the "
+                            "first one's answer.",
+                            "schema": {"type": "string"},
+                            "example": "checkout-7:42",
+                        },
+                    ),
+                    "requestBody": {"required": True, "content": _ROWS},
+                },
+            },
+            "/api/v1/tables/{table}/lookup": {
+                "get": _operation("The current row of a key, each column of it as a parameter.", _TABLE)
+            },
+            "/api/v1/tables/{table}/changes": {
+                "get": _operation(
+                    "Rows as they land, as server-sent events.",
+                    _TABLE,
+                    _query("from", "latest, earliest, or the id of an event."),
+                    answers={"text/event-stream": {"schema": {"type": "string"}}},
+                )
+            },
+        },
+    }
+
+
+def _query(name: str, text: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
+
+
+def _operation(summary: str, *parameters: dict[str, Any], answers: dict[str, Any] | None = None) -> dict[str, Any]:
+    content = answers or {JSON: {"schema": {"type": "object"}}}
+    responses = {"200": {"description": "OK", "content": content}, "default": {"description": "An error, as JSON."}}
+    return {"summary": summary, "parameters": list(parameters), "responses": responses}

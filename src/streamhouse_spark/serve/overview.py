@@ -1,0 +1,102 @@
+"""The tables of a warehouse at a glance: for people as a page, for programs as JSON, for Prometheus as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.read.system_tables import bucket_lags
+from streamhouse_spark.serve.answers import error_answer
+from streamhouse_spark.serve.counts import ServedCounts
+from streamhouse_spark.storage.requests import METER
+from streamhouse_spark.table.health import table_health
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.opened_tables import open_all
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+LOOK_MS: Final = 2_000
+"""Time for which a look at all tables is good for everybody."""
+_GAUGES: Final = {
+    "streamhouse_table_rows": ("rows", "Rows of the table, hot and cold."),
+    "streamhouse_table_lag_rows": ("lag_rows", "Rows that the lake does not hold yet."),
+    "streamhouse_table_lag_seconds": ("untiered_s", "Age of the oldest row that the lake does not hold."),
+    "streamhouse_table_hot_bytes": ("hot_bytes", "Bytes of the hot log."),
+    "streamhouse_table_version": ("version", "Newest commit of the table."),
+}
+
+
+class Overview:
+    """Looks at all tables, at most once in `LOOK_MS`. Safe for threads."""
+
+    def __init__(self, warehouse: Warehouse, counts: ServedCounts) -> None:
+        self._warehouse = warehouse
+        self._counts = counts
+        self._lock = new_lock()
+        self._looked_ms: int | None = None
+        self._tables: list[dict[str, Any]] = []
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/", self._page, methods=["GET"]),
+            Route("/metrics", self._metrics, methods=["GET"]),
+            Route("/api/v1/overview", self._json, methods=["GET"]),
+        ]
+
+    def tables(self) -> Sequence[Mapping[str, Any]]:
+        """Return a description of each table. One that cannot be read has an ``error``."""
+        with self._lock:
+            now_ms = self._warehouse.world.clock.boot_ms()
+            if self._looked_ms is None or now_ms - self._looked_ms >= LOOK_MS:
+                opened = open_all(self._warehouse)
+                found = opened.each(self._described)
+                found += [{"table": name, "error": str(error)} for name, error in opened.failed.items()]
+                self._tables = sorted(found, key=lambda one: str(one["table"]))
+                self._looked_ms = now_ms
+            return self._tables
+
+    def _described(self, table: Table) -> dict[str, Any]:
+        state = table.state
+        enabled = state.parsed.datalake_enabled
+        num_rows, lag = state.num_rows, sum(bucket_lags(state).values())
+        health = table_health(state, state.parsed, table.storage.now_ms())
+        segments = [segment for log in state.buckets.values() for segment in log.segments]
+        return {
+            "table": table.name,
+            "version": state.version,
+            "primary_key": list(state.primary_key),
+            "partition_by": list(state.partition_by),
+            "buckets": state.num_buckets,
+            "rows": num_rows,
+            "lag_rows": lag if enabled else None,
+            "untiered_s": health.untiered_ms / 1000 if enabled else None,
+            "freshness_s": health.freshness_ms / 1000,
+            "is_late": health.is_tiering_late or health.is_maintenance_late,
+            "hot_bytes": sum(segment.size_bytes for segment in segments),
+            "hot_segments": len(segments),
+            "lake_format": state.parsed.datalake_format if enabled else None,
+        }
+
+    def _page(self, request: Request) -> Response:  # noqa: ARG002 - a handler
+        """Answer the page: it holds nothing of the warehouse, and asks for that with the reader's token."""
+        text = files("streamhouse_spark.serve").joinpath("page.html").read_text(encoding="utf-8")
+        policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+        return HTMLResponse(text, headers={"Content-Security-Policy": policy, "X-Frame-Options": "DENY"})
+
+    def _json(self, request: Request) -> Response:  # noqa: ARG002 - a handler
+        try:
+            return JSONResponse({"warehouse": self._warehouse.url, "tables": list(self.tables())})
+        except StreamhouseError as error:
+            return error_answer(error)
+
+    def _metrics(self, request: Request) -> Response:  # noqa: ARG002 - a handler
+        from streamhouse_spark.serve.metrics import as_prometheus
+
+        kind, text = as_prometheus(self.tables(), _GAUGES, self._counts, METER.total())
+        return Response(text, media_type=kind)

@@ -1,0 +1,71 @@
+"""Rows in the bodies of requests and answers: JSON, JSON Lines, CSV and Arrow streams."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.csv
+
+from streamhouse_spark.core.json_text import json_text
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.write.row_files import TextRules, rows_of_body
+
+JSON: Final = "application/json"
+JSON_LINES: Final = "application/x-ndjson"
+CSV: Final = "text/csv"
+ARROW: Final = "application/vnd.apache.arrow.stream"
+_KNOWN: Final = (JSON, JSON_LINES, CSV, ARROW)
+_FORMATS: Final = {JSON_LINES: "json", CSV: "csv", ARROW: "arrow"}
+
+
+def media_type(header: str | None) -> str:
+    """Return the form of rows that a ``Content-Type`` or ``Accept`` header names first, JSON by default.
+
+    Raises `InvalidOptionError` where it names none that is known.
+    """
+    names = [part.partition(";")[0].strip().casefold() for part in (header or "").split(",")]
+    named = [name for name in names if name and name not in ("*/*", "application/*", "text/html")]
+    known = next((name for name in named if name in _KNOWN), None)
+    if named and known is None:
+        raise InvalidOptionError(f"rows as {named[0][:60]} are not known here; use one of {', '.join(_KNOWN)}")
+    return known or JSON
+
+
+def parsed_rows(body: bytes, kind: str, schema: pa.Schema) -> pa.Table:
+    """Read the rows of a body. Texts become values of the table's types.
+
+    Raises `SchemaMismatchError` for bytes that hold no rows of that form.
+    """
+    lines = _as_lines(body) if kind == JSON else body
+    return rows_of_body(lines, _FORMATS.get(kind, "json"), TextRules(schema))
+
+
+def _as_lines(body: bytes) -> bytes:
+    """Return an array of objects, or one object, as JSON Lines."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise SchemaMismatchError(f"the body is no JSON: {error}; send an array of objects") from error
+    rows = value if isinstance(value, list) else [value]
+    if not all(isinstance(row, dict) for row in rows):
+        raise SchemaMismatchError('the body is JSON, and no rows; send an array of objects, such as [{"id": 1}]')
+    return "\n".join(json.dumps(row, separators=(",", ":")) for row in rows).encode()
+
+
+def written_rows(rows: pa.Table, kind: str) -> bytes:
+    """Write rows as an answer."""
+    sink = io.BytesIO()
+    match kind:
+        case "application/vnd.apache.arrow.stream":
+            with pa.ipc.new_stream(sink, rows.schema) as writer:
+                writer.write_table(rows)
+        case "text/csv":
+            pa.csv.write_csv(rows, sink)
+        case "application/x-ndjson":
+            return "".join(f"{json_text(row)}\n" for row in rows.to_pylist()).encode()
+        case _:
+            return f"[{','.join(json_text(row) for row in rows.to_pylist())}]".encode()
+    return sink.getvalue()

@@ -1,0 +1,272 @@
+"""Rows over HTTP, below ``/api/v1``: write them, read some, look one up, follow them as they land."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import pyarrow as pa
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from streamhouse_spark.core.forks import new_event
+from streamhouse_spark.core.json_text import json_text
+from streamhouse_spark.core.model import BucketOffsets, Transaction
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.log.commits.position import LogPosition
+from streamhouse_spark.query.sql_condition import parse_where
+from streamhouse_spark.read.tail import Tail
+from streamhouse_spark.serve.answers import RETRY_AFTER_S, error_answer
+from streamhouse_spark.serve.counts import ServedCounts
+from streamhouse_spark.serve.row_bodies import media_type, parsed_rows, written_rows
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+BODY_BYTES_MAX: Final = 64 << 20
+IN_FLIGHT_BYTES_MAX: Final = 256 << 20
+"""Bytes of bodies that are being written; a request beyond them is refused with 429, and nothing of it is taken."""
+ROWS_DEFAULT: Final = 100
+ROWS_MAX: Final = 100_000
+_HEARTBEAT_MS: Final = 10_000
+_MODES: Final = ("append", "upsert", "delete")
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def rows_routes(warehouse: Warehouse, counts: ServedCounts) -> list[Route]:
+    """Return the routes below ``/api/v1/tables``."""
+    api = _Rows(warehouse, counts)
+    return [
+        Route("/tables", _answered(api.list), methods=["GET"]),
+        Route("/tables/{table}", _answered(api.describe), methods=["GET"]),
+        Route("/tables/{table}/rows", _answered(api.read), methods=["GET"]),
+        Route("/tables/{table}/rows", _answered(api.write), methods=["POST"]),
+        Route("/tables/{table}/lookup", _answered(api.lookup), methods=["GET"]),
+        Route("/tables/{table}/changes", _answered(api.changes), methods=["GET"]),
+    ]
+
+
+def _answered(handler: Handler) -> Handler:
+    async def answered(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except StreamhouseError as error:
+            return error_answer(error)
+
+    return answered
+
+
+class _Rows:
+    def __init__(self, warehouse: Warehouse, counts: ServedCounts) -> None:
+        self._warehouse = warehouse
+        self._counts = counts
+        self._tables: dict[str, Table] = {}
+        self._in_flight_bytes = 0
+
+    async def list(self, request: Request) -> Response:  # noqa: ARG002 - a handler
+        return JSONResponse({"tables": await run_in_threadpool(self._warehouse.tables)})
+
+    async def describe(self, request: Request) -> Response:
+        table = await run_in_threadpool(self._opened, request)
+        state = table.state
+        columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in table.schema]
+        return JSONResponse(
+            {
+                "table": table.name,
+                "version": state.version,
+                "primary_key": list(state.primary_key),
+                "partition_by": list(state.partition_by),
+                "columns": columns,
+            }
+        )
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    async def write(self, request: Request) -> Response:
+        """Write the rows of a body: all of them, or none. **Commit point:** one record of the table's log, which other
+        requests may share. Answers when the rows are durable.
+        """
+        declared = int(request.headers.get("content-length") or 0)
+        if declared > BODY_BYTES_MAX:
+            return _too_large()
+        if self._in_flight_bytes + declared > IN_FLIGHT_BYTES_MAX:
+            return _too_many()
+        size_bytes = declared
+        self._in_flight_bytes += size_bytes
+        try:
+            body = bytearray()
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > BODY_BYTES_MAX:
+                    return _too_large()
+            return await run_in_threadpool(self._write, request, bytes(body))
+        finally:
+            self._in_flight_bytes -= size_bytes
+
+    def _write(self, request: Request, body: bytes) -> Response:
+        table = self._opened(request)
+        mode = request.query_params.get("mode") or ("upsert" if table.state.primary_key else "append")
+        if mode not in _MODES:
+            raise InvalidOptionError(f"mode={mode[:60]!r}: expected {', '.join(_MODES)}")
+        transaction = _transaction(request.headers.get("idempotency-key"))
+        schema = table.schema
+        if mode == "delete":
+            schema = pa.schema([schema.field(name) for name in table.state.primary_key])
+        rows = parsed_rows(body, media_type(request.headers.get("content-type")), schema)
+        offsets = _stored(table, mode, rows, transaction)
+        self._counts.wrote(table.name, mode, offsets.num_rows)
+        ranges = {str(bucket): [r.start, r.end] for bucket, r in offsets.items()}
+        return JSONResponse({"table": table.name, "rows": offsets.num_rows, "offsets": ranges})
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    async def read(self, request: Request) -> Response:
+        return await run_in_threadpool(self._read, request)
+
+    def _read(self, request: Request) -> Response:
+        name, asked = request.path_params["table"], request.query_params
+        limit = _number(asked.get("limit"), ROWS_DEFAULT, ROWS_MAX)
+        kind = media_type(request.headers.get("accept"))
+        columns = [c.strip() for c in asked["columns"].split(",")] if asked.get("columns") else None
+        where = parse_where(asked["where"], schema_of(self._warehouse, name)) if asked.get("where") else None
+        rows = first_rows(self._warehouse, name, limit, columns=columns, filter_=where)
+        return Response(written_rows(rows, kind), media_type=kind)
+
+    async def lookup(self, request: Request) -> Response:
+        return await run_in_threadpool(self._lookup, request)
+
+    def _lookup(self, request: Request) -> Response:
+        table = self._opened(request)
+        key = list(table.state.primary_key)
+        given = dict(request.query_params)
+        if not key or sorted(given) != sorted(key):
+            names = "&".join(f"{name}=…" for name in key) if key else "none: the table has no primary key"
+            raise InvalidOptionError(f"table {table.name}: a lookup names each column of the primary key ({names})")
+        schema = pa.schema([table.schema.field(name) for name in key])
+        keys = pa.table({name: pa.array([given[name]]) for name in key})
+        found = table.lookup(_cast(keys, schema, table.name))
+        if not found["_found"][0].as_py():
+            raise TableNotFoundError(f"table {table.name} has no row with this key", condition="ROW_NOT_FOUND")
+        row = found.drop_columns(["_found"]).to_pylist()[0]
+        return Response(json_text(row), media_type="application/json")
+
+    async def changes(self, request: Request) -> Response:
+        """Follow the table: an event a row, whose id is the position behind its batch."""
+        table = await run_in_threadpool(self._opened, request)
+        start = _start(request.headers.get("last-event-id") or request.query_params.get("from") or "latest")
+        stop = new_event()
+        tail = await run_in_threadpool(lambda: table.tail(start, include_metadata=True, stop=stop))
+
+        async def events() -> AsyncIterator[str]:
+            # The first one says where the tail begins: rows that are written after it are among those that follow.
+            yield _event("begin", tail.position, [])
+            pending: asyncio.Task[Any] | None = None
+            try:
+                while True:
+                    pending = pending or asyncio.ensure_future(run_in_threadpool(_next, tail))
+                    done, _ = await asyncio.wait([pending], timeout=_HEARTBEAT_MS / 1000)
+                    if not done:
+                        yield ": waiting\n\n"
+                        continue
+                    found, pending = pending.result(), None
+                    if isinstance(found, StreamhouseError):
+                        yield f"event: error\ndata: {json.dumps(str(found))}\n\n"
+                        return
+                    if found is None:
+                        return
+                    yield _event("rows", tail.position, found)
+            finally:
+                stop.set()
+
+        return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+    def _opened(self, request: Request) -> Table:
+        """Return the table that has the name now."""
+        name = request.path_params["table"]
+        table = self._tables.get(name)
+        if table is not None:
+            try:
+                if table.refresh().name == name:
+                    return table
+            except TableNotFoundError:
+                self._tables.pop(name, None)
+        table = self._tables[name] = self._warehouse.table(name)
+        return table
+
+
+def _stored(table: Table, mode: str, rows: pa.Table, transaction: Transaction | None) -> BucketOffsets:
+    match mode:
+        case "upsert":
+            return table.upsert(rows, transaction=transaction)
+        case "delete":
+            return table.delete(rows, transaction=transaction)
+    return table.append(rows, transaction=transaction)
+
+
+def _transaction(key: str | None) -> Transaction | None:
+    """Parse an ``Idempotency-Key``: a producer and its growing number, so that a table keeps one number a producer."""
+    if key is None:
+        return None
+    producer, _, number = key.strip().rpartition(":")
+    if not producer or not number.isascii() or not number.isdigit() or len(number) > 18:
+        raise InvalidOptionError(
+            f"Idempotency-Key {key[:80]!r}: expected PRODUCER:NUMBER with a number that grows from request to request "
+            "of that producer, such as checkout-7:42; a request that is sent again has the number that it had"
+        )
+    return Transaction(producer, int(number))
+
+
+def _cast(keys: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
+    try:
+        return keys.select(schema.names).cast(schema)
+    except (pa.ArrowException, ValueError) as error:
+        raise InvalidOptionError(f"table {table}: the key is not of the columns' types: {error}") from error
+
+
+def _start(text: str) -> Any:
+    if text in ("latest", "earliest"):
+        return text
+    try:
+        return LogPosition.from_json(json.loads(text))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidOptionError(
+            f"from={text[:80]!r}: expected latest, earliest or the id of an event that was received"
+        ) from error
+
+
+def _next(tail: Tail) -> list[dict[str, Any]] | StreamhouseError | None:
+    try:
+        batch = next(tail, None)
+    except StreamhouseError as error:
+        return error
+    return None if batch is None else batch.to_pylist()
+
+
+def _event(kind: str, position: LogPosition, rows: list[dict[str, Any]]) -> str:
+    at = json.dumps(position.to_json(), separators=(",", ":"))
+    return f"id: {at}\nevent: {kind}\ndata: {json_text(rows)}\n\n"
+
+
+def _number(text: str | None, default: int, most: int) -> int:
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or int(text[:12]) > most:
+        raise InvalidOptionError(f"limit={text[:40]!r}: expected a number of rows of at most {most:,}")
+    return int(text)
+
+
+def _too_large() -> Response:
+    error = InvalidOptionError(f"the body has more than {BODY_BYTES_MAX >> 20} MiB; send the rows in several requests")
+    answer = error_answer(error)
+    answer.status_code = 413
+    return answer
+
+
+def _too_many() -> Response:
+    body = {"error": {"condition": "BUSY", "kind": "unavailable", "message": "BUSY: too many bytes wait; try again"}}
+    return JSONResponse(body, 429, {"Retry-After": str(RETRY_AFTER_S)})
