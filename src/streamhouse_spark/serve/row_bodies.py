@@ -63,7 +63,7 @@ def written_rows(rows: pa.Table, kind: str) -> bytes:
             with pa.ipc.new_stream(sink, rows.schema) as writer:
                 writer.write_table(rows)
         case "text/csv":
-            pa.csv.write_csv(rows, sink)
+            pa.csv.write_csv(rows.combine_chunks(), sink)  # an empty chunk gets a header of its own
         case "application/x-ndjson":
             return "".join(f"{json_text(row)}\n" for row in rows.to_pylist()).encode()
         case _:

@@ -102,6 +102,7 @@ def serve(warehouse: Warehouse, options: ServeOptions, listening: Listening, sta
             f"nothing can listen at {listening.host}:{listening.port}: it is taken, or not an address of this machine; "
             "give another --port"
         ) from error
+    socket.listen(config.backlog)  # before anybody is told of the address
     scheme = "https" if listening.tls_cert else "http"
     host = f"[{listening.host}]" if ":" in listening.host else listening.host
     stop = new_event()

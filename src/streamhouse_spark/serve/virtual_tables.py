@@ -166,11 +166,15 @@ class ServedTable:
 
 
 def _backdated(text: str, newest_ms: int) -> str:
-    """Return the metadata with no snapshot later than a time, in their order."""
+    """Return the metadata with no snapshot later than a time, and each later than those before it."""
     metadata = json.loads(text)
-    entries = [*metadata["snapshots"], *metadata["snapshot-log"]]
-    for entry in entries:
-        entry["timestamp-ms"] = min(entry["timestamp-ms"], newest_ms)
+    times: dict[int, int] = {}
+    latest_ms = newest_ms
+    for snapshot in reversed(metadata["snapshots"]):
+        times[snapshot["snapshot-id"]] = snapshot["timestamp-ms"] = min(snapshot["timestamp-ms"], latest_ms)
+        latest_ms = snapshot["timestamp-ms"] - 1
+    for entry in metadata["snapshot-log"]:
+        entry["timestamp-ms"] = times.get(entry["snapshot-id"], min(entry["timestamp-ms"], latest_ms))
     metadata["last-updated-ms"] = min(metadata["last-updated-ms"], newest_ms)
     return json.dumps(metadata, separators=(",", ":"))
 

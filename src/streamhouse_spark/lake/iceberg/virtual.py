@@ -25,12 +25,14 @@ from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_location
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.commit import NOT_BEFORE_PROPERTY
 from streamhouse_spark.lake.iceberg.errors import commit_answers
+from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.outside_files import CATALOG_SETTINGS
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
 
 VIRTUAL_PROPERTY: Final = "streamhouse.virtual"
 """Property of virtual tables: the sequence number of the lake's version that it began with."""
@@ -74,13 +76,21 @@ class VirtualLake(IcebergLake):
     def begin(self, real: IcebergDocument | None) -> None:
         """Make the table exist, with the snapshots of the lake table; whoever else did so did the same."""
         self.require_home("making a virtual table")
-        if real is None or self.exists():
+        if self.exists():
             return
-        catalog, identifier = self.place.catalog, self.place.identifier
+        place = self.place
+        catalog, metadata = place.catalog, real.metadata if real is not None else self._empty()
         assert isinstance(catalog, FileCatalog)
-        at = StorageFiles(self.place.storage).location_of(self.location)
-        with suppress(IcebergTableExistsError), commit_answers(f"making the virtual table of {self.place.spec.path}"):
-            catalog.begin_table(identifier, _moved(real.metadata, at, self.place.spec.table_uuid))
+        at = StorageFiles(place.storage).location_of(self.location)
+        with suppress(IcebergTableExistsError), commit_answers(f"making the virtual table of {place.spec.path}"):
+            catalog.begin_table(place.identifier, _moved(metadata, at, place.spec.table_uuid))
+
+    def _empty(self) -> TableMetadata:
+        """Return the metadata of a lake table before its first round."""
+        world = self.place.world
+        made = IcebergLocation(MemoryStorage(world), self.place.spec, world=world)
+        made.create_or_evolve()
+        return made.require().metadata
 
     def document(self) -> IcebergDocument:
         """Return its newest version."""

@@ -1,0 +1,132 @@
+"""A fault at every storage call that makes a document, or deletes what former ones needed: the next one is right."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from pyiceberg.manifest import clear_manifest_cache
+
+from faults.faulty_storage import Fault, sweep
+from faults.sequential import one_thing_at_a_time
+from faults.sim import SimClock, sim_world
+from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.serve import virtual_tables
+from streamhouse_spark.serve.virtual_tables import Document, VirtualTables
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+from virtual_rows import rows_of
+
+pytestmark = pytest.mark.sampled(3)
+FEW = (Fault.CRASH_AFTER, Fault.LOST_ACK)
+GRACE_MS = 600_000
+CLOCKS = [SimClock()]
+"""The last one is that of the store in use."""
+
+
+@pytest.fixture(autouse=True)
+def caches(monkeypatch, tmp_path):
+    """Caches of writers by key are by the table's uuid, which is the same in all runs: each run has its own."""
+    numbers = itertools.count()
+
+    def renew() -> None:
+        close_tablets()
+        monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path / f"cache-{next(numbers)}"))
+
+    yield renew
+    close_tablets()
+
+
+def opened(storage: Storage, seed: int) -> Warehouse:
+    return Warehouse("wh", storage=storage, world=sim_world(seed, CLOCKS[-1]))
+
+
+def tier(table: Table) -> None:
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(run_tasks_locally(table.storage, table.settings, table.world))
+
+
+def new_store(*, keyed: bool) -> Storage:
+    CLOCKS.append(SimClock())
+    storage = MemoryStorage(sim_world(0, CLOCKS[-1]))
+    warehouse = opened(storage, 1)
+    columns = "id BIGINT NOT NULL, n INT" if keyed else "id BIGINT, n INT"
+    table = warehouse.create_table("s.t", columns, primary_key=["id"] if keyed else [], buckets=2)
+    write(table, range(6), 0)
+    tier(table)
+    write(table, range(4, 9), 1)
+    if not keyed:
+        table.delete(where=[("id", "in", [0, 8])])
+    return storage
+
+
+def write(table: Table, ids: range, n: int) -> None:
+    rows = [{"id": i, "n": n} for i in ids]
+    table.upsert(rows) if table.state.primary_key else table.append(rows)
+
+
+def made(storage: Storage, seed: int) -> Document:
+    return VirtualTables(opened(storage, seed), grace_ms=GRACE_MS).table("s.t").newest()
+
+
+def shown(storage: Storage, seed: int) -> list[tuple[int, int]]:
+    return found_in(storage, made(storage, seed))
+
+
+def found_in(storage: Storage, document: Document) -> list[tuple[int, int]]:
+    return sorted((row["id"], row["n"]) for row in rows_of(storage, document))
+
+
+def of_table(storage: Storage) -> list[tuple[int, int]]:
+    return sorted((row["id"], row["n"]) for row in opened(storage, 90).table("s.t").to_arrow().to_pylist())
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
+def test_a_document_is_made(keyed, caches, share, monkeypatch):
+    monkeypatch.setattr(virtual_tables, "run_tasks_in_threads", run_tasks_locally)
+
+    def renewed() -> Storage:
+        caches()
+        return new_store(keyed=keyed)
+
+    expected, documents = of_table(renewed()), []
+
+    def make(storage: Storage) -> None:
+        clear_manifest_cache()
+        with one_thing_at_a_time():
+            documents.append(made(storage, 3))
+
+    for attempt in sweep(renewed, make, share=share, faults=FEW):
+        clear_manifest_cache()
+        if not attempt.raised:
+            assert found_in(attempt.store, documents[-1]) == expected, attempt
+        before = opened(attempt.store, 4).table("s.t").refresh().version
+        assert shown(attempt.store, 5) == expected, attempt
+        table = opened(attempt.store, 6).table("s.t")
+        assert table.refresh().version == before, f"{attempt}: the log has a record of it"
+        write(table, range(20, 22), 2)
+        tier(table)
+        write(table, range(30, 31), 3)
+        assert shown(attempt.store, 7) == of_table(attempt.store), attempt
+
+
+def test_former_documents_are_deleted(share):
+    def used() -> Storage:
+        storage = new_store(keyed=False)
+        shown(storage, 3)
+        tier(opened(storage, 4).table("s.t"))
+        shown(storage, 5)
+        CLOCKS[-1].advance(2 * GRACE_MS)
+        return storage
+
+    def clean(storage: Storage) -> None:
+        VirtualTables(opened(storage, 6), grace_ms=GRACE_MS).clean()
+
+    for attempt in sweep(used, clean, share=share, faults=FEW):
+        clear_manifest_cache()
+        assert shown(attempt.store, 7) == of_table(attempt.store), attempt
+        clean(attempt.store)
+        assert len(attempt.store.list_names("lake/.virtual/")) == 1, attempt

@@ -1,0 +1,198 @@
+"""A real server, and engines that know nothing of us: each answer is one state of the table, and the newest."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import duckdb
+import httpx2
+import pyarrow as pa
+import pytest
+from duckdb_extensions import import_extension
+from pyiceberg.catalog import load_catalog
+from pyiceberg.expressions import GreaterThan
+
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+EXTENSIONS = ("avro", "iceberg", "httpfs")
+
+
+class Server:
+    """`streamhouse serve` in a process of its own."""
+
+    def __init__(self, warehouse: str, port: int = 0) -> None:
+        run = [sys.executable, "-c", "from streamhouse_spark.cli import main; main()"]
+        self.process = subprocess.Popen(
+            [*run, "-w", warehouse, "serve", "--port", str(port)], stderr=subprocess.PIPE, text=True
+        )
+        line = self.process.stderr.readline()
+        found = re.search(r"at (http://[\d.]+:(\d+))", line)
+        assert found, line + self.process.stderr.read()
+        self.url, self.port = found[1], int(found[2])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+
+
+@pytest.fixture
+def warehouse(tmp_path):
+    return Warehouse(str(tmp_path / "wh"))
+
+
+@pytest.fixture
+def serve(warehouse, tmp_path) -> Iterator[Callable[..., Server]]:
+    servers: list[Server] = []
+
+    def start(port: int = 0) -> Server:
+        servers.append(Server(str(tmp_path / "wh"), port))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.kill()
+
+
+def duck(server: Server) -> duckdb.DuckDBPyConnection:
+    for name in EXTENSIONS:
+        import_extension(name)
+    connection = duckdb.connect()
+    for name in EXTENSIONS:
+        connection.load_extension(name)
+    connection.execute("SET autoinstall_known_extensions = false")
+    connection.execute(f"ATTACH '' AS sh (TYPE iceberg, ENDPOINT '{server.url}/iceberg', AUTHORIZATION_TYPE 'none')")
+    return connection
+
+
+def rows(*ids):
+    return pa.table({"id": pa.array(ids, pa.int64()), "n": pa.array([1] * len(ids), pa.int64())})
+
+
+def tier(table):
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(run_tasks_locally(table.storage, table.settings, table.world))
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
+def test_engines_read_the_newest_rows(warehouse, serve, keyed):
+    columns = "id BIGINT NOT NULL, n BIGINT"
+    table = warehouse.create_table("s.t", columns, primary_key=["id"] if keyed else [], buckets=2)
+    write = table.upsert if keyed else table.append
+    write(rows(*range(100)))
+    tier(table)
+    connection = duck(serve())
+    catalog = load_catalog("sh", type="rest", uri=f"{serve().url}/iceberg")
+    for number in range(100, 110):
+        write(rows(number))
+        expected = [(number + 1, number * (number + 1) // 2)]
+        assert connection.execute("SELECT count(*), sum(id) FROM sh.s.t").fetchall() == expected
+        found = catalog.load_table("s.t").scan().to_arrow()
+        assert (found.num_rows, sum(found["id"].to_pylist())) == expected[0]
+    if keyed:
+        table.upsert(pa.table({"id": [3], "n": [7]}))
+        table.delete(pa.table({"id": [4, 105]}))
+    else:
+        table.delete(where=[("id", "in", [4, 105])])
+        table.append(pa.table({"id": [3], "n": [7]}))
+    expected = sorted((row["id"], row["n"]) for row in table.to_arrow().to_pylist())
+    assert sorted(connection.execute("SELECT id, n FROM sh.s.t").fetchall()) == expected
+    found = catalog.load_table("s.t").scan(row_filter=GreaterThan("id", 50)).to_arrow().to_pylist()
+    assert sorted((row["id"], row["n"]) for row in found) == [row for row in expected if row[0] > 50]
+    assert connection.execute("SELECT count(*) FROM sh.s.t a JOIN sh.s.t b USING (id)").fetchone()[0] >= len(expected)
+    lake = catalog.load_table("s.t$lake").scan().to_arrow()
+    assert lake.num_rows == 100
+    with pytest.raises(Exception, match=r"(?i)not support|read-only|forbidden"):
+        catalog.load_table("s.t").transaction().set_properties(a="b").commit_transaction()
+
+
+def test_every_answer_is_one_state_while_rows_stream_in(warehouse, serve):
+    """Each append adds the ids from 0 to 9 under the next n: so a state has all ten of each n up to some."""
+    table = warehouse.create_table("s.t", "id BIGINT, n BIGINT", buckets=3)
+    stop, written = threading.Event(), [0]
+    servers = [serve(), serve()]
+
+    def append() -> None:
+        writer = Warehouse(warehouse.url).table("s.t")
+        while not stop.is_set():
+            writer.append(pa.table({"id": list(range(10)), "n": [written[0]] * 10}))
+            written[0] += 1
+            time.sleep(0.01)
+
+    def tier_on() -> None:
+        own = Warehouse(warehouse.url).table("s.t")
+        while not stop.is_set():
+            tier(own)
+            time.sleep(0.3)
+
+    def read(connection: duckdb.DuckDBPyConnection) -> list[int]:
+        found = []
+        while not stop.is_set():
+            before = written[0]
+            count, most, ids = connection.execute(
+                "SELECT count(*), coalesce(max(n), -1), coalesce(sum(id), 0) FROM sh.s.t"
+            ).fetchone()
+            assert (count, ids) == (10 * (most + 1), 45 * (most + 1)), "a torn state"
+            assert most + 1 >= before, "rows that were durable before the query began are missing"
+            found.append(most)
+        return found
+
+    connections = [duck(servers[number % 2]) for number in range(4)]
+    with ThreadPoolExecutor(6) as pool:
+        background = [pool.submit(append), pool.submit(tier_on)]
+        readers = [pool.submit(read, connection) for connection in connections]
+        time.sleep(8)
+        stop.set()
+        for reader in readers:
+            found = reader.result()
+            assert found == sorted(found), "an answer went back"
+            assert len(found) >= 5
+        for thread in background:
+            thread.result()
+    assert table.refresh().lake is not None
+
+
+def test_rows_are_written_once_whatever_is_killed(warehouse, serve):
+    """Four producers send again until they are answered, while the server is killed again and again."""
+    table = warehouse.create_table("s.t", "id BIGINT, n BIGINT", buckets=2)
+    server, stop = serve(), threading.Event()
+    port = server.port
+
+    def produce(producer: int) -> int:
+        number = 0
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+            while not stop.is_set():
+                body = [{"id": producer, "n": number}]
+                try:
+                    headers = {"Idempotency-Key": f"producer-{producer}:{number}"}
+                    answer = client.post("/api/v1/tables/s.t/rows", json=body, headers=headers)
+                except httpx2.TransportError:
+                    time.sleep(0.05)
+                    continue
+                if answer.status_code == 200:
+                    number += 1
+                else:
+                    assert answer.status_code in (409, 503), answer.text
+        return number
+
+    with ThreadPoolExecutor(4) as pool:
+        producers = [pool.submit(produce, number) for number in range(4)]
+        for _ in range(4):
+            time.sleep(0.7)
+            server.kill()
+            server = serve(port)
+        time.sleep(0.7)
+        stop.set()
+        sent = [producer.result() for producer in producers]
+    found = sorted((row["id"], row["n"]) for row in table.to_arrow().to_pylist())
+    assert all(count > 5 for count in sent), sent
+    at_least = sorted((producer, n) for producer, count in enumerate(sent) for n in range(count))
+    assert len(found) == len(set(found)), "a row is there twice"
+    assert set(found) >= set(at_least), "an answered row is missing"

@@ -1,0 +1,217 @@
+"""Rows over HTTP: every form, written once, read, looked up and followed."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+
+import httpx2
+import pyarrow as pa
+import pytest
+from starlette.testclient import TestClient
+
+from streamhouse_spark.serve import rows_api
+from streamhouse_spark.serve.access import parse_tokens
+from streamhouse_spark.serve.app import make_app
+from streamhouse_spark.serve.counts import ServedCounts
+from streamhouse_spark.serve.options import ServeOptions
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+ROWS = "/api/v1/tables/sales.orders/rows"
+
+
+@pytest.fixture
+def warehouse(tmp_path):
+    warehouse = Warehouse(str(tmp_path / "wh"))
+    warehouse.create_table("sales.orders", "id BIGINT, name STRING, day DATE, price DECIMAL(9,2)")
+    warehouse.create_table("sales.keyed", "id BIGINT NOT NULL, name STRING", primary_key=["id"])
+    return warehouse
+
+
+@pytest.fixture
+def client(warehouse):
+    return TestClient(make_app(warehouse))
+
+
+def arrow_stream(rows):
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue()
+
+
+BODIES = {
+    "application/json": b'[{"id": 1, "name": "a", "day": "2026-01-31", "price": "1.50"}, {"id": 2}]',
+    "application/x-ndjson": b'{"id": 1, "name": "a", "day": "2026-01-31", "price": "1.50"}\n{"id": 2}\n',
+    "text/csv": b"id,name,day,price\n1,a,2026-01-31,1.50\n2,,,\n",
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_every_form_of_rows(client, warehouse, kind):
+    answer = client.post(ROWS, content=BODIES[kind], headers={"Content-Type": f"{kind}; charset=utf-8"})
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == {"table": "sales.orders", "rows": 2, "offsets": {"0": [0, 2]}}
+    found = sorted(client.get(ROWS).json(), key=lambda row: row["id"])
+    assert found == [
+        {"id": 1, "name": "a", "day": "2026-01-31", "price": "1.50"},
+        {"id": 2, "name": None, "day": None, "price": None},
+    ]
+
+
+def test_arrow_both_ways(client):
+    rows = pa.table({"id": [1, 2], "name": ["a", "b"]})
+    kind = "application/vnd.apache.arrow.stream"
+    assert client.post(ROWS, content=arrow_stream(rows), headers={"Content-Type": kind}).json()["rows"] == 2
+    answer = client.get(f"{ROWS}?columns=id,name", headers={"Accept": kind})
+    assert answer.headers["content-type"] == kind
+    assert pa.ipc.open_stream(answer.content).read_all().sort_by("id").equals(rows)
+    assert client.get(f"{ROWS}?columns=id&where=id>1", headers={"Accept": "text/csv"}).text == '"id"\n2\n'
+    assert client.get(f"{ROWS}?limit=1", headers={"Accept": "application/x-ndjson"}).text.count("\n") == 1
+
+
+def test_a_request_that_is_sent_again_adds_nothing(client):
+    key = {"Idempotency-Key": "shop:north:41"}
+    first = client.post(ROWS, json=[{"id": 1}], headers=key)
+    assert client.post(ROWS, json=[{"id": 1}], headers=key).json() == first.json()
+    assert client.post(ROWS, json=[{"id": 2}], headers={"Idempotency-Key": "shop:north:42"}).json()["rows"] == 1
+    assert len(client.get(ROWS).json()) == 2
+
+
+def test_upserts_deletes_and_lookups(client):
+    keyed = "/api/v1/tables/sales.keyed"
+    assert client.post(f"{keyed}/rows", json=[{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]).json()["rows"] == 2
+    assert client.get(f"{keyed}/lookup?id=1").json() == {"id": 1, "name": "a"}
+    assert client.post(f"{keyed}/rows?mode=delete", json={"id": 1}).status_code == 200
+    missing = client.get(f"{keyed}/lookup?id=1")
+    assert (missing.status_code, missing.json()["error"]["condition"]) == (404, "ROW_NOT_FOUND")
+    for wrong in ("", "?name=a", "?id=x", "?id=2&name=b"):
+        assert client.get(f"{keyed}/lookup{wrong}").status_code == 400
+    assert client.get("/api/v1/tables/sales.orders/lookup?id=1").status_code == 400
+    assert [row["name"] for row in client.get(f"{keyed}/rows").json()] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "status", "text"),
+    [
+        (ROWS, b"{", {}, 400, "no JSON"),
+        (ROWS, b"[1]", {}, 400, "array of objects"),
+        (ROWS, b'[{"id": "x"}]', {}, 400, "id"),
+        (ROWS, b'[{"absent": 1}]', {}, 400, "absent"),
+        (ROWS, b"id\nx\n", {"Content-Type": "text/csv"}, 400, "csv"),
+        (ROWS, b"\x00", {"Content-Type": "application/vnd.apache.arrow.stream"}, 400, "arrow"),
+        (ROWS, b"x", {"Content-Type": "image/png"}, 400, "image/png"),
+        (f"{ROWS}?mode=merge", b"[]", {}, 400, "append, upsert, delete"),
+        (f"{ROWS}?mode=upsert", b'[{"id": 1}]', {}, 400, "primary key"),
+        (ROWS, b'[{"id": 1}]', {"Idempotency-Key": "8a6e"}, 400, "PRODUCER:NUMBER"),
+        ("/api/v1/tables/sales.absent/rows", b"[]", {}, 404, "sales.absent"),
+    ],
+)
+def test_what_is_refused_writes_nothing(client, warehouse, path, body, headers, status, text):
+    version = warehouse.table("sales.orders").refresh().version
+    answer = client.post(path, content=body, headers={"Content-Type": "application/json"} | headers)
+    assert answer.status_code == status
+    assert text in answer.json()["error"]["message"]
+    assert warehouse.table("sales.orders").refresh().version == version
+
+
+@pytest.mark.parametrize("asked", ["limit=x", "limit=1000000", "where=id ~ 1", "columns=absent", "where=absent = 1"])
+def test_reads_that_cannot_be(client, asked):
+    assert client.get(f"{ROWS}?{asked}").status_code == 400
+
+
+def test_too_much_at_once(client, warehouse, monkeypatch):
+    monkeypatch.setattr(rows_api, "BODY_BYTES_MAX", 100)
+    assert client.post(ROWS, content=b"x" * 101).status_code == 413
+    assert client.post(ROWS, content=iter([b"x" * 60, b"x" * 60])).status_code == 413
+    monkeypatch.setattr(rows_api, "IN_FLIGHT_BYTES_MAX", 10)
+    answer = client.post(ROWS, json=[{"id": 1, "name": "some text"}])
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+    assert client.get(ROWS).json() == []
+
+
+def test_rights(warehouse, tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("# tokens\nread 0123456789abcdef\n\nwrite fedcba9876543210\n")
+    client = TestClient(make_app(warehouse, ServeOptions(parse_tokens(str(tokens)))))
+
+    def status(method, path, token, **more):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return client.request(method, path, headers=headers, **more).status_code
+
+    for path in (ROWS, "/metrics", "/api/v1/overview", "/iceberg/v1/namespaces"):
+        assert [status("GET", path, token) for token in (None, "wrong", "0123456789abcdef", "fedcba9876543210")] == [
+            401,
+            401,
+            200,
+            200,
+        ], path
+    assert status("POST", ROWS, "0123456789abcdef", json=[{"id": 1}]) == 403
+    assert status("POST", ROWS, "fedcba9876543210", json=[{"id": 1}]) == 200
+    reported = "/iceberg/v1/namespaces/sales/tables/orders/metrics"
+    assert [status("POST", reported, token, json={}) for token in (None, "0123456789abcdef")] == [401, 204]
+    for path in ("/health", "/iceberg/v1/config", "/", "/api/v1/openapi.json"):
+        assert status("GET", path, None) == 200
+    assert "0123456789abcdef" not in repr(ServeOptions(parse_tokens(str(tokens))))
+
+
+def test_metrics_and_overview(client, warehouse):
+    client.post(ROWS, json=[{"id": 1}, {"id": 2}])
+    client.get("/api/v1/tables/sales.absent")
+    tables = {one["table"]: one for one in client.get("/api/v1/overview").json()["tables"]}
+    assert (tables["sales.orders"]["rows"], tables["sales.orders"]["lag_rows"]) == (2, 2)
+    text = client.get("/metrics").text
+    assert 'streamhouse_serve_rows_total{mode="append",table="sales.orders"} 2.0' in text
+    assert 'streamhouse_table_lag_rows{table="sales.orders"} 2.0' in text
+    assert 'streamhouse_serve_requests_total{area="api",method="GET",status="404"} 1.0' in text
+
+
+def test_the_description_names_every_route(client, warehouse):
+    described = client.get("/api/v1/openapi.json").json()["paths"]
+    paths = {route.path for route in rows_api.rows_routes(warehouse, ServedCounts())}
+    assert set(described) == {"/api/v1/overview", *(f"/api/v1{path}" for path in paths)}
+
+
+@pytest.mark.parametrize("start", ["earliest", "begin"])
+def test_changes_are_followed_from_an_event_on(warehouse, start):
+    """A real server: the client of the tests waits for the end of an answer, and this one has none."""
+    import uvicorn
+
+    config = uvicorn.Config(make_app(warehouse), port=0, log_level="error")
+    socket = config.bind_socket()
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{socket.getsockname()[1]}"
+        httpx2.post(f"{url}{ROWS}", json=[{"id": 1}])
+        kept = _events(f"{url}/api/v1/tables/sales.orders/changes?from=earliest", 2)
+        assert [row["id"] for row in json.loads(kept[1]["data"])] == [1]
+        httpx2.post(f"{url}{ROWS}", json=[{"id": 2}])
+        if start == "earliest":
+            found = _events(f"{url}/api/v1/tables/sales.orders/changes?from=earliest", 3)
+        else:
+            found = _events(f"{url}/api/v1/tables/sales.orders/changes", 2, {"Last-Event-ID": kept[1]["id"]})
+        ids = [row["id"] for event in found for row in json.loads(event["data"])]
+        assert ids == ([1, 2] if start == "earliest" else [2])
+        assert httpx2.get(f"{url}/api/v1/tables/sales.orders/changes?from=1").status_code == 400
+    finally:
+        server.should_exit = True
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+
+
+def _events(url, num, headers=None):
+    events, event = [], {}
+    with httpx2.stream("GET", url, headers=headers, timeout=30) as answer:
+        for line in answer.iter_lines():
+            if line:
+                name, _, value = line.partition(": ")
+                event[name] = value
+            elif event:
+                events.append(event)
+                event = {}
+                if len(events) == num:
+                    return events
+    return events

@@ -1,0 +1,237 @@
+"""Documents with hot rows: each shows one state of the table, and the lake knows nothing of them."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from faults.sim import SimClock, sim_world
+from streamhouse_spark.core.paths import VIRTUAL_PREFIX
+from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.serve import virtual_tables
+from streamhouse_spark.serve.virtual_tables import BACKDATED_MS, ROUNDS_MAX, VirtualTables
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.warehouse.warehouse import Warehouse
+from virtual_rows import rows_of
+
+GRACE_MS = 600_000
+COLUMNS = "id BIGINT, name STRING"
+
+
+@pytest.fixture
+def clock():
+    return SimClock()
+
+
+@pytest.fixture
+def storage(clock):
+    return MemoryStorage(sim_world(0, clock))
+
+
+@pytest.fixture
+def warehouse(storage, clock):
+    return Warehouse("wh", storage=storage, world=sim_world(1, clock))
+
+
+@pytest.fixture
+def served(warehouse):
+    return VirtualTables(warehouse, grace_ms=GRACE_MS)
+
+
+def rows(*ids, name="x"):
+    return pa.table({"id": pa.array(ids, pa.int64()), "name": [name] * len(ids)})
+
+
+def tier(table):
+    TieringJob(table.log, table.open_lake(), world=table.world).run(
+        run_tasks_locally(table.storage, table.settings, table.world)
+    )
+
+
+def shown(storage, served, name="s.t"):
+    document = served.table(name).newest()
+    return sorted(row["id"] for row in rows_of(storage, document))
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_log_table_through_its_life(storage, warehouse, served, partitioned):
+    by = ["name"] if partitioned else []
+    table = warehouse.create_table("s.t", COLUMNS, buckets=2, partition_by=by)
+    assert shown(storage, served) == []
+    table.append(rows(1, 2, 3))
+    assert shown(storage, served) == [1, 2, 3], "nothing is in the lake yet"
+    tier(table)
+    assert shown(storage, served) == [1, 2, 3], "nothing is in the log alone"
+    table.append(rows(4, 5, name="y"))
+    assert shown(storage, served) == [1, 2, 3, 4, 5]
+    table.delete(where=[("id", "in", [2, 5])])
+    assert shown(storage, served) == [1, 3, 4], "one deleted row is cold, one is hot"
+    table.add_columns("price DOUBLE")
+    table.append(pa.table({"id": [6], "name": ["x"], "price": [1.5]}))
+    document = served.table("s.t").newest()
+    assert sorted((row["id"], row["price"]) for row in rows_of(storage, document)) == [
+        (1, None),
+        (3, None),
+        (4, None),
+        (6, 1.5),
+    ]
+    if partitioned:
+        table.drop_partition({"name": "y"})
+        assert shown(storage, served) == [1, 3, 6]
+    table.truncate()
+    assert shown(storage, served) == []
+    table.append(rows(7))
+    assert shown(storage, served) == [7]
+    tier(table)
+    assert shown(storage, served) == [7]
+
+
+def test_a_table_with_a_primary_key(storage, warehouse, served):
+    table = warehouse.create_table("s.t", "id BIGINT NOT NULL, name STRING", primary_key=["id"], buckets=2)
+
+    def found():
+        return {row["id"]: row["name"] for row in rows_of(storage, served.table("s.t").newest())}
+
+    table.upsert(rows(1, 2, 3, name="a"))
+    tier(table)
+    table.upsert(rows(2, 4, name="b"))
+    assert found() == {1: "a", 2: "b", 3: "a", 4: "b"}
+    table.delete(pa.table({"id": [3, 4]}))
+    assert found() == {1: "a", 2: "b"}
+    table.upsert(rows(2, 3, name="c"))
+    assert found() == {1: "a", 2: "c", 3: "c"}
+    tier(table)
+    assert found() == {1: "a", 2: "c", 3: "c"}
+
+
+def test_a_table_without_a_lake_is_all_hot(storage, warehouse, served):
+    table = warehouse.create_table("s.t", COLUMNS, properties={"table.datalake.enabled": "false"})
+    table.append(rows(1, 2))
+    assert shown(storage, served) == [1, 2]
+    with pytest.raises(TableNotFoundError, match="no lake table yet"):
+        served.table("s.t").lake()
+
+
+def test_the_lake_is_not_touched(storage, clock, warehouse, served):
+    table = warehouse.create_table("s.t", COLUMNS)
+    table.append(rows(1))
+    tier(table)
+
+    def lake_objects():
+        return {i.key: storage.read(i.key) for i in storage.list("lake/") if not i.key.startswith(VIRTUAL_PREFIX)}
+
+    before, version = lake_objects(), table.refresh().version
+    table.append(rows(2))
+    assert shown(storage, served) == [1, 2]
+    assert lake_objects() == before
+    assert table.refresh().version == version + 1, "the log has no record of it"
+    assert [row["id"] for row in rows_of(storage, served.table("s.t").lake())] == [1]
+    clock.advance(GRACE_MS)
+    assert table.lake.remove_orphan_files(grace_ms=GRACE_MS) == []
+    assert shown(storage, served) == [1, 2]
+
+
+def test_an_unchanged_table_costs_no_write(storage, warehouse, served):
+    table = warehouse.create_table("s.t", COLUMNS)
+    table.append(rows(1))
+    first = served.table("s.t").newest()
+    objects = {info.key for info in storage.list("")}
+    assert served.table("s.t").newest() is first
+    assert {info.key for info in storage.list("")} == objects
+
+
+def test_processes_share_their_work(storage, warehouse, served):
+    table = warehouse.create_table("s.t", COLUMNS)
+    table.append(rows(1, 2))
+    first = served.table("s.t").newest()
+    files = {info.key for info in storage.list(VIRTUAL_PREFIX)}
+    other = VirtualTables(Warehouse("wh", storage=storage, world=sim_world(2)), grace_ms=GRACE_MS)
+    assert other.table("s.t").newest().location == first.location
+    assert {info.key for info in storage.list(VIRTUAL_PREFIX)} == files
+    table.append(rows(3))
+    assert shown(storage, other) == shown(storage, served) == [1, 2, 3]
+
+
+def test_files_do_not_grow_with_the_rounds(storage, warehouse, served):
+    table = warehouse.create_table("s.t", COLUMNS, buckets=1)
+    for number in range(3 * ROUNDS_MAX):
+        table.append(rows(number))
+        document = served.table("s.t").newest()
+        assert len(rows_of(storage, document)) == number + 1
+        assert len(json.loads(document.text)["snapshots"]) <= ROUNDS_MAX
+
+
+def test_no_snapshot_is_younger_than_a_reader_by_its_own_clock(warehouse, served):
+    table = warehouse.create_table("s.t", COLUMNS)
+    for number in range(3):
+        table.append(rows(number))
+        found = json.loads(served.table("s.t").newest().text)
+        times = [snapshot["timestamp-ms"] for snapshot in found["snapshots"]]
+        assert times == sorted(set(times)), "of two with one time, readers take either"
+        assert max(times) <= warehouse.world.clock.now_ms() - BACKDATED_MS + 1_000
+
+
+def test_a_state_is_given_up_and_its_files_go_after_the_grace(storage, clock, warehouse, served):
+    table = warehouse.create_table("s.t", COLUMNS)
+    table.append(rows(1))
+    first = served.table("s.t").newest()
+    tier(table)
+    served.table("s.t").newest()
+    assert len(storage.list_names(VIRTUAL_PREFIX)) == 2
+    assert served.clean() == []
+    clock.advance(GRACE_MS)
+    assert shown(storage, served) == [1]
+    assert served.clean() == [], "who began just before the epoch's end has the whole grace"
+    assert [row["id"] for row in rows_of(storage, first)] == [1]
+    clock.advance(GRACE_MS)
+    assert len(served.clean(dry_run=True)) == 2
+    gone = served.clean()
+    assert len(gone) == 2
+    assert shown(storage, served) == [1]
+    with pytest.raises(Exception, match=r"(?i)no such|not found|FileNotFound|data"):
+        rows_of(storage, first)
+
+
+def test_other_names(warehouse, served):
+    warehouse.create_table("s.t", COLUMNS).append(rows(1))
+    with pytest.raises(TableNotFoundError):
+        served.table("s.absent")
+    served.table("s.t").newest()
+    warehouse.rename_table("s.t", "s.u")
+    with pytest.raises(TableNotFoundError):
+        served.table("s.t")
+    served.table("s.u").newest()
+    warehouse.drop_table("s.u")
+    warehouse.create_table("s.u", COLUMNS)
+    document = served.table("s.u").newest()
+    assert json.loads(document.text)["table-uuid"].replace("-", "") == warehouse.table("s.u").uuid
+
+
+@pytest.mark.paimon
+def test_a_paimon_table_is_refused(warehouse, served):
+    warehouse.create_table("s.t", COLUMNS, properties={"table.datalake.format": "paimon"})
+    with pytest.raises(InvalidOptionError, match="paimon lake"):
+        served.table("s.t").newest()
+
+
+def test_a_lake_that_moved_on_while_a_document_was_made(storage, clock, warehouse, served, monkeypatch):
+    """The log is trimmed up to the newest lake snapshot between the two looks: the second try begins there."""
+    table = warehouse.create_table("s.t", COLUMNS, properties={"table.log.ttl": "1ms"})
+    table.append(rows(1, 2))
+    original, calls = virtual_tables.tier_ahead, []
+
+    def tiered_meanwhile(*args):
+        calls.append(1)
+        if len(calls) == 1:
+            tier(table)
+            clock.advance(100 * GRACE_MS)
+            table.maintain(grace_ms=GRACE_MS)
+            assert table.refresh().buckets[0].start == 2, "the log was trimmed"
+        return original(*args)
+
+    monkeypatch.setattr(virtual_tables, "tier_ahead", tiered_meanwhile)
+    assert shown(storage, served) == [1, 2]
+    assert len(calls) == 2
