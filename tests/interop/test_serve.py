@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
+import ssl
 import subprocess
 import sys
 import threading
@@ -14,6 +16,10 @@ import duckdb
 import httpx2
 import pyarrow as pa
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from duckdb_extensions import import_extension
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import GreaterThan
@@ -27,14 +33,14 @@ EXTENSIONS = ("avro", "iceberg", "httpfs")
 class Server:
     """`streamhouse serve` in a process of its own."""
 
-    def __init__(self, warehouse: str, port: int = 0) -> None:
+    def __init__(self, warehouse: str, port: int = 0, *options: str) -> None:
         run = [sys.executable, "-c", "from streamhouse_spark.cli import main; main()"]
         self.process = subprocess.Popen(
-            [*run, "-w", warehouse, "serve", "--port", str(port)], stderr=subprocess.PIPE, text=True
+            [*run, "-w", warehouse, "serve", "--port", str(port), *options], stderr=subprocess.PIPE, text=True
         )
         line = self.process.stderr.readline()
-        found = re.search(r"at (http://[\d.]+:(\d+))", line)
-        assert found, line + self.process.stderr.read()
+        found = re.search(r"at (https?://[\d.]+:(\d+))", line)
+        assert found, line + self.process.communicate()[1]
         self.url, self.port = found[1], int(found[2])
 
     def kill(self) -> None:
@@ -52,8 +58,8 @@ def warehouse(tmp_path):
 def serve(warehouse, tmp_path) -> Iterator[Callable[..., Server]]:
     servers: list[Server] = []
 
-    def start(port: int = 0) -> Server:
-        servers.append(Server(str(tmp_path / "wh"), port))
+    def start(port: int = 0, *options: str) -> Server:
+        servers.append(Server(str(tmp_path / "wh"), port, *options))
         return servers[-1]
 
     yield start
@@ -196,3 +202,62 @@ def test_rows_are_written_once_whatever_is_killed(warehouse, serve):
     at_least = sorted((producer, n) for producer, count in enumerate(sent) for n in range(count))
     assert len(found) == len(set(found)), "a row is there twice"
     assert set(found) >= set(at_least), "an answered row is missing"
+
+
+def test_other_machines_need_tls_and_a_token(warehouse, serve, tmp_path, monkeypatch):
+    warehouse.create_table("s.t", "id BIGINT, n BIGINT").append(rows(1, 2))
+    cert, key = own_certificate(tmp_path)
+    (tmp_path / "tokens").write_text("read 0123456789abcdef\n")
+    safe = ("--token-file", str(tmp_path / "tokens"), "--tls-cert", cert, "--tls-key", key)
+    server = serve(0, "--host", "0.0.0.0", *safe)
+    assert server.url.startswith("https://")
+    url = f"https://localhost:{server.port}"
+    trusted = ssl.create_default_context(cafile=cert)
+    with httpx2.Client(base_url=url, verify=trusted) as client:
+        assert client.get("/api/v1/tables").status_code == 401
+        token = {"Authorization": "Bearer 0123456789abcdef"}
+        assert client.get("/api/v1/tables", headers=token).json() == {"tables": ["s.t"]}
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", cert)
+    catalog = load_catalog("sh", type="rest", uri=f"{url}/iceberg", token="0123456789abcdef")
+    assert catalog.load_table("s.t").scan().to_arrow().num_rows == 2
+    with pytest.raises(httpx2.TransportError):
+        httpx2.get(f"http://localhost:{server.port}/health")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--host", "0.0.0.0"), "--token-file and --tls-cert and --tls-key is missing"),
+        (("--tls-cert", "absent.pem"), "belong together"),
+        (("--tls-cert", "absent.pem", "--tls-key", "absent.pem"), "cannot be used"),
+        (("--token-file", "absent"), "cannot be read"),
+    ],
+)
+def test_a_server_that_is_not_safe_does_not_start(warehouse, tmp_path, options, text):
+    warehouse.create_table("s.t", "id BIGINT")
+    with pytest.raises(AssertionError, match=text):
+        Server(str(tmp_path / "wh"), 0, *options)
+
+
+def own_certificate(folder):
+    """A certificate for localhost that is its own authority."""
+    private = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(private, hashes.SHA256())
+    )
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    form = serialization.PrivateFormat.PKCS8
+    key.write_bytes(private.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    return str(cert), str(key)

@@ -51,6 +51,7 @@ streamhouse -w s3://bucket/warehouse serve --host 0.0.0.0 --token-file tokens --
     show_default=True,
     help="How long a query may go on reading the hot rows that it began with.",
 )
+@click.option("--check", is_flag=True, help="Check the options and the warehouse, and end.")
 @click.pass_obj
 def serve(
     session: Session,
@@ -63,12 +64,13 @@ def serve(
     insecure: bool,
     client_config: Mapping[str, str],
     grace_minutes: int,
+    check: bool,
 ) -> None:
-    """Show tables, hot rows included, to every engine that speaks Iceberg's REST protocol, and take rows over HTTP.
+    """Show fresh rows to every Iceberg engine, and take rows over HTTP.
 
-    /iceberg is the catalog (read-only), /api/v1 takes and gives rows, /metrics is for Prometheus, and / is a page.
-    Nothing needs this server, and any number of them may run: all that they share lies in the warehouse. Runs until
-    Ctrl-C.
+    For engines that speak Iceberg's REST protocol, each table has its hot rows. /iceberg is the catalog (read-only),
+    /api/v1 takes and gives rows, /metrics is for Prometheus, and / is a page. Nothing needs this server, and any number
+    of them may run: all that they share lies in the warehouse. Runs until Ctrl-C.
     """
     from streamhouse_spark.serve.access import Access, parse_tokens
     from streamhouse_spark.serve.options import ServeOptions
@@ -78,6 +80,12 @@ def serve(
     access = parse_tokens(token_file) if token_file is not None else Access()
     options = ServeOptions(access, client_config, grace_minutes * 60_000)
     listening = Listening(host, port, tls_cert, tls_key, insecure)
+
+    if check:
+        listening.require_safe(access)
+        listening.require_certificate()
+        click.echo(f"{session.warehouse_location} with {len(session.warehouse.tables())} tables can be served")
+        return
 
     def started(url: str) -> None:
         text = f"serving {session.warehouse_location} at {url} (Iceberg REST at {url}/iceberg) until Ctrl-C"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import signal
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,6 +56,17 @@ class Listening:
                 "server does both"
             )
 
+    def require_certificate(self) -> None:
+        """Raise `InvalidOptionError` where the certificate and its key cannot be used."""
+        if self.tls_cert is None:
+            return
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key)
+        except (OSError, ValueError) as error:  # `ssl.SSLError` is an OSError
+            raise InvalidOptionError(
+                f"the certificate {self.tls_cert} and its key cannot be used: {error}; give both as PEM files"
+            ) from error
+
 
 def _is_loopback(host: str) -> bool:
     if host == "localhost":
@@ -82,6 +94,7 @@ def serve(warehouse: Warehouse, options: ServeOptions, listening: Listening, sta
             f"the server needs {error.name}, which is not installed; run: pip install 'streamhouse-spark[serve]'"
         ) from error
     listening.require_safe(options.access)
+    listening.require_certificate()
     app = make_app(warehouse, options)
     config = uvicorn.Config(
         app,

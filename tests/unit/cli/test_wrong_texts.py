@@ -74,6 +74,9 @@ LINES = {
     "head": Line({"name": "log", "limit": "1", "columns": "id", "where": "id > 0"}),
     "tail": Line({"table": "log", "start": "earliest", "limit": "1", "columns": "id"}, ("--no-follow",)),
     "append": Line({"table": "log", "files": "-", "format_": "csv", "null_texts": "-"}),
+    "serve": Line(
+        {"host": "127.0.0.1", "port": "0", "client_config": "s3.region=x", "grace_minutes": "60"}, ("--check",)
+    ),
     "tier": Line({"tables": "log"}, ("--once",)),
     "retier": Line({"table": "log"}, ("--dry-run",)),
     "maintain": Line({"tables": "log", "grace_ms": "1h"}, ("--dry-run",)),
@@ -93,6 +96,7 @@ BESIDE = {
     "alter": {"dropped": "name"},
     "append": {"txn_app_id": "app", "txn_version": "1"},
     "tier": {"listen": "127.0.0.1:0"},
+    "serve": {"token_file": "tokens", "tls_cert": "cert.pem", "tls_key": "key.pem"},
 }
 """Options that do not go with the others: each is given wrong values too, and need not be right."""
 WRONG = {

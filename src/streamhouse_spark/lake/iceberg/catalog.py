@@ -45,7 +45,7 @@ from streamhouse_spark.core.locations import is_same_place, recorded_root
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
 from streamhouse_spark.lake.iceberg.metadata.cache import parsed, remember, updated
-from streamhouse_spark.lake.iceberg.moved import Move, moved_metadata
+from streamhouse_spark.lake.iceberg.metadata.moved import Move, moved_metadata
 from streamhouse_spark.lake.iceberg.versions import (
     DROPPED,
     FLOOR_CHECK_AFTER_MS,

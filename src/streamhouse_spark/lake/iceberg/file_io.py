@@ -21,7 +21,7 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.lake.avro import whole_avro
 from streamhouse_spark.lake.damaged_metadata import file_of
-from streamhouse_spark.lake.iceberg.moved import Move, moved_avro
+from streamhouse_spark.lake.iceberg.metadata.moved import Move, moved_avro
 from streamhouse_spark.lake.kept_metadata import metadata_ahead
 from streamhouse_spark.lake.parquet.access import RangeReader, StorageFiles
 from streamhouse_spark.storage.base import Storage

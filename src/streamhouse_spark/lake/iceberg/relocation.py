@@ -27,7 +27,7 @@ from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.maintenance.compaction import files_of
-from streamhouse_spark.lake.iceberg.moved import Move, moved_metadata, moved_record
+from streamhouse_spark.lake.iceberg.metadata.moved import Move, moved_metadata, moved_record
 from streamhouse_spark.lake.iceberg.position_deletes import DELETES_WRITER_OPTIONS
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.parquet.access import StorageFiles, parquet_sink

@@ -11,7 +11,7 @@ import pytest
 
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.lake.avro_records import read_avro, write_avro
-from streamhouse_spark.lake.iceberg.moved import Move, moved_record
+from streamhouse_spark.lake.iceberg.metadata.moved import Move, moved_record
 
 SCHEMA = {
     "type": "record",
