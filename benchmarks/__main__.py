@@ -33,6 +33,7 @@ from benchmarks.results import keep, this_machine
 from benchmarks.runtimes import iceberg_first_query, iceberg_queries, sinks
 from benchmarks.segments import segments_compression
 from benchmarks.servers import server_appends, server_bulk, server_keyed, server_start
+from benchmarks.serving import serving
 from benchmarks.spark import spark_read, spark_sink
 from benchmarks.statements import row_statements
 from benchmarks.writers import many_upserters, many_writers
@@ -63,6 +64,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "keyed-changelogs": changelogs,
     "keyed-restoring": restoring,
     "lookups": lookups,
+    "serving": serving,
 }
 RUNTIMES: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "iceberg-queries": iceberg_queries,

@@ -119,7 +119,10 @@ def test_engines_read_the_newest_rows(warehouse, serve, keyed):
         catalog.load_table("s.t").transaction().set_properties(a="b").commit_transaction()
 
 
-def test_every_answer_is_one_state_while_rows_stream_in(warehouse, serve):
+@pytest.mark.parametrize(
+    ("num_engines", "duration_s"), [(4, 8), pytest.param(10, 600, marks=[pytest.mark.soak, pytest.mark.timeout(1_200)])]
+)
+def test_every_answer_is_one_state_while_rows_stream_in(warehouse, serve, num_engines, duration_s):
     """Each append adds the ids from 0 to 9 under the next n: so a state has all ten of each n up to some."""
     table = warehouse.create_table("s.t", "id BIGINT, n BIGINT", buckets=3)
     stop, written = threading.Event(), [0]
@@ -150,16 +153,17 @@ def test_every_answer_is_one_state_while_rows_stream_in(warehouse, serve):
             found.append(most)
         return found
 
-    connections = [duck(servers[number % 2]) for number in range(4)]
-    with ThreadPoolExecutor(6) as pool:
+    connections = [duck(servers[number % 2]) for number in range(num_engines)]
+    with ThreadPoolExecutor(num_engines + 2) as pool:
         background = [pool.submit(append), pool.submit(tier_on)]
         readers = [pool.submit(read, connection) for connection in connections]
-        time.sleep(8)
+        time.sleep(duration_s)
         stop.set()
         for reader in readers:
             found = reader.result()
             assert found == sorted(found), "an answer went back"
             assert len(found) >= 5
+        print(f"{sum(len(reader.result()) for reader in readers):,} answers, {written[0]:,} commits")
         for thread in background:
             thread.result()
     assert table.refresh().lake is not None

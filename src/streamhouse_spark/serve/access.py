@@ -48,7 +48,7 @@ def parse_tokens(path: str) -> Access:
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InvalidOptionError(f"--token-file {path} cannot be read: {error}; give a text file of tokens") from error
     rights: dict[bytes, Right] = {}
     for number, line in enumerate(lines, start=1):
