@@ -122,7 +122,7 @@ def test_engines_read_the_newest_rows(warehouse, serve, keyed):
 @pytest.mark.parametrize(
     ("num_engines", "duration_s"), [(4, 8), pytest.param(10, 600, marks=[pytest.mark.soak, pytest.mark.timeout(1_200)])]
 )
-def test_every_answer_is_one_state_while_rows_stream_in(warehouse, serve, num_engines, duration_s):
+def test_every_answer_is_one_state_while_rows_stream_in(warehouse, serve, num_engines, duration_s, record_property):
     """Each append adds the ids from 0 to 9 under the next n: so a state has all ten of each n up to some."""
     table = warehouse.create_table("s.t", "id BIGINT, n BIGINT", buckets=3)
     stop, written = threading.Event(), [0]
@@ -163,7 +163,8 @@ def test_every_answer_is_one_state_while_rows_stream_in(warehouse, serve, num_en
             found = reader.result()
             assert found == sorted(found), "an answer went back"
             assert len(found) >= 5
-        print(f"{sum(len(reader.result()) for reader in readers):,} answers, {written[0]:,} commits")
+        record_property("answers", sum(len(reader.result()) for reader in readers))
+        record_property("commits", written[0])
         for thread in background:
             thread.result()
     assert table.refresh().lake is not None

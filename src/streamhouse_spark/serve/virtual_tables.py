@@ -89,13 +89,14 @@ class ServedTable:
         **Commit point:** a snapshot of the virtual table; nothing else is written. Raises as tiering does.
         """
         with self._lock:
-            lake, state, epoch = self._look()
+            looked = self._look()
             made = self._made
-            if made is not None and self._is_of(made, lake, state, epoch):
+            if made is not None and self._is_of(made, *looked):
                 return made.document
             if made is not None and (left_ms := made.rest_until_ms - self._boot_ms()) > 0:
                 self.table.world.clock.sleep_ms(left_ms)
-            self._made = self._make()
+                looked = self._look()
+            self._made = self._make(*looked)
             return self._made.document
 
     def _look(self) -> tuple[IcebergDocument | None, TableState, int]:
@@ -107,11 +108,12 @@ class ServedTable:
         location = lake.location if lake is not None else None
         return (made.document.version, made.lake_location, made.epoch) == (state.version, location, epoch)
 
-    def _make(self) -> _Made:
+    def _make(self, real: IcebergDocument | None, state: TableState, epoch: int) -> _Made:
         table, began_ms = self.table, self._boot_ms()
         run_tasks = run_tasks_in_threads(table.storage, table.settings, table.world)
         for attempt in range(_ATTEMPTS_MAX):
-            real, state, epoch = self._look()
+            if attempt:
+                real, state, epoch = self._look()
             location = real.location if real is not None else None
             before = self._made
             is_same = before is not None and (before.lake_location, before.epoch) == (location, epoch)
@@ -137,9 +139,10 @@ class ServedTable:
         while True:
             key = virtual_key(state, real, epoch, generation)
             virtual = VirtualLake.of(table.storage, table.settings, table.world, state, key)
-            virtual.begin(real)
-            if not virtual.exists() or virtual.document().num_rounds < ROUNDS_MAX:
-                return virtual, generation
+            with virtual.one_look():
+                virtual.begin(real)
+                if virtual.document().num_rounds < ROUNDS_MAX:
+                    return virtual, generation
             generation += 1
 
     def _lake_document(self, state: TableState) -> IcebergDocument | None:

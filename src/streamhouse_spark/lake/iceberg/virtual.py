@@ -27,6 +27,7 @@ from streamhouse_spark.lake.iceberg.commit import NOT_BEFORE_PROPERTY
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.table import IcebergLake
+from streamhouse_spark.lake.iceberg.versions import look_again
 from streamhouse_spark.lake.outside_files import CATALOG_SETTINGS
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.lake.spec import LakeTableSpec
@@ -84,6 +85,7 @@ class VirtualLake(IcebergLake):
         at = StorageFiles(place.storage).location_of(self.location)
         with suppress(IcebergTableExistsError), commit_answers(f"making the virtual table of {place.spec.path}"):
             catalog.begin_table(place.identifier, _moved(metadata, at, place.spec.table_uuid))
+        look_again()
 
     def _empty(self) -> TableMetadata:
         """Return the metadata of a lake table before its first round."""

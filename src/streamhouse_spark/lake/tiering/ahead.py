@@ -27,17 +27,18 @@ def tier_ahead(
     """
     conflicts = 0
     while True:
-        newest = lake.newest() if lake.exists() else None
-        state = log.refresh()
-        check(state)
-        lake = lake.with_state(state)
         try:
-            lake.create_or_evolve()
-            require_of_history(log, newest)
-            plan = plan_round(state, newest, state.ends)
-            if not plan.is_due:
-                return state
-            context = lake.write_context()
+            with lake.one_look():
+                newest = lake.newest()
+                state = log.refresh()
+                check(state)
+                lake = lake.with_state(state)
+                lake.create_or_evolve()
+                require_of_history(log, newest)
+                plan = plan_round(state, newest, state.ends)
+                if not plan.is_due:
+                    return state
+                context = lake.write_context()
             files = write_round(lake, context, plan, run_tasks)
             snapshot = lake.commit(
                 files,
