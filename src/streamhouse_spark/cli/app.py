@@ -24,6 +24,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "Tables": {
         "ls": ("table_commands", "List the tables of a warehouse, or of one DATABASE."),
+        "top": ("top_command", "Show all tables: rows, rows a second, and how far each lake is behind."),
         "describe": ("table_commands", "Show what a table is: columns, properties, buckets, lake and lag."),
         "create": ("table_commands", "Create a table, its database and, if need be, the warehouse."),
         "adopt": ("adopt_command", "Make a table of an Iceberg or Paimon table that is there, with its rows."),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import click
 
+from streamhouse_spark.cli.service_log import log_to_stderr
 from streamhouse_spark.cli.session import Command, Session, take_pairs
 
 _PORT_MAX = (1 << 16) - 1
@@ -86,6 +87,8 @@ def serve(
         listening.require_certificate()
         click.echo(f"{session.warehouse_location} with {len(session.warehouse.tables())} tables can be served")
         return
+
+    log_to_stderr()
 
     def started(url: str) -> None:
         text = f"serving {session.warehouse_location} at {url} (Iceberg REST at {url}/iceberg) until Ctrl-C"

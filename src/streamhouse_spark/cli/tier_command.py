@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,7 @@ import click
 import pyarrow as pa
 
 from streamhouse_spark.cli.output import Output
+from streamhouse_spark.cli.service_log import log_to_stderr
 from streamhouse_spark.cli.session import Command, Session, fail_for
 from streamhouse_spark.cli.upkeep_commands import chosen_tables
 from streamhouse_spark.core.forks import new_event
@@ -188,7 +188,7 @@ def _reporter(output: Output) -> Callable[[TieringReport], None]:
     """Return a function that prints each round of a service. Failures are logged by the service; here they go to
     stderr, a line each.
     """
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_OneLine()])
+    log_to_stderr()
 
     def report(done: TieringReport) -> None:
         if output.as_json:
@@ -197,13 +197,6 @@ def _reporter(output: Output) -> Callable[[TieringReport], None]:
             click.echo(f"{done.table}: {done.rows:,} rows in {done.files} files into the lake, {done.duration_ms} ms")
 
     return report
-
-
-class _OneLine(logging.Handler):
-    """Messages on stderr, without tracebacks."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        click.secho(record.getMessage(), err=True, fg="red")
 
 
 @contextmanager

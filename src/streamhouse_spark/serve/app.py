@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from starlette.applications import Starlette
@@ -22,6 +23,8 @@ from streamhouse_spark.serve.overview import Overview
 from streamhouse_spark.serve.rows_api import rows_routes
 from streamhouse_spark.serve.virtual_tables import VirtualTables
 from streamhouse_spark.warehouse.warehouse import Warehouse
+
+logger = logging.getLogger(__name__)
 
 ICEBERG: Final = "/iceberg"
 API: Final = "/api/v1"
@@ -71,6 +74,8 @@ class _Counted:
             if message["type"] == "http.response.start":
                 busy_s = (self._clock.boot_ms() - began_ms) / 1000
                 self._counts.answered(scope["method"], area, message["status"], busy_s)
+                of = {"method": scope["method"], "path": scope["path"], "status": message["status"], "busy_s": busy_s}
+                logger.info("answered a request", extra={f"streamhouse_{name}": value for name, value in of.items()})
             await send(message)
 
         await self._app(scope, receive, noted)

@@ -12,12 +12,10 @@ from starlette.routing import Route
 
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.serve.answers import error_answer
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.storage.requests import METER
-from streamhouse_spark.table.health import table_health
-from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.glance import TableGlance
 from streamhouse_spark.warehouse.opened_tables import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -55,33 +53,11 @@ class Overview:
             now_ms = self._warehouse.world.clock.boot_ms()
             if self._looked_ms is None or now_ms - self._looked_ms >= LOOK_MS:
                 opened = open_all(self._warehouse)
-                found = opened.each(self._described)
+                found = opened.each(lambda table: TableGlance.of(table).to_json())
                 found += [{"table": name, "error": str(error)} for name, error in opened.failed.items()]
                 self._tables = sorted(found, key=lambda one: str(one["table"]))
                 self._looked_ms = now_ms
             return self._tables
-
-    def _described(self, table: Table) -> dict[str, Any]:
-        state = table.state
-        enabled = state.parsed.datalake_enabled
-        num_rows, lag = state.num_rows, sum(bucket_lags(state).values())
-        health = table_health(state, state.parsed, table.storage.now_ms())
-        segments = [segment for log in state.buckets.values() for segment in log.segments]
-        return {
-            "table": table.name,
-            "version": state.version,
-            "primary_key": list(state.primary_key),
-            "partition_by": list(state.partition_by),
-            "buckets": state.num_buckets,
-            "rows": num_rows,
-            "lag_rows": lag if enabled else None,
-            "untiered_s": health.untiered_ms / 1000 if enabled else None,
-            "freshness_s": health.freshness_ms / 1000,
-            "is_late": health.is_tiering_late or health.is_maintenance_late,
-            "hot_bytes": sum(segment.size_bytes for segment in segments),
-            "hot_segments": len(segments),
-            "lake_format": state.parsed.datalake_format if enabled else None,
-        }
 
     def _page(self, request: Request) -> Response:  # noqa: ARG002 - a handler
         """Answer the page: it holds nothing of the warehouse, and asks for that with the reader's token."""

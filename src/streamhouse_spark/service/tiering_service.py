@@ -316,6 +316,10 @@ class Service:
             healed_rows=status.healed_rows + report.healed_rows,
             last_report=report,
         )
+        if report.snapshots:
+            of = {name: getattr(report, name) for name in ("table", "rows", "files", "size_bytes", "duration_ms")}
+            extra = {f"streamhouse_{name}": value for name, value in of.items()}
+            logger.info("table %s: %d rows moved into the lake", report.table, report.rows, extra=extra)
         if report.snapshots and self._on_report is not None:
             self._on_report(report)
 

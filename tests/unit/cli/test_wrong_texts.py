@@ -39,6 +39,7 @@ LINES = {
     "doctor": Line(),
     "jar": Line({"catalog": "lakes"}, ("--options",)),
     "ls": Line({"database": "default"}),
+    "top": Line({"interval": "1"}, ("--once",)),
     "describe": Line({"table": "log", "prices": "gets_usd_per_1000=0.1"}, ("--costs",)),
     "create": Line(
         {

@@ -1,0 +1,116 @@
+"""``top``: all tables on one screen, as they are now and again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NoReturn
+
+import click
+from rich.live import Live
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from streamhouse_spark.cli.session import Command, Session
+from streamhouse_spark.table.glance import TableGlance
+from streamhouse_spark.warehouse.opened_tables import open_all
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+@click.command(
+    "top",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse top
+
+# once, for a script
+streamhouse -w ./warehouse top --once --output json | jq 'select(.is_late)'
+""",
+)
+@click.option(
+    "--interval", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True, help="Seconds between two looks."
+)
+@click.option("--once", is_flag=True, help="Look once, and end; so it is without a terminal.")
+@click.pass_obj
+def top(session: Session, interval: float, *, once: bool) -> None:
+    """Show all tables: rows, rows a second, and how far each lake is behind.
+
+    The busiest table comes first. Runs until Ctrl-C.
+    """
+    warehouse = session.warehouse
+    if session.output.as_json:
+        for one in _looked(warehouse)[0]:
+            session.output.document(one.to_json(), lambda _: None)
+    elif once or not sys.stdout.isatty():
+        session.output.console.print(screen(warehouse.url, *_looked(warehouse), {}))
+    else:
+        with Live(screen=True, auto_refresh=False) as live:
+            watch(warehouse, interval, lambda drawn: live.update(drawn, refresh=True))
+
+
+def watch(warehouse: Warehouse, interval_s: float, show: Callable[[RichTable], None]) -> NoReturn:
+    """Look at all tables and show them, again and again."""
+    before: RowsAt = {}
+    while True:
+        found, failed = _looked(warehouse)
+        now = _rows_at(warehouse, found)
+        show(screen(warehouse.url, found, failed, rates(before, now)))
+        before = now
+        warehouse.world.clock.sleep_ms(interval_s * 1000)
+
+
+RowsAt = Mapping[str, tuple[int, int]]
+"""Table → its rows, and the boot time in milliseconds at which it had them."""
+
+
+def _looked(warehouse: Warehouse) -> tuple[list[TableGlance], Mapping[str, Exception]]:
+    opened = open_all(warehouse)
+    return opened.each(TableGlance.of), opened.failed
+
+
+def _rows_at(warehouse: Warehouse, found: Sequence[TableGlance]) -> RowsAt:
+    now_ms = warehouse.world.clock.boot_ms()
+    return {one.table: (one.rows, now_ms) for one in found}
+
+
+def rates(before: RowsAt, now: RowsAt) -> Mapping[str, float]:
+    """Return the rows a second of tables that both looks found."""
+    pairs = {name: (before[name], at) for name, at in now.items() if name in before}
+    return {
+        name: max(0.0, 1000 * (rows - old) / (at_ms - old_ms))
+        for name, ((old, old_ms), (rows, at_ms)) in pairs.items()
+        if at_ms > old_ms
+    }
+
+
+def screen(
+    url: str, found: Sequence[TableGlance], failed: Mapping[str, Exception], rates_by_table: Mapping[str, float]
+) -> RichTable:
+    """Draw the tables, the busiest first."""
+    drawn = RichTable(title=Text(url), title_justify="left", box=None, pad_edge=False, header_style="bold")
+    drawn.add_column("table", overflow="fold")
+    for name in ("rows", "rows/s", "not in the lake", "oldest of them", "hot log", "version"):
+        drawn.add_column(name, justify="right")
+    for one in sorted(found, key=lambda one: (-rates_by_table.get(one.table, 0), one.table)):
+        speed = rates_by_table.get(one.table)
+        cells = (
+            f"{one.rows:,}",
+            "" if speed is None else f"{speed:,.0f}",
+            "no lake" if one.lag_rows is None else f"{one.lag_rows:,}",
+            "" if not one.untiered_s else f"{one.untiered_s:,.0f} s{' late' if one.is_late else ''}",
+            _size(one.hot_bytes),
+            f"{one.version:,}",
+        )
+        drawn.add_row(Text(one.table), *cells, style="red" if one.is_late else "")
+    for name, error in sorted(failed.items()):
+        drawn.add_row(Text(name), Text(str(error)), style="red")
+    return drawn
+
+
+def _size(num_bytes: int) -> str:
+    size, unit = float(num_bytes), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:,.1f} {_UNITS[unit]}" if unit else f"{num_bytes} B"
