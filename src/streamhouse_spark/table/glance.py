@@ -12,7 +12,7 @@ from streamhouse_spark.table.table import Table
 
 @dataclass(frozen=True, slots=True)
 class TableGlance:
-    """What a list of tables shows of one, from the state that was read last: it costs no request."""
+    """A line about a table, from the state that was read last: it costs no request."""
 
     table: str
     version: int
