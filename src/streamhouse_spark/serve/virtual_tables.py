@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from streamhouse_spark.core.forks import new_lock
@@ -36,9 +36,9 @@ PAUSE_MS: Final = 50
 and shares the second one."""
 ROUNDS_MAX: Final = 8
 """Rounds of a virtual table: each adds files, and then all hot rows are written anew into few."""
-BACKDATED_MS: Final = 10_000
+BACKDATED_MS: Final = 60_000
 """Age of the newest snapshot that a document shows at least. DuckDB takes the newest one at the start of its
-transaction, by its own clock, and so an older one without a word where ours were dated later."""
+transaction, by its own clock: where ours were dated later, an older one without a word, or it fails."""
 _ATTEMPTS_MAX: Final = 4
 
 
@@ -61,6 +61,8 @@ class _Made:
     epoch: int
     generation: int
     rest_until_ms: int
+    look: int = 0
+    """Number of the last look that found it to be the newest."""
 
 
 class ServedTable:
@@ -72,6 +74,8 @@ class ServedTable:
         self._pause_ms = pause_ms
         self._lock = new_lock()
         self._made: _Made | None = None
+        self._looks = 0
+        """Number of looks at the table that began. A call may take what a later one found."""
 
     def lake(self) -> Document:
         """Return the lake table's own document. Raises `TableNotFoundError` before its first round."""
@@ -88,15 +92,21 @@ class ServedTable:
 
         **Commit point:** a snapshot of the virtual table; nothing else is written. Raises as tiering does.
         """
+        before = self._looks
         with self._lock:
-            looked = self._look()
             made = self._made
+            if made is not None and made.look > before:  # somebody looked since this call began
+                return made.document
+            self._looks = look = self._looks + 1
+            looked = self._look()
             if made is not None and self._is_of(made, *looked):
+                self._made = replace(made, look=look)
                 return made.document
             if made is not None and (left_ms := made.rest_until_ms - self._boot_ms()) > 0:
                 self.table.world.clock.sleep_ms(left_ms)
+                self._looks = look = self._looks + 1
                 looked = self._look()
-            self._made = self._make(*looked)
+            self._made = replace(self._make(*looked), look=look)
             return self._made.document
 
     def _look(self) -> tuple[IcebergDocument | None, TableState, int]:

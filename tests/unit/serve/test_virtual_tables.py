@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from streamhouse_spark.lake.iceberg import virtual
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.serve import virtual_tables
 from streamhouse_spark.serve.virtual_tables import BACKDATED_MS, ROUNDS_MAX, VirtualTables
@@ -235,3 +239,44 @@ def test_a_lake_that_moved_on_while_a_document_was_made(storage, clock, warehous
     monkeypatch.setattr(virtual_tables, "tier_ahead", tiered_meanwhile)
     assert shown(storage, served) == [1, 2]
     assert len(calls) == 2
+
+
+def test_calls_that_wait_share_one_look(storage, warehouse, served):
+    """Twenty engines ask while rows stream in: nobody waits for more than the work under way and one more."""
+    table = warehouse.create_table("s.t", COLUMNS)
+    table.append(rows(0))
+    one = served.table("s.t")
+    original, made, inside, waiting = one._make, [], threading.Event(), threading.Event()
+
+    def slow(*looked):
+        found = original(*looked)
+        made.append(found.document.version)
+        inside.set()
+        waiting.wait(30)
+        return found
+
+    one._make = slow
+    with ThreadPoolExecutor(20) as pool:
+        first = pool.submit(one.newest)
+        assert inside.wait(30)
+        table.append(rows(1))
+        others = [pool.submit(one.newest) for _ in range(19)]
+        time.sleep(0.2)
+        waiting.set()
+        found = [other.result().version for other in others]
+        assert first.result().version == made[0]
+    assert len(made) == 2
+    assert set(found) == {made[0] + 1}, "each has the row that was there before it asked"
+
+
+def test_a_lake_with_many_snapshots_shows_the_newest(storage, warehouse, served, monkeypatch):
+    monkeypatch.setattr(virtual, "SNAPSHOTS_MAX", 3)
+    table = warehouse.create_table("s.t", COLUMNS)
+    for number in range(6):
+        table.append(rows(number))
+        tier(table)
+    table.append(rows(6))
+    document = served.table("s.t").newest()
+    assert sorted(row["id"] for row in rows_of(storage, document)) == list(range(7))
+    assert len(json.loads(document.text)["snapshots"]) == 4
+    assert len(json.loads(served.table("s.t").lake().text)["snapshots"]) == 6

@@ -37,6 +37,8 @@ from streamhouse_spark.storage.memory import MemoryStorage
 
 VIRTUAL_PROPERTY: Final = "streamhouse.virtual"
 """Property of virtual tables: the sequence number of the lake's version that it began with."""
+SNAPSHOTS_MAX: Final = 100
+"""Newest snapshots of the lake that a virtual table has, besides those with a name: more make each answer slow."""
 _PLACES: Final = (
     "write.data.path",
     "write.metadata.path",
@@ -125,6 +127,10 @@ def _moved(metadata: TableMetadata, location: str, table_uuid: str) -> TableMeta
     """Return the metadata with an identity and a place of its own: an engine that cleans by it never meets the lake's
     files.
     """
+    named = {ref.snapshot_id for ref in metadata.refs.values()}
+    older, newer = metadata.snapshots[:-SNAPSHOTS_MAX], metadata.snapshots[-SNAPSHOTS_MAX:]
+    snapshots = [*(snapshot for snapshot in older if snapshot.snapshot_id in named), *newer]
+    kept = {snapshot.snapshot_id for snapshot in snapshots}
     properties = {key: value for key, value in metadata.properties.items() if key not in _PLACES}
     properties[VIRTUAL_PROPERTY] = str(_sequence_number(metadata))
     return metadata.model_copy(
@@ -132,6 +138,8 @@ def _moved(metadata: TableMetadata, location: str, table_uuid: str) -> TableMeta
             "properties": properties,
             "location": location,
             "metadata_log": [],
+            "snapshots": snapshots,
+            "snapshot_log": [entry for entry in metadata.snapshot_log if entry.snapshot_id in kept],
             "table_uuid": uuid.UUID(table_uuid),
         }
     )
