@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.core import slicing
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
@@ -149,7 +150,7 @@ def _deleted_since(table: TableHandle, now: TableState, then: TableState) -> dic
         )
     dropped, told = (then.lake.dropped_rows, then.lake.told) if then.lake is not None else (0, 0)
     for pair in reversed(pairs):
-        if pair.dropped_rows > dropped and pair.told == told:
+        if _drops(now, pair, dropped, told):
             raise _not_told(now, then, "a partition was dropped since, or another engine deleted rows of the lake")
         dropped, told = pair.dropped_rows, pair.told
     return {bucket: OffsetRuns.union(found) for bucket, found in parts.items()}
@@ -226,9 +227,18 @@ def _require_unchanged(state: TableState, now: TableState) -> None:
     before = now.lake
     for pair in (pair for pair in state.lake_history if pair.snapshot_id not in pairs):
         dropped, told = (before.dropped_rows, before.told) if before is not None else (0, 0)
-        if pair.dropped_rows > dropped and pair.told == told:
+        if _drops(now, pair, dropped, told):
             raise _changed(state, now, "a partition was dropped")
         before = pair
+    if state.num_rows != now.num_rows:
+        raise _changed(state, now, "rows left the lake")
+
+
+def _drops(state: TableState, pair: LakePair, dropped: int, told: int) -> bool:
+    """Tell whether a lake snapshot lacks more rows than the one before, and not for deletions that records name. Rows
+    that were adopted are not counted, so of their table any more are too many.
+    """
+    return pair.dropped_rows > dropped and (pair.told == told or ADOPTED in state.properties)
 
 
 def _changed(state: TableState, now: TableState, what: str) -> CommitConflictError:

@@ -160,6 +160,41 @@ class TestLogTables:
             table.rollback_to_version(version)
         assert content(table) == left == [(2, 2), (3, 0)]
 
+    def test_a_partition_that_others_drop_meanwhile_is_a_conflict(self, wh, other_process, monkeypatch):
+        table = wh.create_table("d.p", "id BIGINT NOT NULL, day INT", partition_by=["day"])
+        table.append(rows(1, 2, 3))
+        version, other = table.refresh().version, other_process()
+        table.append(rows(4))
+        really = rollback._commit
+
+        def late(*given):
+            other.table("d.p").drop_partition({"day": 2})
+            really(*given)
+
+        monkeypatch.setattr(rollback, "_commit", late)
+        with pytest.raises(CommitConflictError, match="a partition was dropped"):
+            table.rollback_to_version(version)
+        assert content(table) == [(1, 1), (3, 0), (4, 1)]
+
+    def test_tiering_and_trimming_meanwhile_are_no_conflict(self, wh, other_process, monkeypatch):
+        table, other = new_table(wh, lake=True), other_process()
+        table.append(rows(1, 2, 3))
+        version = table.refresh().version
+        table.append(rows(4))
+        table.delete(where=pc.field("id") == 1)
+        really = rollback._commit
+
+        def late(*given):
+            tier(other.table("d.t"))
+            trim(other.table("d.t"))
+            really(*given)
+
+        monkeypatch.setattr(rollback, "_commit", late)
+        table.rollback_to_version(version)
+        tier(table)
+        assert content(table) == [(1, 1), (2, 2), (3, 0)]
+        assert sorted(table.lake.to_arrow()["id"].to_pylist()) == [1, 2, 3]
+
 
 class TestKeyedTables:
     def test_each_key_has_its_net_change(self, wh, other_process):
@@ -192,6 +227,24 @@ class TestKeyedTables:
         with pytest.raises(CommitConflictError):
             table.rollback_to_version(version)
         assert [number for number, _ in content(table)] == [1, 2, 3, 7]
+
+    def test_changes_tell_it_and_a_truncation_is_undone(self, wh):
+        table = new_table(wh, keyed=True)
+        table.upsert(rows(1, 2))
+        version = table.refresh().version
+        table.truncate()
+        table.upsert(rows(2, 3))
+        first = sum(table.refresh().ends.values())
+        table.rollback_to_version(version)
+        assert content(table) == [(1, 1), (2, 2)]
+        assert sum(table.refresh().ends.values()) == first + 2
+        found = wh.view("d.t$changelog").to_arrow().to_pylist()
+        assert sorted((row["_change_type"], row["id"]) for row in found) == [
+            ("delete", 3),
+            ("insert", 1),
+            ("insert", 2),
+            ("insert", 3),
+        ]
 
     def test_a_merge_engine_is_refused(self, wh):
         table = wh.create_table(
