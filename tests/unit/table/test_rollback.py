@@ -150,6 +150,12 @@ class TestLogTables:
         table.rollback_to_version(later)
         assert content(table) == [(2, 2)]
 
+    def test_a_table_whose_rows_cannot_be_deleted_one_by_one_is_refused(self, wh):
+        table = wh.create_table("d.l", "id BIGINT", properties={"table.datalake.format": "paimon"})
+        with pytest.raises(InvalidOptionError, match="cannot be deleted one by one"):
+            table.rollback_to_version(1)
+        assert table.refresh().version == 1
+
     def test_a_dropped_partition_is_refused(self, wh):
         table = wh.create_table("d.p", "id BIGINT NOT NULL, day INT", partition_by=["day"])
         table.append(rows(1, 2, 3))
