@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException
 
-from streamhouse_spark import Warehouse
+from streamhouse_spark import Warehouse, tier
 
 pytestmark = [pytest.mark.spark]
 
@@ -255,6 +255,25 @@ def test_a_catalog_without_a_warehouse_says_so(spark, tmp_path):
     spark.conf.set("spark.sql.catalog.nowhere.warehouse", str(tmp_path / "absent"))
     with pytest.raises(AnalysisException, match="WAREHOUSE_NOT_FOUND"):
         spark.table("nowhere.d.t")
+
+
+@pytest.mark.parametrize("key", ["", "TBLPROPERTIES ('primary.key' = 'a')"], ids=["log", "keyed"])
+def test_a_table_is_rolled_back(spark, database, wh: Warehouse, key):
+    name = f"streamhouse.{database}.t"
+    spark.sql(f"CREATE TABLE {name} (a INT NOT NULL, b STRING) {key}")
+    spark.sql(f"INSERT INTO {name} VALUES (1, 'x'), (2, 'y')")
+    version = wh.table(f"{database}.t").refresh().version
+    tier(spark, wh.url, tables=[f"{database}.t"])
+    spark.sql(f"INSERT INTO {name} VALUES (3, 'z')")
+    spark.sql(f"UPDATE {name} SET b = 'changed' WHERE a = 1")
+    spark.sql(f"DELETE FROM {name} WHERE a = 2")
+    (row,) = spark.sql(f"CALL streamhouse.system.rollback_to_version('{database}.t', {version})").collect()
+    assert row.version == version
+    expected = [(1, "x"), (2, "y")]
+    assert sorted(map(tuple, spark.table(name).collect())) == expected
+    assert sorted(map(tuple, spark.sql(f"SELECT * FROM {name} VERSION AS OF {version}").collect())) == expected
+    tier(spark, wh.url, tables=[f"{database}.t"])
+    assert sorted(map(tuple, spark.table(f"streamhouse.{database}.`t$lake`").collect())) == expected
 
 
 def test_procedures(spark, database, wh: Warehouse):

@@ -199,6 +199,8 @@ CALLS: dict[str, Call | list[Call]] = {
     "Table.open_lake": Call(_log, {}),
     "Table.merge_inline": Call(_log, {}),
     "Table.merge_small": Call(_log, {}),
+    "Table.rollback_to_version": Call(_log, {"version": 1, "dry_run": True}),
+    "Table.rollback_to_timestamp": Call(_log, {"timestamp_ms": 1 << 42, "dry_run": True}),
     "Table.retier": Call(_log, {"allow_loss": False, "dry_run": True}),
     "Table.maintain": Call(_log, {"grace_ms": 3_600_000, "dry_run": True}),
     "Table.costs": Call(_log, {"prices": {"gets_usd_per_1000": 0.1}}),

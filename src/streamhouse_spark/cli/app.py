@@ -32,6 +32,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "rename": ("table_commands", "Give a table another name, also in another database."),
         "truncate": ("table_commands", "Remove all rows of a table, after asking; the table itself stays."),
         "drop-partition": ("partition_command", "Remove the rows of all partitions with these values, after asking."),
+        "rollback": ("rollback_command", "Give a table the rows that it had after an older commit, after asking."),
         "drop": ("table_commands", "Drop a table and its lake table, after asking."),
         "undrop": ("dropped_commands", "Bring a dropped table back, with all rows, offsets and its lake."),
     },

@@ -41,14 +41,14 @@ def history_rows(storage: Storage, state: TableState, limit: int | None = None) 
     """Return the rows of `$history`, oldest first: a row for each attempt, of the newest ``limit`` at most."""
     is_keyed = bool(state.primary_key)
     found: list[Sequence[Any]] = []
-    for record in _newest_first(storage, state):
+    for record in newest_first(storage, state):
         found += [_row(record, part, is_keyed=is_keyed) for part in reversed(record.attempts)]
         if limit is not None and len(found) >= limit:
             break
     return found[:limit][::-1]
 
 
-def _newest_first(storage: Storage, state: TableState) -> Iterator[Record]:
+def newest_first(storage: Storage, state: TableState) -> Iterator[Record]:
     """Read the records from the state's one back, as far as they are kept.
 
     Each names the attempt before it. So a record that a slow writer put where cleaning had deleted one, below a floor,

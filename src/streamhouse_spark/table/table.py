@@ -13,13 +13,13 @@ from streamhouse_spark.core.arguments import checks_arguments
 from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction, check_transaction
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.position import LogPosition
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.log.lifecycle.consumers import consumer_position, move_consumer
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.pin import Pin, pin_as_of, pin_newest
+from streamhouse_spark.table.versions import Versions
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.append import Staged, Stager
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @checks_arguments(unless=("lookup_one",))
-class Table(TableHandle):
+class Table(Versions):
     """A table of a warehouse; get one from `Warehouse.table` or `Warehouse.create_table`.
 
     Safe for use by several threads. A table that was dropped and created again under the same name is another table:

@@ -70,6 +70,7 @@ LINES = {
     "rename": Line({"table": "log", "new_name": "other"}),
     "truncate": Line({"table": "log"}, ("--yes",)),
     "drop-partition": Line({"table": "log", "values": "day=1"}, ("--yes",)),
+    "rollback": Line({"table": "log", "version": "1"}, ("--dry-run",)),
     "drop": Line({"table": "log"}, ("--yes",)),
     "undrop": Line({"table": "dropped", "to": "back"}),
     "head": Line({"name": "log", "limit": "1", "columns": "id", "where": "id > 0"}),

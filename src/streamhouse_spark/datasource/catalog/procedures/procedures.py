@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from streamhouse_spark.core.text_values import nearest
 from streamhouse_spark.datasource.catalog.procedures import lake as lake_procedures
+from streamhouse_spark.datasource.catalog.procedures import rollback as going_back
 from streamhouse_spark.datasource.catalog.procedures.arguments import Parameter, bound, struct_json, table_name_of
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.datasource.catalog.procedures.partitions import drop_partition
@@ -213,6 +214,20 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
             "table string not null, rows bigint not null, files bigint not null, snapshot bigint, "
             "dry_run boolean not null",
             drop_partition,
+        ),
+        Procedure(
+            "rollback_to_version",
+            "Give a table the rows that it had after an older commit, by a new one",
+            (_TABLE, Parameter("version", "int", "Number of the commit in the table's history"), _DRY_RUN),
+            going_back.RESULT,
+            going_back.rollback_to_version,
+        ),
+        Procedure(
+            "rollback_to_timestamp",
+            "Give a table the rows that it had at a time, by a new commit",
+            (_TABLE, Parameter("timestamp", "timestamp", "The newest commit of it or before counts"), _DRY_RUN),
+            going_back.RESULT,
+            going_back.rollback_to_timestamp,
         ),
         Procedure(
             "undrop_table",

@@ -53,6 +53,8 @@ def test_procedures_say_their_parameters_and_results(catalog):
         "table_status",
         "undrop_table",
         "relocate",
+        "rollback_to_version",
+        "rollback_to_timestamp",
     }
     expire = {p["name"]: (p["type"], p["default"]) for p in found["expire_snapshots"]["parameters"]}
     assert expire == {
@@ -81,6 +83,30 @@ def test_partitions_are_dropped_by_some_of_their_columns(catalog, call):
     for text in ("day=2026-01-01", "[]", '{"day": ["2026-01-01"]}', "{}", '{"id": 1}'):
         with pytest.raises(InvalidOptionError):
             call("drop_partition", table="sales.parts", partition=text)
+
+
+def test_a_table_is_rolled_back_to_a_version_and_to_a_time(catalog, call):
+    lake = {"table.datalake.format": "iceberg"}
+    table = catalog.connection.warehouse().create_table("sales.back", "id BIGINT", properties=lake)
+    table.append(pa.table({"id": [1, 2]}))
+    version, at_ms = table.refresh().version, table.state.time_ms
+    table.append(pa.table({"id": [3]}))
+    newest = table.refresh().version
+    (shown,) = call("rollback_to_version", table="sales.back", version=version, dry_run=True)
+    assert (shown["version"], shown["seen_version"], shown["rows_deleted"], shown["dry_run"]) == (
+        version,
+        newest,
+        1,
+        True,
+    )
+    assert table.refresh().version == newest
+    (done,) = call("rollback_to_version", table="sales.back", version=version)
+    assert (done["rows_deleted"], done["rows_added"]) == (1, 0)
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2]
+    (again,) = call("rollback_to_timestamp", table="sales.back", timestamp=(at_ms + 10**9) * 1000, dry_run=True)
+    assert (again["rows_deleted"], again["rows_added"]) == (0, 0)
+    with pytest.raises(InvalidOptionError, match="before 1970"):
+        call("rollback_to_timestamp", table="sales.back", timestamp=-1)
 
 
 def test_a_partition_by_a_decimal_is_told_exactly(catalog, call):

@@ -1,0 +1,58 @@
+"""``rollback``: giving a table the rows of an older version."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from streamhouse_spark.cli.session import Command, Session
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.table.rollback import RollbackReport
+
+
+@click.command(
+    "rollback",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse history sales.orders
+streamhouse -w ./warehouse rollback sales.orders --to 41 --dry-run
+streamhouse -w ./warehouse rollback sales.orders --to 41 --yes
+""",
+)
+@click.argument("table")
+@click.option("--to", "version", type=click.IntRange(min=1), required=True, help="Commit number of the history.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show how many rows would go and come back.")
+@click.pass_obj
+def rollback(session: Session, table: str, *, version: int, yes: bool, dry_run: bool) -> None:
+    """Give a table the rows that it had after an older commit, after asking.
+
+    This is one new commit: history goes on, and it can be rolled back as well. Columns and properties stay as they are.
+    Rows that others commit meanwhile end it with a conflict. The lake follows in the next round of tiering.
+    """
+    parse_table_name(table).require_table("roll back")
+    opened = session.warehouse.table(table)
+    if dry_run:
+        _show(session, opened.rollback_to_version(version, dry_run=True), "would roll")
+        return
+    if not yes:
+        found = opened.rollback_to_version(version, dry_run=True)
+        if not click.confirm(
+            f"roll {opened.name} back to commit {version}: {found.rows_deleted:,} rows go, {found.rows_added:,} come "
+            "back?",
+            err=True,
+        ):
+            raise click.Abort
+    _show(session, opened.rollback_to_version(version), "rolled")
+
+
+def _show(session: Session, report: RollbackReport, verb: str) -> None:
+    session.output.document(
+        asdict(report),
+        lambda console: console.print(
+            f"{verb} {report.table} back to commit {report.version}: {report.rows_deleted:,} rows go, "
+            f"{report.rows_added:,} come back",
+            markup=False,
+        ),
+    )

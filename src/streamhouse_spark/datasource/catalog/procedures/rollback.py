@@ -1,0 +1,38 @@
+"""``CALL streamhouse.system.rollback_to_version`` and ``rollback_to_timestamp``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
+from streamhouse_spark.datasource.catalog.procedures.lake import Rows
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.table.rollback import RollbackReport
+from streamhouse_spark.warehouse.connection import Connection
+
+RESULT: Final = (
+    "table string not null, version bigint not null, seen_version bigint not null, rows_deleted bigint not null, "
+    "rows_added bigint not null, dry_run boolean not null"
+)
+
+
+def rollback_to_version(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    """Roll a table back and return one row of counts. Raises as `Table.rollback_to_version`."""
+    table = connection.table(table_name_of(given["table"]))
+    return _rows(table.rollback_to_version(given["version"], dry_run=given["dry_run"]))
+
+
+def rollback_to_timestamp(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    """Roll a table back to a time and return one row of counts. Raises as `Table.rollback_to_timestamp`."""
+    table = connection.table(table_name_of(given["table"]))
+    if given["timestamp"] < 0:
+        raise InvalidOptionError(
+            "timestamp of procedure rollback_to_timestamp is before 1970; give the time of a commit"
+        )
+    return _rows(table.rollback_to_timestamp(given["timestamp"] // 1000, dry_run=given["dry_run"]))
+
+
+def _rows(report: RollbackReport) -> Rows:
+    counts = (report.rows_deleted, report.rows_added, report.dry_run)
+    return [(report.table, report.version, report.seen_version, *counts)]

@@ -1,0 +1,293 @@
+"""Rolling a table back: one record after which it has the rows of an older version, and nothing of history is lost.
+
+**Commit point:** the one record that deletes rows and adds others. Before it nothing has changed. Offsets are never
+used again: of a table without a primary key the rows above the version's ends are deleted by their offsets, and rows
+deleted since are added again, with new offsets. With a primary key the record has the net change of each key. So union
+reads, changes and the next tiering round follow as they follow any other statement.
+
+The record names what it saw: an append, a deletion or a change of columns that others commit meanwhile is a conflict,
+and is never undone in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.config.properties import ADOPTED
+from streamhouse_spark.core import slicing
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.kv.keyed_properties import engine_of
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.kv.replay import KeyedLayout
+from streamhouse_spark.log.append import Staged, appending
+from streamhouse_spark.log.commits.actions import Action, DeleteRows, LakePair, Retier
+from streamhouse_spark.log.commits.history import require_kept, state_at
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
+from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.history import newest_first
+from streamhouse_spark.read.pin import Pin, pin_newest
+from streamhouse_spark.read.planner import Wanted, plan_pin
+from streamhouse_spark.read.union_read import read_pin
+from streamhouse_spark.table.row_deletion import deleting
+from streamhouse_spark.table.row_parts import require_deletable
+from streamhouse_spark.write.append import Appends
+from streamhouse_spark.write.upsert import KeyedTable, require_rewritable
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackReport:
+    """Changes that a rollback made, or with ``dry_run`` would make."""
+
+    table: str
+    version: int
+    """The commit whose rows the table has."""
+    seen_version: int
+    """The newest commit when the rollback began."""
+    rows_deleted: int
+    """Rows that go; with a primary key, keys that go."""
+    rows_added: int
+    """Rows that come back; with a primary key, keys that come back. Keys that are there with other values are counted
+    in neither."""
+    dry_run: bool = False
+
+
+def rollback_to_version(table: TableHandle, version: int, *, dry_run: bool = False) -> RollbackReport:
+    """Give the table the rows that it had after a commit; see `Table.rollback_to_version`."""
+    now = table.refresh()
+    then = state_at(table.log, table.storage, version)
+    _require_same_form(now, then)
+    if now.primary_key:
+        return _keyed(table, now, then, dry_run=dry_run)
+    return _unkeyed(table, now, then, dry_run=dry_run)
+
+
+def rollback_to_timestamp(table: TableHandle, timestamp_ms: int, *, dry_run: bool = False) -> RollbackReport:
+    """Roll back to the newest commit of a time or before; see `Table.rollback_to_timestamp`."""
+    now = table.refresh()
+    for record in newest_first(table.storage, now):
+        if record.time_ms <= timestamp_ms:
+            return rollback_to_version(table, record.number, dry_run=dry_run)
+    raise SnapshotExpiredError(
+        f"{table.name} as of {timestamp_ms} ms: no commit of that time or before is kept; choose a later time, see "
+        f"{table.name}$history"
+    )
+
+
+def _require_same_form(now: TableState, then: TableState) -> None:
+    if now.schema_id != then.schema_id:
+        raise InvalidOptionError(
+            f"table {now.name} cannot be rolled back to commit {then.version}: its columns changed since, from schema "
+            f"{then.schema_id} to {now.schema_id}; read that version (VERSION AS OF {then.version}) and write its rows "
+            "by the columns of today"
+        )
+
+
+# -- tables without a primary key -----------------------------------------------------------------------------------
+
+
+def _unkeyed(table: TableHandle, now: TableState, then: TableState, *, dry_run: bool) -> RollbackReport:
+    require_deletable(now)
+    if now.first_offsets != then.first_offsets:
+        raise _not_told(now, then, "all its rows were removed since (truncate, overwrite, or a lake built anew)")
+    deleted = _deleted_since(table, now, then)
+    gone, lost = {}, {}
+    for bucket, log in now.buckets.items():
+        end, runs = then.buckets[bucket].end, deleted.get(bucket, OffsetRuns.dense(0, 0))
+        gone[bucket] = OffsetRuns.dense(end, log.end - end).without(runs)
+        lost[bucket] = runs.within(OffsetRange(0, end))
+    gone, lost = ({b: runs for b, runs in found.items() if runs} for found in (gone, lost))
+    if now.num_rows - _num_rows(gone) + _num_rows(lost) != then.num_rows:
+        raise _not_told(now, then, "rows left it that no record names (a dropped partition, or another engine)")
+    report = RollbackReport(table.name, then.version, now.version, _num_rows(gone), _num_rows(lost), dry_run)
+    if not dry_run and (gone or lost):
+        _commit(table, now, gone, _staged(table, now, then, lost) if lost else None)
+    return report
+
+
+def _not_told(now: TableState, then: TableState, why: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        f"table {now.name} cannot be rolled back to commit {then.version}: {why}; read that version (VERSION AS OF "
+        f"{then.version}) and overwrite the table with its rows"
+    )
+
+
+def _deleted_since(table: TableHandle, now: TableState, then: TableState) -> dict[int, OffsetRuns]:
+    """Return bucket → the offsets that records behind ``then`` deleted. States forget them once the lake has told them.
+
+    Raises `InvalidOptionError` where a partition was dropped or the lake lost rows, `SnapshotExpiredError` where the
+    records are no longer kept.
+    """
+    parts: dict[int, list[OffsetRuns]] = {}
+    pairs: list[LakePair] = []
+    expected = now.version
+    for record in newest_first(table.storage, now):
+        if record.number <= then.version:
+            break
+        expected = record.number - 1
+        for action in (action for part in record.attempts for action in part.actions):
+            if isinstance(action, DeleteRows):
+                for bucket, runs in action.rows.items():
+                    parts.setdefault(bucket, []).append(runs)
+            elif isinstance(action, LakePair):
+                pairs.append(action)
+            elif isinstance(action, Retier):
+                raise _not_told(now, then, "its lake was built anew since")
+    if expected != then.version:
+        raise SnapshotExpiredError(
+            f"{now.name}: commits {then.version + 1} to {expected} are no longer kept, and a rollback to commit "
+            f"{then.version} needs them; choose a later commit of {now.name}$history"
+        )
+    dropped, told = (then.lake.dropped_rows, then.lake.told) if then.lake is not None else (0, 0)
+    for pair in reversed(pairs):
+        if _drops(now, pair, dropped, told):
+            raise _not_told(now, then, "a partition was dropped since, or another engine deleted rows of the lake")
+        dropped, told = pair.dropped_rows, pair.told
+    return {bucket: OffsetRuns.union(found) for bucket, found in parts.items()}
+
+
+def _staged(table: TableHandle, now: TableState, then: TableState, lost: Mapping[int, OffsetRuns]) -> Staged:
+    """Stage the rows that come back, marked as those of an operation that read the table."""
+    rows = _read(table, now, then, lost)
+    appends = Appends(table)
+    state, fitted, missing = appends.fitted(rows)
+    if state.schema_id != now.schema_id:
+        raise _changed(state, now, "its columns changed")
+    staged = appends.stager(state).stage(fitted, missing)
+    pieces = (replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in staged.segments)
+    return replace(staged, segments=tuple(pieces))
+
+
+def _read(table: TableHandle, now: TableState, then: TableState, lost: Mapping[int, OffsetRuns]) -> pa.Table:
+    """Read deleted rows: from the log where it still holds all of them, else as the older state read them."""
+    if all(runs.range.start >= now.buckets[bucket].start for bucket, runs in lost.items()):
+        pin = Pin(replace(now, deletions=()), None, {bucket: runs.range for bucket, runs in lost.items()})
+    else:
+        pin = pin_newest(then)
+        _require_log_kept(table, pin)
+    plan = plan_pin(table, pin, Wanted(None)).plan(table)
+    names, found = list(now.schema.names), [now.schema.arrow.empty_table()]
+    for batch in read_batches(table, plan, (BUCKET, LOG_OFFSET)):
+        runs = lost.get(batch.column(BUCKET.name)[0].as_py()) if batch.num_rows else None
+        if runs is not None:
+            offsets = pc.fill_null(batch.column(LOG_OFFSET.name), -1).to_numpy(zero_copy_only=False)
+            chosen = batch.filter(pa.array(_among(offsets, runs)))
+            found.append(pa.Table.from_batches([chosen]).select(names).cast(found[0].schema))
+    rows = pa.concat_tables(found)
+    if rows.num_rows != _num_rows(lost):
+        raise OffsetsTrimmedError(
+            f"{now.name}: {_num_rows(lost)} rows were deleted since commit {then.version}, and {rows.num_rows} of them "
+            f"are still found by their offsets; choose a later commit of {now.name}$history"
+        )
+    return rows
+
+
+def _among(offsets: npt.NDArray[np.int64], runs: OffsetRuns) -> npt.NDArray[np.bool_]:
+    place = np.searchsorted(runs.starts, offsets, side="right") - 1
+    ends = runs.starts + runs.lengths
+    found: npt.NDArray[np.bool_] = (place >= 0) & (offsets < ends[np.maximum(place, 0)])
+    return found
+
+
+def _commit(table: TableHandle, now: TableState, gone: Mapping[int, OffsetRuns], staged: Staged | None) -> None:
+    read = ReadBase.of(now)
+
+    def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+        read.require_there(state)
+        _require_unchanged(state, now)
+        deletions = deleting(state, gone, read)
+        if sum(_num_rows(deletion.rows) for deletion in deletions) < _num_rows(gone):
+            raise _changed(state, now, "rows that go were trimmed")
+        return deletions if staged is None else (*deletions, appending(state, staged, time_ms))
+
+    table.log.commit(plan, staged_ms=staged.staged_ms if staged is not None else None)
+
+
+def _require_unchanged(state: TableState, now: TableState) -> None:
+    """Raise `CommitConflictError` unless both have the same rows and columns. Tiering, merging and trimming are none of
+    a rollback's business.
+    """
+    if state.schema_id != now.schema_id:
+        raise _changed(state, now, "its columns changed")
+    if state.ends != now.ends:
+        raise _changed(state, now, "rows were added")
+    if any(deletion.commit > now.version for deletion in state.deletions):
+        raise _changed(state, now, "rows were deleted")
+    pairs = {pair.snapshot_id for pair in now.lake_history}
+    before = now.lake
+    for pair in (pair for pair in state.lake_history if pair.snapshot_id not in pairs):
+        dropped, told = (before.dropped_rows, before.told) if before is not None else (0, 0)
+        if _drops(now, pair, dropped, told):
+            raise _changed(state, now, "a partition was dropped")
+        before = pair
+    if state.num_rows != now.num_rows:
+        raise _changed(state, now, "rows left the lake")
+
+
+def _drops(state: TableState, pair: LakePair, dropped: int, told: int) -> bool:
+    """Tell whether a lake snapshot lacks more rows than the one before, and not for deletions that records name. Rows
+    that were adopted are not counted, so of their table any more are too many.
+    """
+    return pair.dropped_rows > dropped and (pair.told == told or ADOPTED in state.properties)
+
+
+def _changed(state: TableState, now: TableState, what: str) -> CommitConflictError:
+    return CommitConflictError(
+        f"{state.name} changed while a rollback that had seen commit {now.version} was running: {what}; nothing was "
+        "written, run it again if these changes may go too"
+    )
+
+
+def _num_rows(rows: Mapping[int, OffsetRuns]) -> int:
+    return sum(runs.num_rows for runs in rows.values())
+
+
+def _require_log_kept(table: TableHandle, pin: Pin) -> None:
+    """Require the files of the log, and of snapshots by key, that a pin of an older state reads."""
+    hot = (
+        segment
+        for bucket, offsets in pin.hot.items()
+        for segment in pin.state.buckets[bucket].segments
+        if segment.end_offset > offsets.start
+    )
+    bases = (segment for base in pin.bases.values() for segment in base.segments)
+    require_kept(table.log, pin.state, (*hot, *bases))
+
+
+# -- tables with a primary key --------------------------------------------------------------------------------------
+
+
+def _keyed(table: TableHandle, now: TableState, then: TableState, *, dry_run: bool) -> RollbackReport:
+    keyed = KeyedTable(table)
+    shape = keyed.shape(now)
+    require_rewritable(table.name, shape.properties, deletes=True)
+    pin = pin_newest(then)
+    _require_log_kept(table, pin)
+    older = read_pin(table, pin, Projection.of(then.schema, None, None))
+    newer = read_pin(table, pin_newest(now), Projection.of(now.schema, None, None))
+    kept, known = _keys(shape.layout, older), _keys(shape.layout, newer)
+    gone = newer.filter(pc.invert(pc.is_in(known, value_set=kept)))
+    num_added = older.num_rows - (newer.num_rows - gone.num_rows)
+    report = RollbackReport(table.name, then.version, now.version, gone.num_rows, num_added, dry_run)
+    if not dry_run:
+        deleted = np.arange(gone.num_rows + older.num_rows) < gone.num_rows
+        batches = shape.batches(pa.concat_tables([gone, older]), deleted)
+        engine = engine_of(shape.properties, shape.schema, None)
+        keyed.commit(shape, batches, engine, read=replace(ReadBase.of(now), is_strict=True))
+    return report
+
+
+def _keys(layout: KeyedLayout, rows: pa.Table) -> pa.BinaryArray:
+    columns = [slicing.small_array(column) for column in rows.columns]
+    of_key = layout.key_indexes
+    return layout.keys([slicing.one_array(c) if place in of_key else c for place, c in enumerate(columns)])

@@ -1,0 +1,128 @@
+"""A fault at every storage call of a rollback, with and without a primary key: all of it happened, or nothing."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+
+from faults.faulty_storage import Fault, sweep
+from faults.sim import SimClock, sim_world
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.kv import staged_changes
+from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.log import append as log_append
+from streamhouse_spark.log.commits import record
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table import rollback
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+HOT = {"table.datalake.enabled": "false"}
+VERSION = 3
+OLD = list(range(8))
+NEW = sorted([*range(2, 8), *range(10, 16)])
+
+
+def rows(*numbers: int) -> list[dict[str, int]]:
+    return [{"id": n, "third": n % 3} for n in numbers]
+
+
+@pytest.fixture
+def on_host(tmp_path, monkeypatch, own_cache):
+    """Opens the table on a new host, with an empty cache."""
+    monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path))
+    numbers = itertools.count()
+
+    def new_host(storage: Storage, seed: int) -> Table:
+        close_tablets()
+        os.environ["STREAMHOUSE_CACHE_DIR"] = str(tmp_path / str(next(numbers)))
+        return Warehouse("wh", storage=storage, world=World(SimClock(), sim_world(seed).ids)).table("t")
+
+    return new_host
+
+
+def new_store(*, keyed: bool) -> Storage:
+    storage = MemoryStorage(sim_world())
+    key = {"primary_key": ["id"]} if keyed else {}
+    warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
+    table = warehouse.create_table("t", "id INT NOT NULL, third INT", buckets=2, properties=HOT, **key)
+    add(table, *range(4))
+    add(table, *range(4, 8))
+    assert table.refresh().version == VERSION
+    add(table, *range(10, 16))
+    if keyed:
+        table.delete([0, 1])
+    else:
+        table.delete(where=[("id", "<", 2)])
+    return storage
+
+
+def add(table: Table, *numbers: int) -> None:
+    (table.upsert if table.state.primary_key else table.append)(rows(*numbers))
+
+
+def ids(table: Table) -> list[int]:
+    return sorted(table.to_arrow()["id"].to_pylist())
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("small", [True, False], ids=["in the record", "as objects"])
+@pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
+def test_all_of_it_happens_or_nothing(on_host, monkeypatch, share, keyed, small):
+    if not small:
+        monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
+        monkeypatch.setattr(log_append, "INLINE_BYTES_MAX", 0)
+        monkeypatch.setattr(record, "RECORD_BYTES_MAX", 300)
+
+    def go_back(table: Table) -> None:
+        table.rollback_to_version(VERSION)
+
+    close_tablets()
+    for attempt in sweep(
+        lambda: new_store(keyed=keyed),
+        lambda storage: go_back(on_host(storage, 3)),
+        share=share,
+        faults=tuple(Fault),
+    ):
+        found = ids(on_host(attempt.store, 4))
+        assert found in ((NEW, OLD) if attempt.raised else (OLD,)), attempt
+        go_back(on_host(attempt.store, 5))
+        assert ids(on_host(attempt.store, 6)) == OLD, attempt
+        add(on_host(attempt.store, 7), 37)
+        assert ids(on_host(attempt.store, 8)) == [*OLD, 37], f"{attempt}: the table does not go on"
+
+
+class TestPlantedBugs:
+    """Mistakes that the checks here and in tests/unit/table/test_rollback.py have to find."""
+
+    def test_one_that_does_not_bring_deleted_rows_back(self, on_host, monkeypatch):
+        monkeypatch.setattr(rollback, "_staged", lambda *_: None)
+        table = on_host(new_store(keyed=False), 3)
+        table.rollback_to_version(VERSION)
+        assert ids(table) != OLD
+
+    def test_one_that_undoes_what_it_has_not_seen(self, on_host, monkeypatch):
+        """Without the check, rows that others append between stay beside the older version, and nobody is told."""
+        storage = new_store(keyed=False)
+        table, really = on_host(storage, 3), rollback._commit
+
+        def late(*given: object) -> None:
+            add(on_host(storage, 4), 77)
+            really(*given)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(rollback, "_commit", late)
+        monkeypatch.setattr(rollback, "_require_unchanged", lambda *_: None)
+        table.rollback_to_version(VERSION)
+        assert ids(on_host(storage, 5)) != OLD
+
+    def test_one_that_forgets_what_records_deleted(self, on_host, monkeypatch):
+        """The number of rows does not add up then, so it is refused and not done by half."""
+        table = on_host(new_store(keyed=False), 3)
+        monkeypatch.setattr(rollback, "_deleted_since", lambda *_: {})
+        with pytest.raises(InvalidOptionError, match="no record names"):
+            table.rollback_to_version(VERSION)
+        assert ids(table) == NEW
