@@ -280,3 +280,22 @@ def test_a_lake_with_many_snapshots_shows_the_newest(storage, warehouse, served,
     assert sorted(row["id"] for row in rows_of(storage, document)) == list(range(7))
     assert len(json.loads(document.text)["snapshots"]) == 4
     assert len(json.loads(served.table("s.t").lake().text)["snapshots"]) == 6
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
+def test_a_lake_in_another_catalog(tmp_path, keyed):
+    settings = {"lake.iceberg.catalog.type": "sql", "lake.iceberg.catalog.uri": f"sqlite:///{tmp_path}/catalog.db"}
+    warehouse = Warehouse(str(tmp_path / "wh"), settings)
+    table = warehouse.create_table("s.t", "id BIGINT NOT NULL, n INT", primary_key=["id"] if keyed else [])
+    write = table.upsert if keyed else table.append
+    write([{"id": 1, "n": 1}, {"id": 2, "n": 1}])
+    tier(table)
+    before = table.lake.snapshots()
+    write([{"id": 3, "n": 2}])
+    table.delete([{"id": 1}]) if keyed else table.delete(where=[("id", "=", 1)])
+    served = VirtualTables(warehouse)
+    for number in range(4, 6):
+        assert shown(table.storage, served) == list(range(2, number))
+        write([{"id": number, "n": 2}])
+    assert table.lake.snapshots() == before
+    assert [row["id"] for row in rows_of(table.storage, served.table("s.t").lake())] == [1, 2]
