@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import uvicorn
 
 from interop.test_spark_iceberg import RUNTIME
+from serving import served
 from storage.s3_server import S3Server, settings_for
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -23,20 +20,6 @@ pytestmark = [
     pytest.mark.engines,
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # PySpark 4.1 leaves them
 ]
-
-
-@contextmanager
-def served(warehouse: Warehouse) -> Iterator[str]:
-    config = uvicorn.Config(make_app(warehouse), port=0, log_level="error")
-    socket = config.bind_socket()
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{socket.getsockname()[1]}/iceberg"
-    finally:
-        server.should_exit = True
-        thread.join(timeout=60)
 
 
 def tier(table: Table) -> None:
@@ -87,11 +70,11 @@ def spark() -> Iterator[Any]:
 def test_icebergs_own_library_in_spark(spark, tmp_path, keyed):
     warehouse = Warehouse(str(tmp_path / "wh"))
     table = lived(warehouse, keyed=keyed)
-    with served(warehouse) as uri:
+    with served(warehouse) as url:
         for name, more in (("fresh", {}), ("cold", {"warehouse": "lake"})):
             prefix = f"spark.sql.catalog.{name}_{keyed}"
             spark.conf.set(prefix, "org.apache.iceberg.spark.SparkCatalog")
-            for key, value in {"type": "rest", "uri": uri, "cache-enabled": "false", **more}.items():
+            for key, value in {"type": "rest", "uri": f"{url}/iceberg", "cache-enabled": "false", **more}.items():
                 spark.conf.set(f"{prefix}.{key}", value)
         for number in range(3):
             write(table, range(100 + number, 101 + number), "c")
@@ -114,12 +97,12 @@ def test_clickhouse(s3_server: S3Server, keyed):
     bucket = s3_server.new_bucket()
     warehouse = Warehouse(f"s3://{bucket}/wh", settings)
     table = lived(warehouse, keyed=keyed)
-    with served(warehouse) as uri:
+    with served(warehouse) as url:
         connection = chdb.connect(":memory:")
         key, secret = settings["s3.access-key-id"], settings["s3.secret-access-key"]
         connection.query("SET allow_experimental_database_iceberg = 1")
         connection.query(
-            f"CREATE DATABASE sh ENGINE = DataLakeCatalog('{uri}/v1', '{key}', '{secret}') SETTINGS "
+            f"CREATE DATABASE sh ENGINE = DataLakeCatalog('{url}/iceberg/v1', '{key}', '{secret}') SETTINGS "
             f"catalog_type = 'rest', warehouse = 'streamhouse', storage_endpoint = '{s3_server.endpoint}/{bucket}'"
         )
         for number in range(3):

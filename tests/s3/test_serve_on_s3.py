@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
-import uvicorn
 from pyiceberg.catalog import load_catalog
 
+from serving import served
 from storage.s3_server import S3Server, settings_for
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.s3
@@ -32,19 +28,11 @@ def test_hot_and_cold_rows(s3_server: S3Server, keyed):
         table.delete([{"id": 3}, {"id": 55}])
     else:
         table.delete(where=[("id", "in", [3, 55])])
-    config = uvicorn.Config(make_app(warehouse, ServeOptions()), port=0, log_level="error")
-    socket = config.bind_socket()
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
-    thread.start()
-    try:
-        uri = f"http://127.0.0.1:{socket.getsockname()[1]}/iceberg"
-        catalog = load_catalog("sh", type="rest", uri=uri, **{k: v for k, v in settings.items() if k.startswith("s3.")})
+    with served(warehouse) as url:
+        own = {key: value for key, value in settings.items() if key.startswith("s3.")}
+        catalog = load_catalog("sh", type="rest", uri=f"{url}/iceberg", **own)
         for number in range(3):
             write([{"id": 100 + number, "n": 2}])
             found = catalog.load_table("s.t").scan().to_arrow().to_pylist()
             expected = table.to_arrow().to_pylist()
             assert sorted((row["id"], row["n"]) for row in found) == sorted((row["id"], row["n"]) for row in expected)
-    finally:
-        server.should_exit = True
-        thread.join(timeout=60)

@@ -51,6 +51,10 @@ ELSEWHERE = {
     "nothing was taken, send these rows again": (
         "unit/write/test_writer.py::test_a_sender_waits_while_too_much_is_in_flight"
     ),
+    "a number that grows from request to request": (
+        "unit/serve/test_rows_api.py::test_a_request_that_is_sent_again_adds_nothing"
+    ),
+    "ROW_NOT_FOUND": "unit/serve/test_rows_api.py::test_upserts_deletes_and_lookups",
     "of them are still found by their offsets": (
         "unit/table/test_rollback.py::TestLogTables::test_rows_without_offsets_cannot_come_back_and_a_later_commit_can"
     ),

@@ -56,7 +56,7 @@ def test_in_a_worker_the_text_is_one_line_and_the_log_has_the_traceback(tmp_path
         source(tmp_path).schema()
     assert os.environ[HIDDEN] == "1"
     (logged,) = caplog.records
-    assert "TABLE_NOT_FOUND" in logged.message
+    assert "TABLE_NOT_FOUND" in logged.getMessage()
     # The record itself: once a Spark session lives in this process, pyspark writes texts of logs in a form of its own.
     raised = logged.exc_info[2]
     assert "schema" in [frame.f_code.co_name for frame, _ in traceback.walk_tb(raised)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import threading
 
 import httpx2
 import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 
+from serving import served
 from streamhouse_spark.serve import rows_api
 from streamhouse_spark.serve.access import parse_tokens
 from streamhouse_spark.serve.app import make_app
@@ -176,15 +176,7 @@ def test_the_description_names_every_route(client, warehouse):
 @pytest.mark.parametrize("start", ["earliest", "begin"])
 def test_changes_are_followed_from_an_event_on(warehouse, start):
     """A real server: the client of the tests waits for the end of an answer, and this one has none."""
-    import uvicorn
-
-    config = uvicorn.Config(make_app(warehouse), port=0, log_level="error")
-    socket = config.bind_socket()
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
-    thread.start()
-    try:
-        url = f"http://127.0.0.1:{socket.getsockname()[1]}"
+    with served(warehouse) as url:
         httpx2.post(f"{url}{ROWS}", json=[{"id": 1}])
         kept = _events(f"{url}/api/v1/tables/sales.orders/changes?from=earliest", 2)
         assert [row["id"] for row in json.loads(kept[1]["data"])] == [1]
@@ -196,10 +188,6 @@ def test_changes_are_followed_from_an_event_on(warehouse, start):
         ids = [row["id"] for event in found for row in json.loads(event["data"])]
         assert ids == ([1, 2] if start == "earliest" else [2])
         assert httpx2.get(f"{url}/api/v1/tables/sales.orders/changes?from=1").status_code == 400
-    finally:
-        server.should_exit = True
-        thread.join(timeout=60)
-        assert not thread.is_alive()
 
 
 def _events(url, num, headers=None):

@@ -44,9 +44,10 @@ def _possible(
     files: FileAccess, split: LakeSplit, projection: LakeProjection, mask: RowMask, starts: Numbers
 ) -> list[LakeSplit]:
     """Return the parts of the split with a row that the filter may want, told by its columns, which are read first."""
-    looked_at = projection.of_columns(mask.columns)
-    if not 0 < len(looked_at.schema.columns) < len(projection.schema.columns):
+    names = mask.columns.intersection(projection.schema.names)
+    if not 0 < len(names) < len(projection.schema.columns):
         return [split]
+    looked_at = projection.of_columns(names)
     position = int(starts[split.row_groups[0] if split.row_groups else 0])
     hits = np.zeros(len(starts) - 1, np.bool_)
     for batch in read_split(files, split, looked_at):

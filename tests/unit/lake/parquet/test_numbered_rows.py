@@ -96,3 +96,9 @@ def test_a_column_that_the_file_has_not_is_null(files):
 def test_without_a_mask_all_rows_are_read_at_once(files, columns_read):
     assert numbered(files, None, "id", "name")[0].tolist() == list(range(ROWS))
     assert columns_read == [(list(range(10)), ["id", "name"])]
+
+
+def test_a_filter_of_none_of_the_columns_leaves_out_none(files, columns_read):
+    """Such as one of a hidden column alone, which is no column of the file."""
+    assert numbered(files, Compare("=", "_bucket", 1), "id", "name")[0].tolist() == list(range(ROWS))
+    assert len(columns_read) == 1
