@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 import pyarrow as pa
+from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -30,6 +31,7 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 BODY_BYTES_MAX: Final = 64 << 20
 IN_FLIGHT_BYTES_MAX: Final = 256 << 20
 """Bytes of bodies that are being written; a request beyond them is refused with 429, and nothing of it is taken."""
+FOLLOWERS_MAX: Final = 200
 ROWS_DEFAULT: Final = 100
 ROWS_MAX: Final = 100_000
 _HEARTBEAT_MS: Final = 10_000
@@ -67,6 +69,7 @@ class _Rows:
         self._counts = counts
         self._tables: dict[str, Table] = {}
         self._in_flight_bytes = 0
+        self._followers: CapacityLimiter | None = None
 
     async def list(self, request: Request) -> Response:  # noqa: ARG002 - a handler
         return JSONResponse({"tables": await run_in_threadpool(self._warehouse.tables)})
@@ -95,7 +98,7 @@ class _Rows:
         if declared > BODY_BYTES_MAX:
             return _too_large()
         if self._in_flight_bytes + declared > IN_FLIGHT_BYTES_MAX:
-            return _too_many()
+            return _busy("the rows of other requests wait to be written; send these again")
         size_bytes = declared
         self._in_flight_bytes += size_bytes
         try:
@@ -156,7 +159,13 @@ class _Rows:
         return Response(json_text(row), media_type="application/json")
 
     async def changes(self, request: Request) -> Response:
-        """Follow the table: an event a row, whose id is the position behind its batch."""
+        """Follow the table: an event a batch, whose id is the position behind it.
+
+        Who waits for rows holds a thread, of those that are for this alone: others are answered meanwhile.
+        """
+        threads = self._followers = self._followers or CapacityLimiter(FOLLOWERS_MAX)
+        if threads.available_tokens < 1:
+            return _busy(f"{FOLLOWERS_MAX} clients follow tables here already; ask another server, or later")
         table = await run_in_threadpool(self._opened, request)
         start = _start(request.headers.get("last-event-id") or request.query_params.get("from") or "latest")
         stop = new_event()
@@ -168,7 +177,7 @@ class _Rows:
             pending: asyncio.Task[Any] | None = None
             try:
                 while True:
-                    pending = pending or asyncio.ensure_future(run_in_threadpool(_next, tail))
+                    pending = pending or asyncio.ensure_future(to_thread.run_sync(_next, tail, limiter=threads))
                     done, _ = await asyncio.wait([pending], timeout=_HEARTBEAT_MS / 1000)
                     if not done:
                         yield ": waiting\n\n"
@@ -267,6 +276,6 @@ def _too_large() -> Response:
     return answer
 
 
-def _too_many() -> Response:
-    body = {"error": {"condition": "BUSY", "kind": "unavailable", "message": "BUSY: too many bytes wait; try again"}}
+def _busy(text: str) -> Response:
+    body = {"error": {"condition": "BUSY", "kind": "unavailable", "message": f"BUSY: {text}"}}
     return JSONResponse(body, 429, {"Retry-After": str(RETRY_AFTER_S)})

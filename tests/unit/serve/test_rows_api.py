@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import ExitStack
 
 import httpx2
 import pyarrow as pa
@@ -17,6 +18,7 @@ from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.warehouse.warehouse import Warehouse
+from waiting import wait_for
 
 ROWS = "/api/v1/tables/sales.orders/rows"
 
@@ -188,6 +190,24 @@ def test_changes_are_followed_from_an_event_on(warehouse, start):
         ids = [row["id"] for event in found for row in json.loads(event["data"])]
         assert ids == ([1, 2] if start == "earliest" else [2])
         assert httpx2.get(f"{url}/api/v1/tables/sales.orders/changes?from=1").status_code == 400
+
+
+def test_followers_keep_nobody_waiting(warehouse, monkeypatch):
+    """As many as there are threads for all other requests, and one more than may follow."""
+    monkeypatch.setattr(rows_api, "FOLLOWERS_MAX", 45)
+    with served(warehouse) as url, ExitStack() as stack:
+        path = "/api/v1/tables/sales.orders/changes"
+        client = stack.enter_context(httpx2.Client(base_url=url, timeout=30, limits=httpx2.Limits(max_connections=100)))
+        followed = [stack.enter_context(client.stream("GET", path)).iter_lines() for _ in range(45)]
+        assert all(next(lines).startswith("id: ") for lines in followed)
+
+        def is_full():
+            with client.stream("GET", path) as answer:
+                return answer.status_code == 429
+
+        wait_for(is_full, "the last follower to hold its thread")
+        assert client.post(ROWS, json=[{"id": 1}]).status_code == 200
+        assert client.get(ROWS).json()[0]["id"] == 1
 
 
 def _events(url, num, headers=None):
