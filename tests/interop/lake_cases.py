@@ -22,6 +22,7 @@ from streamhouse_spark.lake.parquet.bucket_writer import write_files
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.buckets.bucketing import buckets_of
+from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
@@ -110,6 +111,7 @@ def lake_of(
     schema: TableSchema = PLAIN,
     *,
     partition_by: Sequence[str] = (),
+    partition_fields: Sequence[PartitionField] = (),
     bucket_key: str | None = None,
     num_buckets: int = 1,
     settings: Mapping[str, str] | None = None,
@@ -125,6 +127,7 @@ def lake_of(
         location="lake/sales.db/orders" if lake_format == "paimon" else "lake/sales/orders",
         schema=schema,
         partition_by=tuple(partition_by),
+        partition_fields=tuple(partition_fields),
         bucket_key=(bucket_key,) if bucket_key else (),
         num_buckets=num_buckets,
         target_file_bytes=target_file_bytes,

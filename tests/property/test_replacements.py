@@ -7,6 +7,7 @@ import tempfile
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 IDS = st.integers(0, 11)
-DAYS = st.sampled_from([0, 1, None])
+DAYS = st.sampled_from([0, 1, 2, None])
 ROWS = st.lists(st.tuples(IDS, DAYS), max_size=4)
 STEPS = st.lists(
     st.one_of(
@@ -56,12 +57,17 @@ def pairs_of(found: Any) -> list[tuple[int, int | None]]:
     return sorted(((row["id"], row["day"]) for row in found.to_pylist()), key=repr)
 
 
+def partition_of(day: int | None, partitioned_by: str) -> int | None:
+    return day if day is None or partitioned_by == "day" else day - day % 2
+
+
+@pytest.mark.parametrize("partitioned_by", ["day", "truncate(2, day)"])
 @settings(deadline=None)
-@given(STEPS)
-def test_a_table_without_a_key(steps):
+@given(steps=STEPS)
+def test_a_table_without_a_key(partitioned_by, steps):
     storage = MemoryStorage(sim_world())
     table = Warehouse("wh", storage=storage, world=sim_world(1)).create_table(
-        "d.t", "id BIGINT, day INT", partition_by=["day"], buckets=2
+        "d.t", "id BIGINT, day INT", partition_by=[partitioned_by], buckets=2
     )
     model: list[tuple[int, int | None]] = []
     for number, step in enumerate(steps):
@@ -71,8 +77,8 @@ def test_a_table_without_a_key(steps):
                 model += pairs
             case ("partitions", pairs):
                 table.overwrite_partitions(as_rows(pairs))
-                days = {day for _, day in pairs}
-                model = [pair for pair in model if pair[1] not in days] + pairs
+                gone = {partition_of(day, partitioned_by) for _, day in pairs}
+                model = [pair for pair in model if partition_of(pair[1], partitioned_by) not in gone] + pairs
             case ("where", pairs, day):
                 pairs = [(n, d) for n, d in pairs if d == day]
                 table.overwrite(as_rows(pairs), where=[("day", "=", day)])
@@ -93,19 +99,20 @@ def test_a_table_without_a_key(steps):
         assert table.refresh().num_rows == len(model)
 
 
+@pytest.mark.parametrize("partitioned_by", ["day", "truncate(2, day)"])
 @settings(deadline=None)
-@given(STEPS)
-def test_a_table_with_a_key(steps):
+@given(steps=STEPS)
+def test_a_table_with_a_key(partitioned_by, steps):
     with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, STREAMHOUSE_CACHE_DIR=cache):
         close_tablets()
-        check_with_a_key(steps)
+        check_with_a_key(partitioned_by, steps)
         close_tablets()
 
 
-def check_with_a_key(steps):
+def check_with_a_key(partitioned_by, steps):
     storage = MemoryStorage(sim_world())
     table = Warehouse("wh", storage=storage, world=sim_world(1)).create_table(
-        "d.t", "id BIGINT, day INT, n INT", primary_key=["id", "day"], partition_by=["day"], buckets=2
+        "d.t", "id BIGINT, day INT, n INT", primary_key=["id", "day"], partition_by=[partitioned_by], buckets=2
     )
     model: dict[tuple[int, int], int] = {}
     for number, step in enumerate(steps):
@@ -118,8 +125,8 @@ def check_with_a_key(steps):
                 table.upsert(rows)
             case ("partitions", _):
                 table.overwrite_partitions(rows)
-                days = {day for _, day in pairs}
-                model = {key: n for key, n in model.items() if key[1] not in days}
+                gone = {partition_of(day, partitioned_by) for _, day in pairs}
+                model = {key: n for key, n in model.items() if partition_of(key[1], partitioned_by) not in gone}
             case ("where", _, day):
                 table.overwrite(rows, where=[("day", "=", day)])
                 model = {key: n for key, n in model.items() if key[1] != day}

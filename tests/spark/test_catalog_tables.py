@@ -102,7 +102,7 @@ def test_tables_are_made_from_queries_and_frames(spark, database):
         ("CREATE TABLE {} (a INT) LOCATION '/tmp/elsewhere'", "LOCATION"),
         ("CREATE EXTERNAL TABLE {} (a INT) LOCATION '/tmp/elsewhere'", "LOCATION"),
         ("CREATE TABLE {} (a INT) TBLPROPERTIES ('table.log.tl' = '1d')", "did you mean table.log.ttl"),
-        ("CREATE TABLE {} (a INT, d DATE) PARTITIONED BY (years(d))", "years"),
+        ("CREATE TABLE {} (a INT, d DATE) PARTITIONED BY (hours(d))", "hours"),
         ("CREATE TABLE {} (a INT) PARTITIONED BY (bucket(4, a)) TBLPROPERTIES ('bucket.num' = '2')", "bucket"),
         ("CREATE TABLE {} (a INT, b INT DEFAULT 5 + 5)", "DEFAULT"),
         ("CREATE TABLE {} (a ARRAY<INT>, PRIMARY KEY (a))", "scalar types"),

@@ -196,6 +196,13 @@ def take_names(_ctx: click.Context, _param: click.Parameter, value: Sequence[str
     return [name.strip() for text in value for name in text.split(",") if name.strip()]
 
 
+def take_fields(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> list[str]:
+    """Callback of options that take fields of a partitioning, as `take_names` takes names: ``truncate(4, a),b``."""
+    from streamhouse_spark.schema.partition_fields import split_fields
+
+    return [field for text in value for field in split_fields(text) if field]
+
+
 def take_duration_ms(_ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Callback of options that take a duration such as ``24h``."""
     from streamhouse_spark.core.text_values import parse_duration_ms

@@ -14,7 +14,7 @@ from rich.console import Console
 from streamhouse_spark.cli.costs import parse_prices, render_costs
 from streamhouse_spark.cli.dropped_commands import list_dropped
 from streamhouse_spark.cli.output import rich_table
-from streamhouse_spark.cli.session import Command, Session, fail_for, take_names, take_pairs
+from streamhouse_spark.cli.session import Command, Session, fail_for, take_fields, take_names, take_pairs
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.handle import log_url
 from streamhouse_spark.read.system_tables import bucket_lags
@@ -133,7 +133,7 @@ def described(table: Table) -> dict[str, Any]:
         "columns": state.schema.to_json(),
         "ddl": state.schema.ddl(),
         "primary_key": list(state.primary_key),
-        "partition_by": list(state.partition_by),
+        "partition_by": list(state.parsed.partitioned_by),
         "properties": dict(state.properties),
         "buckets": table.inspect.buckets().to_pylist(),
         "rows": state.num_rows,
@@ -198,10 +198,10 @@ streamhouse -w ./warehouse append sales.orders orders.parquet
 @click.option("--like", metavar="FILE", help="Take the columns of a Parquet, Arrow, CSV or JSON file.")
 @click.option(
     "--partition-by",
-    metavar="COLUMN",
+    metavar="FIELD",
     multiple=True,
-    callback=take_names,
-    help="Partition columns, with commas between them.",
+    callback=take_fields,
+    help="Partition columns and transforms of columns, such as 'days(at)', with commas between them.",
 )
 @click.option(
     "--primary-key",

@@ -104,6 +104,8 @@ def _refuse_partition_names(
     schema: TableSchema, schemas: Mapping[int, TableSchema], before: TableSchema, properties: TableProperties
 ) -> None:
     ever = names_by_id({**schemas, max(schemas) + 1: schema})
-    bucket_keys = [name for key in properties.bucket_key for name in ever[schema.column(key).id]]
+    made = [(key, "bucket") for key in properties.bucket_key]
+    made += [(field.column, field.suffix) for field in properties.partition_fields if field.suffix]
+    partitions = [f"{name}_{suffix}" for column, suffix in made for name in ever[schema.column(column).id]]
     old = {column.id: column.name for column in before.columns}
-    refuse_partition_names([c.name for c in schema.columns if old.get(c.id) != c.name], bucket_keys)
+    refuse_partition_names([c.name for c in schema.columns if old.get(c.id) != c.name], partitions)

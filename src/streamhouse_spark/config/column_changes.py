@@ -7,17 +7,18 @@ partitions, whose names stand in the lake's partitioning: these cannot be change
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
 
-from streamhouse_spark.config.properties import FIELD, PRIMARY_KEY, VERSION_COLUMN, parse_properties
+from streamhouse_spark.config.properties import FIELD, PARTITION_FIELDS, PRIMARY_KEY, VERSION_COLUMN, parse_properties
 from streamhouse_spark.core import text_values as values
 from streamhouse_spark.core.text_size import TextSize
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.ddl import parse_type, type_name
 from streamhouse_spark.schema.evolution import with_names, with_types, without_columns
+from streamhouse_spark.schema.partition_fields import join_fields, parse_fields, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
 
 _STATISTICS: Final = "table.statistics.columns"
@@ -100,13 +101,14 @@ def _require_allowed(
         ("of the primary key", key, "rows are found by it"),
         ("the bucket key", bucket_key, "rows lie by it"),
         ("what table.merge-engine compares", version, "rows are merged by it"),
+        ("cut into partitions", set(parsed.partition_sources), "rows lie by it"),
     ]
     for name in changes.dropped:
         _refuse(schema.column(name).name, "dropped", roles, "create a new table without it, and copy the rows")
     for name in changes.renamed:
         _refuse(schema.column(name).name, "renamed", roles[:1], "create a new table with that name, and copy the rows")
     # Of a wider type Paimon's hash is another, Iceberg's is the same.
-    fixed = roles[:3] if parsed.datalake_format == "paimon" else roles[:2]
+    fixed = roles[:3] if parsed.datalake_format == "paimon" else [*roles[:2], roles[-1]]
     for name, kind in changes.widened.items():
         column = schema.column(name)
         if not kind.equals(column.type):
@@ -135,6 +137,9 @@ def _followed(
         new_name, new_value = name, value
         if name in _LISTS and value.strip() != "*":
             new_value = _listed(value, now)
+        elif name == PARTITION_FIELDS:
+            fields = parse_fields(split_fields(value), schema)
+            new_value = join_fields(replace(field, column=now(field.column) or field.column) for field in fields)
         elif name == VERSION_COLUMN:
             new_value = now(value.strip()) or value
         elif (match := FIELD.match(name)) is not None:
@@ -152,14 +157,16 @@ def _listed(text: str, now: Callable[[str], str | None]) -> str:
     return text if list(before) == after else values.join_names(after)
 
 
-def refuse_partition_names(names: Sequence[str], bucket_keys: Sequence[str]) -> None:
-    """Refuse the name of the lake table's partition by bucket, which was chosen to be unlike those of columns.
+def refuse_partition_names(names: Sequence[str], partitions: Sequence[str]) -> None:
+    """Refuse the names of the lake table's partitions by bucket or transform, which were chosen to be unlike those of
+    columns.
 
-    ``bucket_keys`` are all names that the bucket key ever had. Raises `SchemaMismatchError`.
+    ``partitions`` are all names that these ever had. Raises `SchemaMismatchError`.
     """
-    taken = {f"{key}_bucket".casefold().rstrip("_") for key in bucket_keys}
+    taken = {name.casefold().rstrip("_") for name in partitions}
     for name in names:
         if name.casefold().rstrip("_") in taken:
             raise SchemaMismatchError(
-                f"the new column '{name}' has the name of the lake table's partition by bucket; choose another name"
+                f"the new column '{name}' has the name of the lake table's partition by bucket or transform; choose "
+                "another name"
             )

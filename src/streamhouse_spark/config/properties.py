@@ -20,6 +20,7 @@ from streamhouse_spark.core import text_values as values
 from streamhouse_spark.core.model import is_unicode
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.ddl import type_name
+from streamhouse_spark.schema.partition_fields import PartitionField, parse_fields, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
 
 BUCKET_COUNT_MAX: Final = 16_384
@@ -69,14 +70,29 @@ class TableProperties:
     Set by adopting it."""
     comment: str | None = None
     """``comment``: a description of the table in the user's words."""
+    partition_fields: tuple[PartitionField, ...] = ()
+    """``partition.fields``: all fields of the partitioning in their order, where one is a transform of a column, such
+    as ``days(ts)``; else the partition columns. Fixed at creation."""
     primary_key: tuple[str, ...] = ()
     """``primary.key``: the columns that tell rows apart; a table without one only appends. Fixed at creation."""
     auto_partition: AutoPartition | None = None
     """``table.auto-partition.*``: which partitions are so old that their rows leave the log as soon as the lake has
     them, before ``table.log.ttl``; None where ``table.auto-partition.enabled`` is false."""
 
+    @property
+    def partition_sources(self) -> tuple[str, ...]:
+        """The columns that give the partition of a row: each partition column, and each that a transform cuts."""
+        return tuple(field.column for field in self.partition_fields)
+
+    @property
+    def partitioned_by(self) -> tuple[str, ...]:
+        """The fields of the partitioning as ``partition_by`` of `Warehouse.create_table` takes them."""
+        fields = self.partition_fields
+        return tuple(field.column if field.transform == "identity" else str(field) for field in fields)
+
 
 PRIMARY_KEY: Final = "primary.key"
+PARTITION_FIELDS: Final = "partition.fields"
 ADOPTED: Final = "table.datalake.adopted"
 NOTHING_ADOPTED: Final = "empty"
 """Its value if the lake table had no snapshot."""
@@ -96,6 +112,7 @@ FIXED_PROPERTIES: Final = frozenset(
         "table.datalake.format",
         ADOPTED,
         LOG_LOCATION,
+        PARTITION_FIELDS,
         PRIMARY_KEY,
         MERGE_ENGINE,
         VERSION_COLUMN,
@@ -109,6 +126,7 @@ either."""
 _KNOWN: Final = (
     "bucket.num",
     "bucket.key",
+    PARTITION_FIELDS,
     "table.datalake.enabled",
     "table.datalake.format",
     "table.datalake.freshness",
@@ -158,6 +176,8 @@ def parse_properties(
                 "give credentials as s3.* options or in the environment",
             )
     partitions = check_partition_columns(partition_by, schema)
+    fields = _partition_fields(properties, partitions, schema)
+    sources = [field.column for field in fields]
     default = TableProperties()
     get = properties.get
     primary_key = _primary_key(properties, schema)
@@ -192,13 +212,15 @@ def parse_properties(
         log_location=_log_location(get(LOG_LOCATION)),
         transactions_ttl_ms=_duration_ms(properties, "table.transactions.ttl", default.transactions_ttl_ms),
         log_compression=_COMPRESSIONS[codec],
-        statistics_columns=_statistics_columns(get("table.statistics.columns"), schema, (*partitions, *bucket_key)),
+        statistics_columns=_statistics_columns(get("table.statistics.columns"), schema, (*sources, *bucket_key)),
         datalake_adopted=get(ADOPTED),
         comment=get("comment"),
+        partition_fields=fields,
         primary_key=primary_key,
         auto_partition=parse_auto_partition(properties, schema, partitions, lake_enabled=lake_enabled),
     )
     if parsed.datalake_format == "paimon":
+        _refuse_transforms(fields, "an Iceberg lake; a Paimon lake is partitioned by columns themselves")
         check_paimon_columns(schema, partitions, bucket_key, primary_key)
     return parsed
 
@@ -265,6 +287,24 @@ def check_partition_columns(partition_by: Sequence[str], schema: TableSchema) ->
     if len(columns) == len(schema.columns):
         raise InvalidOptionError(f"all columns ({', '.join(columns)}) are partition columns; leave one for the data")
     return columns
+
+
+def _partition_fields(
+    properties: Mapping[str, str], partitions: tuple[str, ...], schema: TableSchema
+) -> tuple[PartitionField, ...]:
+    text = properties.get(PARTITION_FIELDS)
+    if text is None:
+        return tuple(PartitionField(name) for name in partitions)
+    fields = parse_fields(split_fields(text), schema)
+    if tuple(field.column for field in fields if field.transform == "identity") != partitions:
+        values.reject(PARTITION_FIELDS, text, f"the partition columns ({values.join_names(partitions)}) and transforms")
+    return fields
+
+
+def _refuse_transforms(fields: Sequence[PartitionField], expected: str) -> None:
+    for field in fields:
+        if field.transform != "identity":
+            raise InvalidOptionError(f"PARTITIONED BY {field}: transforms need {expected}")
 
 
 def has_statistics(arrow: pa.DataType) -> bool:

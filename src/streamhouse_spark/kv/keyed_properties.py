@@ -14,6 +14,7 @@ from streamhouse_spark.config.properties import (
     FIELD,
     INSERT_EXISTING,
     MERGE_ENGINE,
+    PARTITION_FIELDS,
     PRIMARY_KEY,
     VERSION_COLUMN,
 )
@@ -23,6 +24,7 @@ from streamhouse_spark.keys.key_codec import is_key_type
 from streamhouse_spark.kv.aggregation import DEFAULT_FUNCTION, DELIMITER, fold_of
 from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, FirstRowMerge, MergeEngine, VersionedMerge
 from streamhouse_spark.schema.ddl import type_name
+from streamhouse_spark.schema.partition_fields import parse_field, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
 
 EngineName = Literal["last_row", "first_row", "versioned", "aggregation"]
@@ -135,7 +137,8 @@ def _primary_key(properties: Mapping[str, str], schema: TableSchema, partition_b
             _reject_role(
                 f"{PRIMARY_KEY} has '{name}' of type {type_name(column.type)}", "choose columns of scalar types"
             )
-    for name in partition_by:
+    transformed = [parse_field(text, schema).column for text in split_fields(properties.get(PARTITION_FIELDS, ""))]
+    for name in (*partition_by, *transformed):
         if schema.column(name).name not in names:
             _reject_role(
                 f"partition column '{name}' is not in {PRIMARY_KEY} {', '.join(names)}",

@@ -10,6 +10,7 @@ from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
 
 TARGET_FILE_BYTES = 128 << 20
@@ -36,8 +37,15 @@ class LakeTableSpec:
     """All schemas that the table ever had, as far as they are known here."""
     history: HistoryMark | None = field(default=None, compare=False)
     """The newest record with rows of the state, which rounds write into the lake as the history of their rows."""
+    partition_fields: tuple[PartitionField, ...] = ()
+    """All fields of the partitioning, where one is a transform of a column; else ``partition_by`` are all."""
     former_uuids: tuple[str, ...] = ()
     """Uuids of the originals that this table is a copy of: the lake has rows in files that they wrote."""
+
+    @property
+    def layout(self) -> tuple[PartitionField, ...]:
+        """All fields of the partitioning, in their order."""
+        return self.partition_fields or tuple(PartitionField(name) for name in self.partition_by)
 
     @property
     def writers(self) -> tuple[str, ...]:
@@ -54,6 +62,7 @@ class LakeTableSpec:
             location=state.lake_location,
             schema=state.schema,
             partition_by=state.partition_by,
+            partition_fields=properties.partition_fields,
             bucket_key=properties.bucket_key,
             num_buckets=state.num_buckets,
             primary_key=tuple(state.schema.column(name).name for name in state.primary_key),

@@ -109,7 +109,8 @@ def _columns(given: object, partition_by: Sequence[str], table: str) -> dict[str
     """Return the values under the table's spelling of the names."""
     if not partition_by:
         raise InvalidOptionError(
-            f"table {table} is not partitioned; truncate() removes all rows, or partition a new table by a column"
+            f"table {table} is not partitioned by columns; truncate() removes all rows, and DELETE removes the rows of "
+            "a condition"
         )
     known = ", ".join(partition_by)
     if not isinstance(given, Mapping) or not given:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.core.grouping import distinct
 from streamhouse_spark.query.filters import Filter
 from streamhouse_spark.query.predicate_tree import UNKNOWN, And, In, IsNull, Node, Or, planned_value
+from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
 
 Bools = npt.NDArray[np.bool_]
@@ -71,19 +72,20 @@ class ConditionChoice:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChoice:
-    """The rows of some partitions, by the values of all partition columns. Null is a value, and so is NaN."""
+    """The rows of some partitions, by the values of all fields. Null is a value, and so is NaN."""
 
     partitions: pa.Table
-    """The partitions, each once."""
+    """The partitions, each once: a column for each field."""
+    fields: tuple[PartitionField, ...]
 
     @classmethod
-    def of(cls, rows: pa.Table, partition_by: Sequence[str]) -> PartitionChoice:
+    def of(cls, rows: pa.Table, fields: Sequence[PartitionField]) -> PartitionChoice:
         """Choose the partitions that the rows are of."""
-        return cls(distinct(rows.select(list(partition_by))))
+        return cls(partitions_of(rows, fields), tuple(fields))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(self.partitions.column_names)
+        return tuple(dict.fromkeys(field.column for field in self.fields))
 
     @property
     def expression(self) -> None:
@@ -91,17 +93,18 @@ class PartitionChoice:
 
     @property
     def node(self) -> Node:
-        return And(tuple(_among(column, self.partitions.column(column)) for column in self.columns))
+        columns = zip(self.fields, self.partitions.columns, strict=True)
+        return And(tuple(_among(f.column, column) for f, column in columns if f.transform == "identity"))
 
     def mask(self, rows: pa.Table) -> Bools:
         if not self.partitions.num_rows or not rows.num_rows:
             return np.zeros(rows.num_rows, np.bool_)
         wanted = np.zeros(self.partitions.num_rows, np.int64)
         found, is_known = np.zeros(rows.num_rows, np.int64), np.ones(rows.num_rows, np.bool_)
-        for name in self.columns:
-            values = pc.unique(self.partitions.column(name))
-            wanted = wanted * len(values) + _places(self.partitions.column(name), values)
-            places = _places(rows.column(name), values)
+        for field, column in zip(self.fields, self.partitions.columns, strict=True):
+            values = pc.unique(column)
+            wanted = wanted * len(values) + _places(column, values)
+            places = _places(field.values(rows.column(field.column)), values)
             is_known &= places >= 0
             found = found * len(values) + places
             known, wanted = np.unique(wanted, return_inverse=True)  # small again, however many columns there are
@@ -109,6 +112,12 @@ class PartitionChoice:
             is_known &= known[at] == found
             found = at
         return is_known
+
+
+def partitions_of(rows: pa.Table, fields: Sequence[PartitionField]) -> pa.Table:
+    """Return the partitions of the rows, each once: a column of values for each field."""
+    values = [field.values(rows.column(field.column)) for field in fields]
+    return distinct(pa.table(values, names=[str(field) for field in fields]))
 
 
 def _places(column: pa.ChunkedArray, values: pa.Array) -> npt.NDArray[np.int64]:

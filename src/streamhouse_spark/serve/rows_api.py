@@ -83,7 +83,7 @@ class _Rows:
                 "table": table.name,
                 "version": state.version,
                 "primary_key": list(state.primary_key),
-                "partition_by": list(state.partition_by),
+                "partition_by": list(state.parsed.partitioned_by),
                 "columns": columns,
             }
         )

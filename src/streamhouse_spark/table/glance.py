@@ -43,7 +43,7 @@ class TableGlance:
             table=table.name,
             version=state.version,
             primary_key=tuple(state.primary_key),
-            partition_by=tuple(state.partition_by),
+            partition_by=state.parsed.partitioned_by,
             buckets=state.num_buckets,
             rows=state.num_rows,
             lag_rows=sum(bucket_lags(state).values()) if enabled else None,

@@ -35,6 +35,7 @@ from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Pruning, Wanted, plan_pin
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
+from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.rows import can_be_read_again
 from streamhouse_spark.table.row_deletion import deleting
 from streamhouse_spark.table.row_parts import (
@@ -98,7 +99,7 @@ def empty_parts(table: TableHandle, chosen: PartitionMatches) -> None:
         pa.table({name: pa.array([value.as_py()], value.type) for name, value in match.values})
         for match in chosen.matches
     )
-    choice = PartitionChoice(partitions)
+    choice = PartitionChoice(partitions, tuple(PartitionField(name) for name in partitions.column_names))
     staged = Staged(table.uuid, state.schema_id, (), table.storage.now_ms())
     commit_replacement(table, staged, lambda _: choice, None)
 

@@ -11,6 +11,7 @@ from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.projection import parse_filter
 from streamhouse_spark.query.row_choice import Choose, ConditionChoice, RowChoice
+from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
@@ -43,27 +44,28 @@ def of_partitions(choose: Choose, state: TableState) -> Choose:
     """
 
     def chosen(schema: TableSchema) -> RowChoice:
-        return choose(schema.select(state.partition_by))
+        return choose(schema.select(columns))
 
-    require_partitioned(state)
+    columns = tuple(dict.fromkeys(field.column for field in require_partitioned(state)))
     try:
         chosen(state.schema)
     except SchemaMismatchError as error:
         raise InvalidOptionError(
             f"table {state.name} has a primary key, and of such a table whole partitions are replaced, by a condition "
-            f"on its partition columns {', '.join(state.partition_by)} ({error}); use DELETE and upsert, or MERGE"
+            f"on its partition columns {', '.join(columns)} ({error}); use DELETE and upsert, or MERGE"
         ) from error
     return chosen
 
 
-def require_partitioned(state: TableState) -> tuple[str, ...]:
-    """Return the partition columns. Raises `InvalidOptionError` for a table without."""
-    if not state.partition_by:
+def require_partitioned(state: TableState) -> tuple[PartitionField, ...]:
+    """Return the fields of the partitioning. Raises `InvalidOptionError` for a table without."""
+    fields = state.parsed.partition_fields
+    if not fields:
         raise InvalidOptionError(
             f"table {state.name} is not partitioned; overwrite(rows) replaces all rows, overwrite(rows, where=...) "
             "those of a condition"
         )
-    return state.partition_by
+    return fields
 
 
 def require_chosen(choice: RowChoice, rows: pa.Table, name: str) -> None:

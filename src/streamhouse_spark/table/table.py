@@ -54,6 +54,7 @@ class Table(Versions):
 
     @property
     def partition_by(self) -> tuple[str, ...]:
+        """The partition columns. Transforms of columns are in ``properties.partitioned_by`` too."""
         return self.state.partition_by
 
     @property

@@ -69,7 +69,9 @@ def _reject(table: TableHandle, suffix: str) -> NoReturn:
     if suffix == BINLOG:
         raise InvalidNameError(f"{table.name}${suffix}: only tables with a primary key have ${suffix}; use $changelog")
     if suffix == PARTITIONS:
-        raise InvalidNameError(f"{table.name}${suffix}: the table is not partitioned; $buckets says where its rows are")
+        raise InvalidNameError(
+            f"{table.name}${suffix}: the table is not partitioned by columns; $buckets says where its rows are"
+        )
     raise InvalidNameError(f"{table.name}${suffix}: unknown suffix ${suffix}; there are {', '.join(_suffixes(table))}")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.config.properties import (
     ADOPTED,
+    PARTITION_FIELDS,
     PRIMARY_KEY,
     check_partition_columns,
     default_bucket_key,
@@ -22,6 +23,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.commits.actions import Create
 from streamhouse_spark.log.commits.record import Record, encode_record
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
+from streamhouse_spark.schema.partition_fields import join_fields, parse_fields, split_fields
 from streamhouse_spark.schema.reserved_names import require_free_partition_name
 from streamhouse_spark.schema.table_schema import TableSchema, check_column_name
 from streamhouse_spark.storage.base import Storage
@@ -65,13 +67,30 @@ def create_action(
     for column in table_schema.columns:  # also those of a lake table that is adopted
         check_column_name(column.name)
     table_schema = with_defaults(table_schema, check_defaults(defaults))
-    partitions = check_partition_columns(partition_by, table_schema)
+    partitions = _partitioned(path, partition_by, table_schema, texts)
     for name in partitions:
         require_free_partition_name(name)
     if primary_key or texts.get(PRIMARY_KEY, "").strip():
         table_schema = _keyed(path, table_schema, primary_key, partitions, texts, chooses=chooses_bucket_key)
     parsed = parse_properties(texts, table_schema, partitions)
     return Create(str(path), table_schema, partitions, parsed.bucket_num, texts, "")
+
+
+def _partitioned(
+    path: TablePath, partition_by: Sequence[str], schema: TableSchema, texts: dict[str, str]
+) -> tuple[str, ...]:
+    """Return the partition columns. ``texts`` get all fields of the partitioning where one is a transform."""
+    said = split_fields(texts.get(PARTITION_FIELDS, ""))
+    fields, given = parse_fields(partition_by or said, schema), parse_fields(said, schema)
+    if said and fields != given:
+        raise InvalidOptionError(
+            f"table {path}: it is partitioned by {join_fields(fields)}, the property {PARTITION_FIELDS} says "
+            f"{join_fields(given)}; give one"
+        )
+    texts.pop(PARTITION_FIELDS, None)
+    if any(field.transform != "identity" for field in fields):
+        texts[PARTITION_FIELDS] = join_fields(fields)
+    return check_partition_columns([field.column for field in fields if field.transform == "identity"], schema)
 
 
 def put_first_record(storage: Storage, record: Record) -> Record:

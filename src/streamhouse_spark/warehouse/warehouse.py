@@ -203,9 +203,10 @@ class Warehouse:
 
         ``schema`` is a ``pyarrow.Schema``, a Spark DDL string or a PySpark ``StructType``. ``buckets`` is
         ``bucket.num``. With a ``primary_key``, whose columns become NOT NULL, the table takes upserts and deletes; its
-        first column beside the partition columns is the default of ``bucket.key``. ``defaults`` maps columns to
-        constants for rows that lack them, as a ``DEFAULT`` clause does; a null that is given stays null. **Commit
-        point:** the name's pointer; a crash before it leaves files that nobody names.
+        first column beside the partition columns is the default of ``bucket.key``. ``partition_by`` has columns, and
+        ``years(c)``, ``months(c)``, ``days(c)``, ``hours(c)``, ``truncate(4, c)`` of one. ``defaults`` maps columns
+        to constants for rows that lack them, as a ``DEFAULT`` clause does; a null that is given stays null.
+        **Commit point:** the name's pointer; a crash before it leaves files that nobody names.
 
         Raises `TableExistsError`, `InvalidNameError`, `InvalidOptionError` or `SchemaMismatchError` before anything is
         written. With ``if_not_exists`` an existing table is returned as it is.

@@ -335,7 +335,7 @@ class KeyedTable:
         engine = engine_of(shape.properties, shape.schema, None)
         plain = self.stager(shape, engine)
         given = {field.name: getattr(plain, field.name) for field in fields(plain)}
-        stager = PartStager(**given, choose=choose, partition_by=self.table.state.partition_by)
+        stager = PartStager(**given, choose=choose, partition_by=self.table.state.parsed.partition_sources)
         none = np.zeros(0, np.bool_)
         empty = shape.batch(shape.schema.arrow.empty_table(), none)
         every = {bucket: batches.get(bucket, empty) for bucket in range(shape.num_buckets)}

@@ -28,6 +28,12 @@ def orders(run):
     )
 
 
+def test_partitions_by_transforms(run, warehouse):
+    run("create", "sales.at", "--schema", "at TIMESTAMP, name STRING", "--partition-by", "days(at),truncate(4, name)")
+    assert warehouse.table("sales.at").state.parsed.partitioned_by == ("days(at)", "truncate(4, name)")
+    assert "days(at), truncate(4, name)" in run("describe", "sales.at").stdout
+
+
 def test_create_makes_the_table_as_asked(run, warehouse, orders):
     table = warehouse.table("sales.orders")
     assert table.state.schema.ddl() == DDL

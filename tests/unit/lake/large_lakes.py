@@ -15,6 +15,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.lake.model.values import LakeFile
 from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.schema.partition_fields import parse_field
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
@@ -24,15 +25,17 @@ ROUNDS, DAYS_PER_ROUND, BUCKETS = 20, 10, 10
 SCHEMA = TableSchema.of(pa.schema([("id", pa.int64()), ("day", pa.date32()), ("key", pa.int32())]))
 
 
-def daily_lake(storage: Storage, world: World, lake_format: LakeFormat) -> LakeTable:
-    """A lake partitioned by day, each round with the files of some days, one a bucket and day: 2,000 in 200 days.
+def daily_lake(storage: Storage, world: World, lake_format: LakeFormat, partitioned_by: str = "day") -> LakeTable:
+    """A lake partitioned by day, or by ``days(day)``: each round with the files of some days, one a bucket and day,
+    2,000 in 200 days.
 
     Rows of the copies say the days of the first round, their metadata say later ones.
     """
     lake = lake_of(
         storage,
         SCHEMA,
-        partition_by=["day"],
+        partition_by=["day"] if partitioned_by == "day" else [],
+        partition_fields=[parse_field(partitioned_by, SCHEMA)],
         bucket_key="key",
         num_buckets=BUCKETS,
         world=world,

@@ -41,3 +41,19 @@ def test_a_filtered_read_opens_the_manifests_of_its_partitions(memory, world, la
     either = Or((Compare("=", "day", LAST_DAY), Compare("=", "day", FIRST_DAY)))
     assert opened(counted, lake, either) == (2, 2 * BUCKETS)
     assert opened(counted, lake, Compare("=", "id", -1)) == (num_manifests, 0)
+
+
+def test_a_read_opens_the_manifests_of_hidden_partitions(memory, world):
+    """A partition by days may hold rows of its neighbours, as far as its manifest knows; its files know better."""
+    counted = FaultyStorage(memory)
+    lake = daily_lake(counted, world, "iceberg", "days(day)")
+    assert opened(counted, lake, ALWAYS_TRUE) == (2, DAYS * BUCKETS)
+    for node, num_days in [
+        (Compare("=", "day", LAST_DAY), 1),
+        (Compare("=", "day", FIRST_DAY + 3), 1),
+        (And((Compare(">", "day", LAST_DAY - 2), Compare(">=", "id", 0))), 2),
+        (Compare(">", "day", LAST_DAY), 0),
+    ]:
+        assert opened(counted, lake, node) == (1, num_days * BUCKETS), node
+    for node in [Compare(">", "day", LAST_DAY + 1), Compare("<", "day", FIRST_DAY - 1), IsNull("day")]:
+        assert opened(counted, lake, node) == (0, 0), node

@@ -13,9 +13,14 @@ from streamhouse_spark.query import row_choice
 from streamhouse_spark.query.predicate_tree import Bounds, exactly, may_match
 from streamhouse_spark.query.projection import parse_filter
 from streamhouse_spark.query.row_choice import ConditionChoice, PartitionChoice
+from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
 
 NAN = float("nan")
+
+
+def fields(*names):
+    return tuple(map(PartitionField, names))
 
 
 def test_a_condition_that_is_null_chooses_nothing():
@@ -26,23 +31,24 @@ def test_a_condition_that_is_null_chooses_nothing():
 
 
 def test_partitions_of_several_columns_are_compared_whole():
-    chosen = PartitionChoice.of(pa.table({"n": [0, 0], "a": [1, 2], "b": ["x", None]}), ["a", "b"])
+    chosen = PartitionChoice.of(pa.table({"n": [0, 0], "a": [1, 2], "b": ["x", None]}), fields("a", "b"))
     every = list(itertools.product([1, 2, 3, None], ["x", "y", None]))
     rows = pa.table({"a": [a for a, _ in every], "b": [b for _, b in every]})
     assert [pair for pair, is_in in zip(every, chosen.mask(rows), strict=True) if is_in] == [(1, "x"), (2, None)]
 
 
 def test_nan_is_a_value():
-    chosen = PartitionChoice.of(pa.table({"a": [NAN, 1.0]}), ["a"])
+    chosen = PartitionChoice.of(pa.table({"a": [NAN, 1.0]}), fields("a"))
     assert chosen.mask(pa.table({"a": [NAN, 1.0, 2.0, None]})).tolist() == [True, True, False, False]
     assert may_match(chosen.node, {"a": Bounds(5.0, 6.0, may_be_null=False)})
 
 
 def test_no_rows_are_of_no_partition():
-    chosen = PartitionChoice.of(pa.table({"a": pa.array([], pa.int32())}), ["a"])
+    chosen = PartitionChoice.of(pa.table({"a": pa.array([], pa.int32())}), fields("a"))
     assert chosen.mask(pa.table({"a": [1, None]})).tolist() == [False, False]
     assert (
-        PartitionChoice.of(pa.table({"a": [1]}), ["a"]).mask(pa.table({"a": pa.array([], pa.int64())})).tolist() == []
+        PartitionChoice.of(pa.table({"a": [1]}), fields("a")).mask(pa.table({"a": pa.array([], pa.int64())})).tolist()
+        == []
     )
 
 
@@ -59,7 +65,7 @@ def test_no_rows_are_of_no_partition():
 )
 def test_files_of_other_partitions_are_left_out(values):
     column = pa.array(values)
-    chosen = PartitionChoice.of(pa.table({"a": column}), ["a"])
+    chosen = PartitionChoice.of(pa.table({"a": column}), fields("a"))
     for value in column:
         assert may_match(chosen.node, {"a": exactly(row_choice._plain(value))})
     if None not in values:
@@ -69,6 +75,6 @@ def test_files_of_other_partitions_are_left_out(values):
 
 
 def test_many_partitions_are_looked_for_everywhere():
-    chosen = PartitionChoice.of(pa.table({"a": list(range(300))}), ["a"])
+    chosen = PartitionChoice.of(pa.table({"a": list(range(300))}), fields("a"))
     assert may_match(chosen.node, {"a": exactly(1000)})
     assert chosen.mask(pa.table({"a": [299, 300]})).tolist() == [True, False]

@@ -147,7 +147,7 @@ def test_a_table_without_partitions_has_none(wh):
     table = wh.create_table("t", "id INT")
     for ask in (table.inspect.partitions, lambda: wh.view("t$partitions")):
         with pytest.raises(
-            InvalidNameError, match=r"t\$partitions: the table is not partitioned; \$buckets says where"
+            InvalidNameError, match=r"t\$partitions: the table is not partitioned by columns; \$buckets says where"
         ):
             ask()
     with pytest.raises(InvalidNameError) as error:

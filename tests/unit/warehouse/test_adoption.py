@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform, VoidTransform
 from pyiceberg.types import (
     IntegerType,
     ListType,
@@ -37,6 +39,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.schema.partition_fields import parse_field
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.tiering import tier_table
@@ -119,6 +122,32 @@ def test_adopted_rows_are_the_history(wh, catalog, layout, store, world):
     assert files < {task.file.file_path for task in lake.scan().plan_files()}
     assert rows_of(lake.scan().to_arrow().cast(table.schema)) == by_id(OLD, NEW)
     assert rows_of(table.to_arrow(filter=[("id", ">=", 5)])) == by_id(OLD[5:], NEW)
+
+
+def test_a_lake_with_hidden_partitions(wh, catalog, store, world):
+    """pyiceberg writes no transforms by itself: a lake of ours that is nobody's any more."""
+    schema = TableSchema.of("id bigint, at timestamp, name string")
+    fields = [parse_field(text, schema) for text in ("truncate(2, name)", "days(at)")]
+    lake = lake_of(store, schema, partition_fields=fields, bucket_key="id", num_buckets=4, world=world)
+    at = dt.datetime(1969, 12, 31, 23, tzinfo=dt.UTC)
+    old = [{"id": i, "at": at + dt.timedelta(hours=i), "name": "abcdef"[i:]} for i in range(6)]
+    interop_tier(lake, by_bucket(pa.Table.from_pylist(old, schema=schema.arrow), "id", 4))
+    with lake.place.load().transaction() as transaction:
+        transaction.remove_properties(TABLE_UUID_PROPERTY)
+    assert wh.adopt_table("sales.orders").partition_by == ("truncate(2, name)", "days(at)")
+    table = wh.table("sales.orders")
+    assert table.state.properties["partition.fields"] == "truncate(2, name), days(at)"
+    new = [{"id": 100, "at": at, "name": "abX"}]
+    table.append(new)
+    tier(table)
+    assert rows_of(table.lake.to_arrow()) == by_id(old, new)
+    opened = catalog.load_table("sales.orders")
+    assert [type(field.transform) for field in opened.spec().fields] == [
+        TruncateTransform,
+        DayTransform,
+        BucketTransform,
+    ]
+    assert len(list(opened.scan(row_filter="name == 'abX'").plan_files())) == 1
 
 
 @pytest.fixture
@@ -325,9 +354,9 @@ def test_a_dropped_table_does_not_keep_its_lake(table, wh):
         ),
         (
             Schema(NestedField(1, "at", TimestampType())),
-            PartitionSpec(PartitionField(1, 1000, DayTransform(), "day")),
+            PartitionSpec(PartitionField(1, 1000, VoidTransform(), "day")),
             {},
-            r"partitioned by \[day\(at\)\]",
+            r"partitioned by \[void\(at\)\]",
         ),
         (
             COLUMNS,
@@ -338,7 +367,7 @@ def test_a_dropped_table_does_not_keep_its_lake(table, wh):
             r"partitioned by \[bucket\[4\]\(id\), identity\(region\)\]",
         ),
     ],
-    ids=["v1", "identifier", "time", "uuid", "nested", "day", "order"],
+    ids=["v1", "identifier", "time", "uuid", "nested", "void", "order"],
 )
 def test_what_does_not_fit_is_named(wh, catalog, store, schema, spec, properties, words):
     made(catalog, schema=schema, spec=spec, rows=[], **properties)

@@ -14,20 +14,23 @@ from streamhouse_spark.log.commits.state import TableState
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """``PARTITIONED BY (dt, bucket(4, id))``: partition columns, and the properties that the bucket stands for."""
+    """``PARTITIONED BY (dt, days(ts), bucket(4, id))``: partition columns and transforms of columns, and the
+    properties that the bucket stands for.
+    """
 
-    columns: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+    """Each as `parse_field` takes it."""
     properties: Mapping[str, str] | None = None
 
 
 def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
     """Parse transforms. Raises `InvalidOptionError` for a transform that no table can have, with the remedy."""
-    columns: list[str] = []
+    fields: list[str] = []
     properties: dict[str, str] = {}
     for transform in transforms:
         kind = str(transform["transform"])
         if kind == "identity":
-            columns.append(_column(transform))
+            fields.append(_column(transform))
         elif kind == "bucket" and not properties:
             if not transform["columns"] or len(transform["arguments"]) != 1:
                 raise InvalidOptionError(
@@ -40,12 +43,15 @@ def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
             }
         elif kind == "bucket":
             raise InvalidOptionError(f"PARTITIONED BY {_shown(transform)}: a table has one bucket key; leave one out")
+        elif len(transform["columns"]) == 1:
+            given = [*map(str, transform.get("arguments") or ()), join_names([_column(transform)])]
+            fields.append(f"{kind}({', '.join(given)})")
         else:
             raise InvalidOptionError(
-                f"PARTITIONED BY {_shown(transform)}: a table is partitioned by columns, and by bucket(n, column); for "
-                "days or months add a column that holds them, and partition by it"
+                f"PARTITIONED BY {_shown(transform)}: found {len(transform['columns'])} columns, expected one, as in "
+                "days(ts) or truncate(4, name)"
             )
-    return Partitioning(tuple(columns), properties or None)
+    return Partitioning(tuple(fields), properties or None)
 
 
 def _check_count(transform: Mapping[str, Any]) -> None:
@@ -74,7 +80,12 @@ def _shown(transform: Mapping[str, Any]) -> str:
 def partitioning_of(state: TableState) -> list[dict[str, Any]]:
     """Return the partitioning of a table's state in the form of `parse_partitioning`."""
     found: list[dict[str, Any]] = [
-        {"transform": "identity", "columns": [[name]], "arguments": []} for name in state.partition_by
+        {
+            "transform": field.transform,
+            "columns": [[field.column]],
+            "arguments": [field.width] if field.width else [],
+        }
+        for field in state.parsed.partition_fields
     ]
     key = state.parsed.bucket_key
     if key:

@@ -98,7 +98,6 @@ class KeyedStagingPlan:
     """Columns of `given` that the rows lack, so that tasks fill in the defaults of the schema."""
     history: HistoryMark | None = None
     """The newest record of the log when the write was planned."""
-    partition_by: tuple[str, ...] = ()
     replaced: ReplacedPart | None = None
 
     @classmethod
@@ -143,7 +142,6 @@ class KeyedStagingPlan:
             routing,
             is_clustered,
             history=state.anchors.newest,
-            partition_by=state.partition_by,
             replaced=replaced,
         )
         names = {name.casefold() for name in given.names}
@@ -218,7 +216,7 @@ class KeyedStagingPlan:
         for chunk in chunks(batches):
             if (intents := self._intents(chunk)).num_rows:
                 if self.replaced is not None:
-                    seen.append(self.replaced.seen(intents, self.schema, self.partition_by, self.table))
+                    seen.append(self.replaced.seen(intents, self.schema, self.table))
                 parts.append(stager.stage(intents))
         return gathered(parts) if parts else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -12,8 +12,9 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.filters import Filter, parse_filter
-from streamhouse_spark.query.row_choice import Choose, ConditionChoice, PartitionChoice
+from streamhouse_spark.query.row_choice import Choose, ConditionChoice, PartitionChoice, partitions_of
 from streamhouse_spark.query.sql_condition import parse_where
+from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.row_parts import (
     of_partitions,
@@ -31,6 +32,13 @@ class ReplacedPart:
     """None for the partitions of the new rows."""
     read: ReadBase | None = None
     """The state from which the new rows were made, where they were made of the table's own."""
+    fields: tuple[PartitionField, ...] = ()
+    """The fields of the table's partitioning, where it is `bound`."""
+
+    def bound(self, state: TableState) -> ReplacedPart:
+        """Return the part of a table in this state, for tasks. Raises as `require_taken`."""
+        self.require_taken(state)
+        return replace(self, fields=state.parsed.partition_fields)
 
     def require_taken(self, state: TableState) -> None:
         """Raise `InvalidOptionError`, `SchemaMismatchError` if this part of the table cannot be replaced."""
@@ -41,14 +49,13 @@ class ReplacedPart:
         else:
             self._of_condition(self.condition, state)(state.schema)
 
-    def seen(self, rows: pa.Table, schema: TableSchema, partition_by: tuple[str, ...], table: str) -> pa.Table:
+    def seen(self, rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
         """Return the partitions of new rows of a task, each once; none for a condition, which they have to satisfy.
 
         Raises as `require_chosen`.
         """
         if self.condition is None:
-            names = list(partition_by)
-            return distinct(pa.table([rows.column(name) for name in names], names=names))  # of rows that may be null
+            return partitions_of(rows, self.fields)
         require_chosen(ConditionChoice.of(self.condition, schema), rows.select(list(schema.names)), table)
         return rows.schema.empty_table().select([])
 
@@ -57,9 +64,8 @@ class ReplacedPart:
         if self.condition is not None:
             return self._of_condition(self.condition, state)
         found = [partitions for partitions in seen if partitions is not None]
-        columns = [state.schema.column(name) for name in state.partition_by]
-        none = pa.schema([(column.name, column.type) for column in columns]).empty_table()
-        choice = PartitionChoice.of(pa.concat_tables([none, *found]), state.partition_by)
+        none = partitions_of(state.schema.arrow.empty_table(), state.parsed.partition_fields)
+        choice = PartitionChoice(distinct(pa.concat_tables([none, *found])), state.parsed.partition_fields)
         return lambda _: choice
 
     @staticmethod

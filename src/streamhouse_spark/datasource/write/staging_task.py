@@ -84,7 +84,7 @@ class StagingPlan:
         for chunk in chunks(batches):
             rows, missing = filled(chunk, self.schema, table=self.table)
             if self.replaced is not None:
-                seen.append(self.replaced.seen(rows, self.schema, self.shape.partition_by, self.table))
+                seen.append(self.replaced.seen(rows, self.schema, self.table))
             parts.append(stager.stage(rows, missing))
         staged = gathered(parts) if parts else None
         return StagedMessage(staged, query_id, history=self.history, partitions=joined_partitions(seen))

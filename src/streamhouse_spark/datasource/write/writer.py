@@ -194,7 +194,7 @@ def _staging_plan(
     """
     table = connection.table_by_uuid(name, staged) if staged else table_for_writing(connection, name, frame)
     if replaced is not None:
-        replaced.require_taken(table.state)
+        replaced = replaced.bound(table.state)
     if options.merge_schema and (merged := merged_state(table, frame, options.row_kind_column)) is not table.state:
         _check(connection, table, merged, frame, options)  # before a column is added
         merge_columns(table, frame, options.row_kind_column)

@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertTableUUID, RemovePropertiesUpdate
-from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.transforms import BucketTransform
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
@@ -33,7 +33,14 @@ from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, projection, require_snapshot, snapshot_schema
 from streamhouse_spark.lake.iceberg.scan_files import scan_files
-from streamhouse_spark.lake.iceberg.schema import FORMAT_VERSION, described_spec, iceberg_type, lake_schema, plain_type
+from streamhouse_spark.lake.iceberg.schema import (
+    FORMAT_VERSION,
+    described_spec,
+    iceberg_type,
+    lake_schema,
+    own_field,
+    plain_type,
+)
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.model.values import LakeSnapshot, LakeSplit
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
@@ -243,12 +250,16 @@ def _layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...], tuple
     last = fields[-1].transform if fields else None
     if isinstance(last, BucketTransform):
         bucket_key, num_buckets = (schema.find_field(fields.pop().source_id).name,), last.num_buckets
-    if not all(isinstance(field.transform, IdentityTransform) for field in fields):
+    parts = [own_field(field.transform, schema.find_column_name(field.source_id) or "") for field in fields]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
         raise LakeMismatchError(
             f"the Iceberg table cannot be adopted: it is partitioned by [{', '.join(described_spec(spec, schema))}], "
-            "expected columns themselves and then at most one bucket[N]; change its partition spec, its files may stay"
+            "expected columns, their years, months, days, hours or truncate, and then at most one bucket[N]; change "
+            "its partition spec, its files may stay"
         )
     nested = [f.source_id for f in spec.fields if f.source_id not in {c.field_id for c in schema.fields}]
     if nested:
         raise LakeMismatchError("the Iceberg table cannot be adopted: it is partitioned by a field within a column")
-    return tuple(schema.find_field(field.source_id).name for field in fields), bucket_key, num_buckets
+    texts = (part.column if part.transform == "identity" else str(part) for part in known)
+    return tuple(texts), bucket_key, num_buckets

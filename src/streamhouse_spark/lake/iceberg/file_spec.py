@@ -14,14 +14,23 @@ from pyiceberg.io.pyarrow import (
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
 )
+from pyiceberg.partitioning import PartitionField as IcebergField
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import PrimitiveType
 
 from streamhouse_spark.core.forks import cached_property
-from streamhouse_spark.lake.iceberg.schema import file_schema, internal_value, partition_record, partition_types
+from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.lake.iceberg.schema import (
+    file_schema,
+    internal_value,
+    own_field,
+    partition_record,
+    partition_types,
+)
 from streamhouse_spark.lake.parquet.file_writer import PartitionKey, writer_options
+from streamhouse_spark.schema.partition_fields import PartitionField
 
 PATH_PART_CHARS_MAX = 150
 
@@ -76,7 +85,7 @@ class IcebergFileSpec:
     def partition_parts(self) -> Sequence[_Part]:
         fields = zip(self.spec.fields, self.partition_types, strict=True)
         name_of = self.schema.find_column_name
-        return [_Part(name_of(f.source_id) or "", isinstance(f.transform, BucketTransform), kind) for f, kind in fields]
+        return [_Part.of(field, name_of(field.source_id) or "", kind) for field, kind in fields]
 
     @property
     def schema_id(self) -> int:
@@ -125,6 +134,22 @@ class _Part:
     source: str
     is_bucket: bool
     type: PrimitiveType
+    own: PartitionField
+
+    @classmethod
+    def of(cls, field: IcebergField, source: str, kind: PrimitiveType) -> _Part:
+        """Raises `LakeMismatchError` for a transform that no table of ours has."""
+        is_bucket = isinstance(field.transform, BucketTransform)
+        own = PartitionField(source) if is_bucket else own_field(field.transform, source)
+        if own is None:
+            raise LakeMismatchError(
+                f"the lake table is partitioned by {field.transform}({source}), which no table here has; take that "
+                "field out of its partition spec, or build the lake anew (streamhouse retier)"
+            )
+        return cls(source, is_bucket, kind, own)
+
+    def derived(self, column: pa.Array) -> pa.Array:
+        return self.own.values(column)
 
     def encoded(self, value: pa.Scalar) -> bytes | None:
         plain = internal_value(value)

@@ -99,7 +99,7 @@ class IcebergLocation:
 
         schema = iceberg_schema(self.spec.schema, self.spec.primary_key)
         bucket_key = self.spec.bucket_key[0] if self.spec.bucket_key else None
-        spec = partition_spec(schema, self.spec.partition_by, bucket_key, self.spec.num_buckets)
+        spec = partition_spec(schema, self.spec.layout, bucket_key, self.spec.num_buckets)
         table: Table | None = None
         for _ in range(ATTEMPTS_MAX):
             table = self.find()

@@ -10,11 +10,12 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.transforms import IdentityTransform
 
 from streamhouse_spark.lake.file_match import lake_bounds
+from streamhouse_spark.lake.iceberg.schema import own_field
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics
 from streamhouse_spark.query.predicate_tree import Node, exactly, may_match
+from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 _WIDTHS_BYTES: Mapping[type[ice.IcebergType], tuple[int, ...]] = {
@@ -31,7 +32,8 @@ _WIDTHS_BYTES: Mapping[type[ice.IcebergType], tuple[int, ...]] = {
 class PartitionFilter:
     """A filter as far as it speaks of columns by which files are partitioned.
 
-    Partitions by a transform of a column say nothing: engines have rounded moments before 1970 in different ways.
+    A partition by years, months, days or hours may hold the moments of its neighbours too: engines have rounded moments
+    before 1970 in different ways. Partitions by ``truncate`` and ``bucket`` say nothing.
     """
 
     def __init__(self, node: Node, names: Mapping[int, str], schema: TableSchema, metadata: TableMetadata) -> None:
@@ -48,11 +50,12 @@ class PartitionFilter:
         if len(summaries) != len(spec.fields):
             return True
         bounds = {}
-        for position, field_id, column in self._identities(spec):
-            summary, field_type = summaries[position], self._types[field_id]
+        for position, field_id, column, part in self._parts(spec):
+            summary = summaries[position]
+            field_type = self._types[field_id] if part.transform == "identity" else ice.IntegerType()
+            low, high = (decoded_bound(field_type, b) for b in (summary.lower_bound, summary.upper_bound))
             stats = ColumnStatistics(
-                decoded_bound(field_type, summary.lower_bound),
-                decoded_bound(field_type, summary.upper_bound),
+                *_of_column(part, low, high, column),
                 null_count=0 if summary.contains_null is False else None,
                 nan_count=0 if summary.contains_nan is False else None,
             )
@@ -65,16 +68,33 @@ class PartitionFilter:
         partition = tuple(file.partition[position] for position in range(len(spec.fields)))
         key = (file.spec_id, *partition)
         if key not in self._known:
-            bounds = {column.name: exactly(partition[position]) for position, _, column in self._identities(spec)}
+            bounds = {}
+            for position, _, column, part in self._parts(spec):
+                value = partition[position]
+                if part.transform == "identity" or value is None:
+                    bounds[column.name] = exactly(value)
+                else:
+                    stats = ColumnStatistics(*_of_column(part, value, value, column), null_count=0, nan_count=0)
+                    bounds[column.name] = lake_bounds(stats, column.type, num_rows=1)
             self._known[key] = may_match(self._node, bounds)
         return self._known[key]
 
-    def _identities(self, spec: PartitionSpec) -> Iterator[tuple[int, int, Column]]:
-        """Position, field and column of those parts of a partition that are columns themselves."""
+    def _parts(self, spec: PartitionSpec) -> Iterator[tuple[int, int, Column, PartitionField]]:
+        """Position, field and column of those parts of a partition that are columns themselves, or times of them."""
         for position, part in enumerate(spec.fields):
             column = self._columns.get(part.source_id)
-            if column is not None and isinstance(part.transform, IdentityTransform):
-                yield position, part.source_id, column
+            found = own_field(part.transform, column.name) if column is not None else None
+            if column is not None and found is not None and found.transform != "truncate":
+                yield position, part.source_id, column, found
+
+
+def _of_column(part: PartitionField, low: Any, high: Any, column: Column) -> tuple[Any, Any]:
+    """Return the bounds of a column from the bounds of its partitions; None where they say nothing."""
+    if part.transform == "identity":
+        return low, high
+    first = part.range_of(low - 1, column.type) if low is not None else None
+    last = part.range_of(high + 1, column.type) if high is not None else None
+    return (first[0] if first else None), (last[1] - 1 if last else None)
 
 
 def field_types(metadata: TableMetadata) -> dict[int, ice.IcebergType]:

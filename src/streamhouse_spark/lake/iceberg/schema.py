@@ -14,10 +14,20 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    YearTransform,
+)
+from pyiceberg.transforms import Transform as IcebergTransform
 from pyiceberg.typedef import Record
 
 from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.schema import partition_fields as own
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 FIELD_ID = b"PARQUET:field_id"
@@ -167,20 +177,49 @@ def _file_type(field_type: ice.IcebergType) -> pa.DataType:
 # -- partition specs --------------------------------------------------------------------------------------------------
 
 
+_TIMES: dict[type[IcebergTransform[Any, Any]], own.Transform] = {
+    YearTransform: "years",
+    MonthTransform: "months",
+    DayTransform: "days",
+    HourTransform: "hours",
+}
+_OF_TIMES = {transform: kind for kind, transform in _TIMES.items()}
+
+
 def partition_spec(
-    schema: Schema, partition_by: Sequence[str], bucket_key: str | None, num_buckets: int
+    schema: Schema, layout: Sequence[own.PartitionField], bucket_key: str | None, num_buckets: int
 ) -> PartitionSpec:
-    """Return the spec: ``identity`` of each partition column, then ``bucket[N]`` of the bucket key if there is one."""
+    """Return the spec: the fields of ``layout``, then ``bucket[N]`` of the bucket key if there is one."""
     fields = []
     ids = itertools.count(PARTITION_FIELD_ID_START)
-    for name in partition_by:
-        source = schema.find_field(name, case_sensitive=False)
-        fields.append(PartitionField(source.field_id, next(ids), IdentityTransform(), source.name))
+    for part in layout:
+        source = schema.find_field(part.column, case_sensitive=False)
+        name = source.name if part.transform == "identity" else _free_name(f"{source.name}_{part.suffix}", schema)
+        fields.append(PartitionField(source.field_id, next(ids), _iceberg_transform(part), name))
     if bucket_key is not None:
         source = schema.find_field(bucket_key, case_sensitive=False)
         name = _free_name(f"{source.name}_bucket", schema)
         fields.append(PartitionField(source.field_id, next(ids), BucketTransform(num_buckets), name))
     return PartitionSpec(*fields, spec_id=0)
+
+
+def _iceberg_transform(part: own.PartitionField) -> IcebergTransform[Any, Any]:
+    if part.transform == "identity":
+        return IdentityTransform()
+    if part.transform == "truncate":
+        return TruncateTransform(part.width)
+    found: IcebergTransform[Any, Any] = _OF_TIMES[part.transform]()  # type: ignore[call-arg]
+    return found
+
+
+def own_field(transform: IcebergTransform[Any, Any], column: str) -> own.PartitionField | None:
+    """Return a field of a spec in a table's own terms; None for one that has none, such as a bucket."""
+    if isinstance(transform, IdentityTransform):
+        return own.PartitionField(column)
+    if isinstance(transform, TruncateTransform):
+        return own.PartitionField(column, "truncate", transform.width)
+    kind = _TIMES.get(type(transform))
+    return own.PartitionField(column, kind) if kind is not None else None
 
 
 def _free_name(name: str, schema: Schema) -> str:

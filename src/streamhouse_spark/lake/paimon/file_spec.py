@@ -155,6 +155,9 @@ class _Part:
     def is_bucket(self) -> bool:
         return False
 
+    def derived(self, column: pa.Array) -> pa.Array:
+        return column
+
     def encoded(self, value: pa.Scalar) -> bytes | None:
         return encoded(value.as_py(), self.field)
 

@@ -135,6 +135,8 @@ class Splitter:
                     values.append((None, 1))
                     continue
                 column = column.is_null().cast(pa.int8())
+            else:
+                column = part.derived(column)
             encoded = column.dictionary_encode(null_encoding="encode")
             size = len(encoded.dictionary)
             codes = codes * size + encoded.indices.to_numpy(zero_copy_only=False)

@@ -43,7 +43,10 @@ class PartitionPart(Protocol):
 
     @property
     def is_bucket(self) -> bool:
-        """Whether the value is the rows' bucket, null for a null column; else it is the column's value itself."""
+        """Whether the value is the rows' bucket, null for a null column; else it is made of the column's value."""
+
+    def derived(self, column: pa.Array) -> pa.Array:
+        """Return the value of each row, from the column of the data files."""
 
     def encoded(self, value: pa.Scalar) -> bytes | None: ...
 

@@ -214,7 +214,7 @@ def test_trees_are_read_by_the_names_that_are_listed(wh):
 def test_transforms_have_the_names_that_are_listed(wh):
     seen: set[str] = set()
     bucket = {"transform": "bucket", "columns": [["id"]], "arguments": [4]}
-    assert parse_partitioning([Read(bucket, seen), Read(shown("dt"), seen)]).columns == ("dt",)
+    assert parse_partitioning([Read(bucket, seen), Read(shown("dt"), seen)]).fields == ("dt",)
     assert seen == set(PROTOCOL["given"]["transform"])
     table = wh.create_table("d.t", "id BIGINT, dt DATE", partition_by=["dt"])
     check_keys(partitioning_of(table.state), "transform")

@@ -31,7 +31,7 @@ def partition_rows(table: TableHandle, wanted: Mapping[str, Any]) -> list[list[A
     state = table.refresh()
     columns = state.partition_by
     if not columns:
-        raise InvalidOptionError(f"table {table.name} is not partitioned; it has no partitions to show")
+        raise InvalidOptionError(f"table {table.name} is not partitioned by columns; there are no partitions to show")
     positions = {_position(state, name): value for name, value in wanted.items()}
     found = with_stand_ins(table, pin_newest(state), Begun(()), lambda pin: _partitions_of(table, pin))
     found = in_order(found, columns)

@@ -75,7 +75,7 @@ def described_table(path: TablePath, args: Mapping[str, Any]) -> tuple[Any, ...]
     defaults = {} if args.get("as_select") else said  # defaults of the tables that a query reads are not its rows'
     buckets = _with_buckets(path, properties, partitioning.properties or {}, TableSchema.of(StructJson(schema)))
     texts = {name: SqlText(sql, args.get("time_zone")) for name, sql in defaults.items()}
-    return StructJson(schema), args.get("primary_key") or (), partitioning.columns, None, buckets, texts
+    return StructJson(schema), args.get("primary_key") or (), partitioning.fields, None, buckets, texts
 
 
 def table_properties(path: TablePath, given: Mapping[str, str]) -> dict[str, str]:

@@ -105,7 +105,7 @@ def test_the_same_bucket_may_be_said_twice_but_not_two_buckets(catalog):
         ({"properties": {"a'`$b": "4"}}, InvalidOptionError, "unknown table property"),
         ({"properties": {"comment": "token=abc123"}}, InvalidOptionError, "credential"),
         ({"primary_key": ["nope"]}, SchemaMismatchError, "no column 'nope'"),
-        ({"partitioning": [{"transform": "days", "columns": [["dt"]], "arguments": []}]}, InvalidOptionError, "days"),
+        ({"partitioning": [{"transform": "hours", "columns": [["dt"]], "arguments": []}]}, InvalidOptionError, "hours"),
         ({"partitioning": [bucket(4, "id", "dt")]}, InvalidOptionError, "one column"),
         ({"partitioning": [bucket(4, "id"), bucket(2, "dt")]}, InvalidOptionError, "one bucket key"),
         ({"partitioning": [bucket(0, "id")]}, InvalidOptionError, r"bucket\(0, id\): found 0 buckets"),

@@ -43,10 +43,10 @@ class TableWriteBuilder implements SupportsOverwriteV2, SupportsDynamicOverwrite
     return this;
   }
 
-  /** Without partitions the table is its only one. */
+  /** Without partitions the table is its only one. Buckets are none: all rows of one are not a part that users know. */
   @Override
   public WriteBuilder overwriteDynamicPartitions() {
-    if (table.loaded.get("partition_columns").isEmpty()) return truncate();
+    if (!Arrays.stream(table.partitioning()).anyMatch(part -> !part.name().equals("bucket"))) return truncate();
     replaced = JsonTree.object();
     return this;
   }

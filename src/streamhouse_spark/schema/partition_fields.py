@@ -1,0 +1,199 @@
+"""Fields of a table's partitioning: a column itself, or a transform of a column, as Iceberg's specification has them.
+
+A transform gives the partition of a row from a column that the row has anyway ("hidden partitioning"): ``days(ts)``,
+``truncate(4, name)``. Moments are cut in UTC. Source: Iceberg table specification, "Partition Transforms".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.text_values import join_names, parse_names
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.schema.ddl import type_name
+from streamhouse_spark.schema.table_schema import TableSchema
+
+Transform = Literal["identity", "years", "months", "days", "hours", "truncate"]
+
+_UNITS: Final[Mapping[str, str]] = {"years": "Y", "months": "M", "days": "D", "hours": "h"}
+"""Transforms of time, with numpy's unit."""
+_SINGULAR: Final = {"year": "years", "month": "months", "day": "days", "hour": "hours", "date": "days"}
+_SHORT: Final = {"years": "year", "months": "month", "days": "day", "hours": "hour", "truncate": "trunc"}
+_CALL: Final = re.compile(r"\s*([A-Za-z_]+)\s*\(\s*(.*?)\s*\)\s*", re.DOTALL)
+_FIELDS: Final = re.compile(r"\s*((?:`(?:[^`]|``)*`|\((?:`(?:[^`]|``)*`|[^()`])*\)|[^,`()])+)\s*(?:,|\Z)")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionField:
+    """One field of a table's partitioning."""
+
+    column: str
+    transform: Transform = "identity"
+    width: int = 0
+    """Characters, bytes, or the step of integers that ``truncate`` keeps; else 0."""
+
+    def __str__(self) -> str:
+        """Return the field as it stands in ``PARTITIONED BY``, for `parse_field`."""
+        column = join_names([self.column])
+        if self.transform == "identity":
+            return column
+        return f"{self.transform}({f'{self.width}, ' if self.width else ''}{column})"
+
+    @property
+    def suffix(self) -> str:
+        """The word that Iceberg adds to a column for the name of such a field: ``ts_day``; none for the column."""
+        return _SHORT.get(self.transform, "")
+
+    @property
+    def name(self) -> str:
+        """The name of the field's values."""
+        return f"{self.column}_{self.suffix}" if self.suffix else self.column
+
+    def check(self, column_type: pa.DataType) -> None:
+        """Raise `InvalidOptionError` where a column of this type has no such transform."""
+        temporal = pa.types.is_date32(column_type) or pa.types.is_timestamp(column_type)
+        if self.transform == "identity":
+            return
+        if self.transform == "truncate":
+            whole = pa.types.is_integer(column_type)
+            if not (whole or pa.types.is_string(column_type) or pa.types.is_binary(column_type)):
+                raise _unfit(self, column_type, "text, binary, or integers")
+        elif self.transform == "hours" and not pa.types.is_timestamp(column_type):
+            raise _unfit(self, column_type, "a timestamp")
+        elif not temporal:
+            raise _unfit(self, column_type, "a date or a timestamp")
+
+    def values(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        """Return the partition of each row; null for null.
+
+        Years, months, days and hours are int32 since 1970, rounded down; ``truncate`` keeps the type, but for
+        int32 of shorter integers.
+        """
+        if self.transform == "identity":
+            return column
+        if isinstance(column, pa.ChunkedArray):
+            return pa.chunked_array([self.values(chunk) for chunk in column.chunks], type=self.value_type(column.type))
+        if self.transform == "truncate":
+            return self._truncated(column)
+        return _masked(_since_1970(column, _UNITS[self.transform]).astype(np.int32), column, pa.int32())
+
+    def value_type(self, column_type: pa.DataType) -> pa.DataType:
+        """Return the type of `values` of such a column."""
+        is_short = self.transform == "truncate" and pa.types.is_integer(column_type) and column_type.bit_width < 64
+        return pa.int32() if is_short or self.transform in _UNITS else column_type
+
+    def range_of(self, value: int, column_type: pa.DataType) -> tuple[int, int] | None:
+        """Return the half-open range of a date's days, or a timestamp's microseconds, that have this value of a
+        transform of time; None for another transform, and beyond the values of the type.
+        """
+        if self.transform not in _UNITS:
+            return None
+        unit = "D" if pa.types.is_date32(column_type) else "us"
+        ends = np.array([value, value + 1], dtype=f"datetime64[{_UNITS[self.transform]}]")
+        if unit == "us" and int(np.abs(ends.astype("datetime64[D]").astype(np.int64)).max()) > 100_000_000:
+            return None
+        start, end = ends.astype(f"datetime64[{unit}]").astype(np.int64).tolist()
+        return start, end
+
+    def _truncated(self, column: pa.Array) -> pa.Array:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            return pc.utf8_slice_codeunits(column, 0, self.width)
+        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            return pc.binary_slice(column, 0, self.width)
+        values = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        kind = self.value_type(column.type)
+        # Below the least integer it wraps around, as it does in Iceberg's own library.
+        return _masked((values - np.mod(values, self.width)).astype(kind.to_pandas_dtype()), column, kind)
+
+
+def _unfit(field: PartitionField, column_type: pa.DataType, expected: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        f"PARTITIONED BY {field}: column '{field.column}' has type {type_name(column_type)}, expected {expected}"
+    )
+
+
+def _since_1970(column: pa.Array, unit: str) -> npt.NDArray[np.int64]:
+    """Return whole units since 1970, rounded down as numpy does between units of `datetime64`; 0 for null."""
+    is_date = pa.types.is_date32(column.type)
+    raw = column.view(pa.int32()) if is_date else column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
+    values = pc.fill_null(raw, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    cut: npt.NDArray[np.int64] = (
+        values.view("datetime64[D]" if is_date else "datetime64[us]").astype(f"datetime64[{unit}]").astype(np.int64)
+    )
+    return cut
+
+
+def _masked(values: npt.NDArray[Any], column: pa.Array, kind: pa.DataType) -> pa.Array:
+    mask = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+    return pa.array(values, kind, mask=mask)
+
+
+# -- texts ------------------------------------------------------------------------------------------------------------
+
+
+def split_fields(text: str) -> list[str]:
+    """Split the text of several fields at its commas, not at those within parentheses or backticks."""
+    pieces = _FIELDS.findall(text) if text.strip() else []
+    return [piece.strip() for piece in pieces]
+
+
+def join_fields(fields: Iterable[PartitionField]) -> str:
+    """Join fields to a text that `split_fields` and `parse_field` read back."""
+    return ", ".join(map(str, fields))
+
+
+def parse_field(text: str, schema: TableSchema) -> PartitionField:
+    """Parse a column's name, ``days(ts)`` or ``truncate(4, name)``, with the column in the schema's spelling.
+
+    A column with such a name comes first. Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for
+    an unknown transform and for a column that has none.
+    """
+    found = schema.find(text)
+    call = _CALL.fullmatch(text)
+    if found is not None or call is None:
+        name = text if found is not None else _one_name(text, text)
+        return PartitionField(schema.column(name).name)
+    transform, inside = _SINGULAR.get(call[1].lower(), call[1].lower()), call[2]
+    if transform not in get_args(Transform):
+        raise InvalidOptionError(
+            f"PARTITIONED BY {text}: unknown transform {call[1]!r}; a table is partitioned by columns, by years, "
+            "months, days or hours of a column, by truncate(width, column), and by one bucket(n, column)"
+        )
+    width = 0
+    if transform == "truncate":
+        number = re.fullmatch(r"([0-9]{1,9})\s*,\s*(.+)", inside, re.DOTALL)
+        if number is None or not int(number[1]):
+            raise InvalidOptionError(f"PARTITIONED BY {text}: expected a width above 0 and a column: truncate(4, name)")
+        width, inside = int(number[1]), number[2]
+    column = schema.column(_one_name(inside, text))
+    field = PartitionField(column.name, cast("Transform", transform), width)
+    field.check(column.type)
+    return field
+
+
+def _one_name(text: str, whole: str) -> str:
+    names = parse_names(text)
+    if len(names) != 1:
+        raise InvalidOptionError(f"PARTITIONED BY {whole}: found {len(names)} columns, expected one")
+    return names[0]
+
+
+def parse_fields(texts: Sequence[str], schema: TableSchema) -> tuple[PartitionField, ...]:
+    """Parse fields as `parse_field` does. Raises `InvalidOptionError` also for two fields of one column."""
+    fields = tuple(parse_field(text, schema) for text in texts)
+    columns = [field.column for field in fields]
+    for field in fields:
+        if columns.count(field.column) > 1 and any(other.transform != "identity" for other in fields):
+            raise InvalidOptionError(
+                f"PARTITIONED BY {join_fields(fields)}: column '{field.column}' is there twice; the finest transform "
+                "of a column says all, so name it once"
+            )
+    return fields

@@ -1,0 +1,86 @@
+"""``PARTITIONED BY (days(ts), …)`` in Spark SQL and in DataFrames."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import functions as f
+
+from faults.scenarios import tier
+from spark.dml import found, opened
+
+pytestmark = [pytest.mark.spark, pytest.mark.spark41]
+DAYS = "DATE'2026-01-01' + CAST(id / 4 AS INT)"
+
+
+@pytest.fixture
+def name(request, spark, wh):
+    """The name of a table by day with the rows 0 to 15, four of them a day."""
+    wh.create_database("hidden", if_not_exists=True)
+    name = f"streamhouse.hidden.t{abs(hash(request.node.nodeid))}"
+    spark.sql(
+        f"CREATE TABLE {name} (id BIGINT, ts TIMESTAMP_NTZ, word STRING) "
+        "PARTITIONED BY (days(ts), truncate(2, word), bucket(2, id))"
+    )
+    spark.sql(
+        f"INSERT INTO {name} SELECT id, CAST({DAYS} AS TIMESTAMP_NTZ) + make_dt_interval(0, id % 4), 'abc' "
+        "FROM range(16)"
+    )
+    return name
+
+
+def ids(spark, name, where="true"):
+    return sorted(row[0] for row in found(spark, f"SELECT id FROM {name} WHERE {where}"))
+
+
+def test_the_table_says_how_it_is_partitioned(spark, wh, name):
+    described = {row[0]: row[1] for row in found(spark, f"DESCRIBE TABLE {name}")}
+    assert {"days(ts)", "truncate(2, word)", "bucket(2, id)"} <= set(described.values())
+    shown = found(spark, f"SHOW CREATE TABLE {name}")[0][0]
+    assert "PARTITIONED BY (days(ts), truncate(2, word), bucket(2, id))" in shown
+    assert opened(wh, name).state.properties["partition.fields"] == "days(ts), truncate(2, word)"
+
+
+def test_rows_are_found_hot_and_in_the_lake(spark, wh, name):
+    for _ in range(2):
+        assert ids(spark, name, "ts >= '2026-01-02' AND ts < '2026-01-03'") == [4, 5, 6, 7]
+        assert ids(spark, name, "CAST(ts AS DATE) = '2026-01-04'") == [12, 13, 14, 15]
+        assert ids(spark, name, "word LIKE 'ab%'") == list(range(16))
+        tier(opened(wh, name))
+    assert ids(spark, f"streamhouse.hidden.`{name.rpartition('.')[2]}$lake`", "ts < '2026-01-02'") == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("is_tiered", [False, True])
+def test_the_days_of_new_rows_are_replaced(spark, wh, name, is_tiered):
+    if is_tiered:
+        tier(opened(wh, name))
+    rows = spark.sql("SELECT 100L AS id, TIMESTAMP_NTZ'2026-01-02 23:00:00' AS ts, 'abX' AS word")
+    rows.writeTo(name).overwritePartitions()
+    assert ids(spark, name) == [*range(4), *range(8, 16), 100]
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        spark.sql(f"INSERT OVERWRITE {name} VALUES (200, TIMESTAMP_NTZ'2026-01-01 00:00:00', 'x')")
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert ids(spark, name) == [*range(4), *range(8, 16), 100, 200]  # other words are other partitions
+    tier(opened(wh, name))
+    assert sorted(opened(wh, name).lake.to_arrow()["id"].to_pylist()) == [*range(4), *range(8, 16), 100, 200]
+
+
+def test_changes_of_rows(spark, wh, name):
+    tier(opened(wh, name))
+    spark.sql(f"DELETE FROM {name} WHERE ts < '2026-01-02'")
+    spark.sql(f"UPDATE {name} SET ts = ts + INTERVAL 10 DAYS WHERE id = 15")
+    assert ids(spark, name, "ts > '2026-01-12'") == [15]
+    tier(opened(wh, name))
+    assert ids(spark, name) == list(range(4, 16))
+    assert ids(spark, name, "ts > '2026-01-12'") == [15]
+
+
+def test_frames_make_such_tables(spark, wh):
+    wh.create_database("hidden", if_not_exists=True)
+    frame = spark.range(3).select("id", f.lit("2026-01-01 10:00:00").cast("timestamp").alias("ts"))
+    frame.writeTo("streamhouse.hidden.framed").partitionedBy(f.partitioning.hours("ts")).create()
+    assert wh.table("hidden.framed").state.properties["partition.fields"] == "hours(ts)"
+    frame.writeTo("streamhouse.hidden.framed").partitionedBy(f.partitioning.months("ts")).createOrReplace()
+    assert wh.table("hidden.framed").state.properties["partition.fields"] == "months(ts)"
+    assert ids(spark, "streamhouse.hidden.framed") == [0, 1, 2]
