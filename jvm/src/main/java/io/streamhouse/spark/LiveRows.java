@@ -62,18 +62,41 @@ final class LiveRows implements PartitionReader<ColumnarBatch> {
 
   /** Takes off the column of positions, which is the last one, and the deleted rows. */
   private ColumnarBatch live(ColumnarBatch numbered) {
+    int rows = numbered.numRows();
+    if (rows == 0) return numbered;
     ColumnVector numbers = numbered.column(numbered.numCols() - 1);
-    int[] places = new int[numbered.numRows()];
+    int first = Math.toIntExact(numbers.getLong(0));
+    int last = Math.toIntExact(numbers.getLong(rows - 1));
+    int found = deleted.nextSetBit(first);
+    int[] places = found < 0 || found > last ? null : new int[rows];
+    int count = places == null ? rows : last - first == rows - 1 ? between(first, last, places) : each(numbers, places);
+    ColumnVector[] columns = new ColumnVector[numbered.numCols() - 1];
+    for (int i = 0; i < columns.length; i++) {
+      ColumnVector whole = numbered.column(i);
+      columns[i] = count == rows ? whole : new ChosenRows(whole, places, count);
+    }
+    return new ColumnarBatch(columns, count);
+  }
+
+  /** Fills in the places of rows that count, of all rows from one position to another; returns how many these are. */
+  private int between(int first, int last, int[] places) {
+    int count = 0;
+    int place = 0;
+    for (int next = deleted.nextSetBit(first); next >= 0 && next <= last; next = deleted.nextSetBit(next + 1)) {
+      while (place < next - first) places[count++] = place++;
+      place++;
+    }
+    while (place < places.length) places[count++] = place++;
+    return count;
+  }
+
+  /** Does the same for rows between which pages were skipped. */
+  private int each(ColumnVector numbers, int[] places) {
     int count = 0;
     for (int row = 0; row < places.length; row++) {
       if (!deleted.get(Math.toIntExact(numbers.getLong(row)))) places[count++] = row;
     }
-    ColumnVector[] columns = new ColumnVector[numbered.numCols() - 1];
-    for (int i = 0; i < columns.length; i++) {
-      ColumnVector whole = numbered.column(i);
-      columns[i] = count == places.length ? whole : new ChosenRows(whole, places, count);
-    }
-    return new ColumnarBatch(columns, count);
+    return count;
   }
 
   @Override
