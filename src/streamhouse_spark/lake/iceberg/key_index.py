@@ -15,9 +15,9 @@ from streamhouse_spark.keys.collapsed_changes import KeySet
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.partitions import decoded_bound
-from streamhouse_spark.lake.iceberg.position_deletes import PATH_ID, is_named_as_ours
-from streamhouse_spark.lake.iceberg.scan import plan_tasks, position_deletes
-from streamhouse_spark.lake.iceberg.schema import bucket_of, internal_value, partition_types
+from streamhouse_spark.lake.iceberg.position_deletes import is_named_as_ours
+from streamhouse_spark.lake.iceberg.scan import is_only_of, plan_tasks, position_deletes
+from streamhouse_spark.lake.iceberg.schema import PATH_ID, bucket_of, internal_value, partition_types
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.parquet.key_lookup import KeyProbe, best_probe
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -58,12 +58,6 @@ def live_file(task: FileScanTask, table: Table, key_ids: Sequence[int]) -> LiveF
         lower={i: bound for i, bound in (file.lower_bounds or {}).items() if i in wanted},
         upper={i: bound for i, bound in (file.upper_bounds or {}).items() if i in wanted},
     )
-
-
-def is_only_of(delete: DataFile, location: str) -> bool:
-    """Tell whether a file of deleted positions names positions of this one data file only."""
-    lower, upper = ((bounds or {}).get(PATH_ID) for bounds in (delete.lower_bounds, delete.upper_bounds))
-    return lower == upper == location.encode()
 
 
 def row_deletes_of(delete: DataFile) -> str | None:

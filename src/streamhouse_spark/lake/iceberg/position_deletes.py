@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
+from streamhouse_spark.lake.iceberg.schema import PATH_ID
 from streamhouse_spark.lake.model.live_files import DeletedRows, LiveFile
 from streamhouse_spark.lake.model.values import LakeFile
 from streamhouse_spark.lake.parquet.access import FileAccess, parquet_sink
@@ -20,9 +21,8 @@ from streamhouse_spark.lake.parquet.footer_seal import close_sealed
 from streamhouse_spark.lake.parquet.reader import DELETED_KEY, FIELD_ID
 
 _NAME: Final = re.compile(r"/\d{5}-deletes-[0-9a-f]{32}\.parquet$")
-PATH_ID: Final = 2147483546
 POSITION_ID: Final = 2147483545
-"""Field ids of the two columns, from Iceberg's specification."""
+"""Field id of the positions, from the same specification."""
 _SCHEMA: Final = pa.schema(
     [
         pa.field(

@@ -16,7 +16,7 @@ from streamhouse_spark.lake.column_map import ColumnMap
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
-from streamhouse_spark.lake.iceberg.schema import is_stored_as, lake_schema
+from streamhouse_spark.lake.iceberg.schema import PATH_ID, is_stored_as, lake_schema
 from streamhouse_spark.lake.model.values import LakeProjection
 from streamhouse_spark.lake.reader import projection_of
 from streamhouse_spark.lake.spec import LakeTableSpec
@@ -95,6 +95,12 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
                 "is read here; rewrite it with the engine that wrote it"
             )
     return tasks
+
+
+def is_only_of(delete: DataFile, location: str) -> bool:
+    """Tell whether a file of deleted positions names positions of this one data file only."""
+    lower, upper = ((bounds or {}).get(PATH_ID) for bounds in (delete.lower_bounds, delete.upper_bounds))
+    return lower == upper == location.encode()
 
 
 def position_deletes(delete: DataFile, location: str) -> str:

@@ -14,9 +14,8 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
 from streamhouse_spark.lake.file_match import file_may_match
-from streamhouse_spark.lake.iceberg.key_index import is_only_of
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter, decoded_bound, field_types
-from streamhouse_spark.lake.iceberg.scan import plan_tasks, position_deletes
+from streamhouse_spark.lake.iceberg.scan import is_only_of, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.schema import bucket_of, is_stored_as, plain_type
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.lake.model.values import LakeProjection

@@ -31,6 +31,8 @@ from streamhouse_spark.schema import partition_fields as own
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 FIELD_ID = b"PARQUET:field_id"
+PATH_ID = 2147483546
+"""Field of the data file's path in files of deleted positions (Iceberg specification, reserved field ids)."""
 FORMAT_VERSION = 2
 
 _FROM_ARROW: dict[pa.DataType, ice.IcebergType] = {

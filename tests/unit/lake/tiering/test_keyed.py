@@ -21,7 +21,7 @@ from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.iceberg import upsert as iceberg_keyed
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.position_deletes import _SCHEMA as DELETES
-from streamhouse_spark.lake.iceberg.position_deletes import PATH_ID
+from streamhouse_spark.lake.iceberg.schema import PATH_ID
 from streamhouse_spark.lake.iceberg.snapshot_builder import MANIFESTS_MIN_TO_MERGE, Change
 from streamhouse_spark.lake.model.live_files import DeletedRows
 from streamhouse_spark.lake.model.values import LakeFile

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pyiceberg.manifest import DataFile
 
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.lake.iceberg.key_index import is_only_of
+from streamhouse_spark.lake.iceberg.scan import is_only_of
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile
 from streamhouse_spark.lake.parquet.reader import deleted_positions, offset_file
