@@ -92,7 +92,7 @@ HEAVY = [
 
 PUBLIC = {
     "Warehouse", "Table", "TieringService", "tier", "register", "configure",
-    "lookup_join", "delta_join", "materialize", "RefreshService", "relocate",
+    "cdc", "lookup_join", "delta_join", "materialize", "RefreshService", "relocate",
     "BucketOffsets", "LogPosition", "OffsetRange", "Transaction",
     "StreamhouseError", "ErrorKind", "WarehouseNotFoundError", "TableNotFoundError", "TableExistsError",
     "InvalidNameError", "InvalidOptionError", "SchemaMismatchError", "CommitConflictError", "CommitStateUnknownError",

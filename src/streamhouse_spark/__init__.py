@@ -37,6 +37,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.spark import (
     RefreshService,
     TieringService,
+    cdc,
     configure,
     delta_join,
     lookup_join,
@@ -87,6 +88,7 @@ __all__ = [
     "WriterFullError",
     "WriterStoppedError",
     "__version__",
+    "cdc",
     "configure",
     "delta_join",
     "lookup_join",

@@ -215,6 +215,73 @@ def delta_join(
     return start(spark, connection, plan, checkpoint, trigger, max_offsets_per_trigger)
 
 
+@partial(checked, names=("into", "dead_letter"))
+def cdc(
+    events: DataFrame,
+    into: str,
+    *,
+    checkpoint: str,
+    format: Literal["debezium-json", "maxwell-json", "canal-json"] = "debezium-json",
+    warehouse: str | None = None,
+    value: str = "value",
+    position: Sequence[str] | None = None,
+    times: Literal["millis", "micros", "nanos"] | None = None,
+    decimals: Literal["text", "base64"] | None = None,
+    new_columns: Literal["fail", "ignore"] = "fail",
+    dead_letter: str | None = None,
+    trigger: Mapping[str, Any] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> StreamingQuery:
+    """Keep a table equal to one of another database, by a stream of its change events.
+
+    ::
+
+        events = spark.readStream.format("kafka").option("subscribe", "shop.public.orders").load()
+        query = streamhouse_spark.cdc(events, "shop.orders", checkpoint=C, warehouse=W, times="micros")
+
+    ``events`` is a streaming frame with the text of an event in the column ``value``, as Kafka's source gives it.
+    ``into`` exists, with the source's primary key. Columns are found by name. Inserts, updates and snapshots become
+    upserts, and deletes become deletes; an update that changes the key deletes the old one. A null ``value``
+    (Kafka's tombstone) is passed over, and so are heartbeats and changes of schemas.
+
+    **Order.** Of the events of a key in a micro-batch the last one counts, by the columns ``position``, ``offset`` by
+    default, which is right for Kafka: all events of a key are in one of its partitions. Micro-batches come in the order
+    of the source.
+
+    **Guarantees.** Each micro-batch is one commit record of ``into``, stored once whatever is repeated. A batch with an
+    event that cannot be read (no JSON, no key, a value that is none of its column's type, a null in a NOT NULL column,
+    a truncation) is not written, and the query ends, unless ``dead_letter`` names a table that takes such events with
+    the reason; it is made if it is not there. A column that the table lacks ends the query too, unless ``new_columns``
+    is ``ignore``.
+
+    ``times`` is the unit of timestamps that are numbers, and ``decimals`` the form of decimals, which Debezium's events
+    do not tell; both are asked for where the table has such columns. Dates are days or ``yyyy-mm-dd``, binary values
+    base64.
+
+    ``trigger`` is that of Spark, such as ``{"availableNow": True}``. ``warehouse`` and ``settings`` are as for
+    `lookup_join`.
+
+    Raises, before anything runs:
+        TableNotFoundError, WarehouseNotFoundError: the table or the warehouse is not there.
+        InvalidOptionError: the table has no primary key or another merge engine than ``versioned``, or an argument is
+            missing or wrong.
+    """
+    require_part("events", events, "a streaming DataFrame", "isStreaming")
+    require_texts("settings", settings)
+    if not checkpoint.strip():
+        raise InvalidOptionError("checkpoint is empty, expected a directory or URL")
+    if not events.isStreaming:
+        raise InvalidOptionError("events is no streaming frame; read the events by spark.readStream")
+    from streamhouse_spark.datasource.cdc.changes import planned, start
+    from streamhouse_spark.datasource.cdc.values import ValueForms
+    from streamhouse_spark.datasource.session_warehouse import session_connection
+
+    connection = session_connection(events.sparkSession, warehouse, settings)
+    forms = ValueForms(times, decimals)
+    plan = planned(connection, events, into, format, forms, value, position, new_columns, dead_letter)
+    return start(plan, events, checkpoint, trigger)
+
+
 @partial(checked, names=("name",))
 def materialize(
     spark: SparkSession,

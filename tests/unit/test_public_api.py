@@ -43,6 +43,7 @@ NAMES = {
     "WriterFullError",
     "WriterStoppedError",
     "__version__",
+    "cdc",
     "configure",
     "delta_join",
     "materialize",

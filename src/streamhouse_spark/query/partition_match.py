@@ -109,8 +109,8 @@ def _columns(given: object, partition_by: Sequence[str], table: str) -> dict[str
     """Return the values under the table's spelling of the names."""
     if not partition_by:
         raise InvalidOptionError(
-            f"table {table} is not partitioned by columns; truncate() removes all rows, and DELETE removes the rows of "
-            "a condition"
+            f"table {table} is not partitioned by columns; truncate() removes all rows, DELETE those of a condition, "
+            "or partition a new table by a column"
         )
     known = ", ".join(partition_by)
     if not isinstance(given, Mapping) or not given:

@@ -144,7 +144,7 @@ class _Part:
         if own is None:
             raise LakeMismatchError(
                 f"the lake table is partitioned by {field.transform}({source}), which no table here has; take that "
-                "field out of its partition spec, or build the lake anew (streamhouse retier)"
+                "field out of its partition spec there"
             )
         return cls(source, is_bucket, kind, own)
 

@@ -14,6 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
 from streamhouse_spark.lake.file_match import file_may_match
+from streamhouse_spark.lake.iceberg.key_index import is_only_of
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter, decoded_bound, field_types
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.schema import bucket_of, is_stored_as, plain_type
@@ -69,10 +70,18 @@ def _scan_file(
         bucket=bucket,
         row_group_starts=tuple(file.split_offsets or ()),
         position_deletes=tuple(sorted(position_deletes(delete, location) for delete in task.delete_files)),
+        own_deletes=_own_deletes(task),
         partition=partition,
         statistics={names[i]: _statistics(file, i, field_type) for i, field_type in types.items()},
         column_bytes={name: sizes[i] for i, name in names.items() if i in sizes},
     )
+
+
+def _own_deletes(task: FileScanTask) -> tuple[tuple[str, int], ...]:
+    deletes = task.delete_files
+    if not all(is_only_of(delete, task.file.file_path) for delete in deletes):
+        return ()
+    return tuple(sorted((delete.file_path, delete.file_size_in_bytes) for delete in deletes))
 
 
 def _partition(

@@ -40,6 +40,8 @@ class ScanFile:
     row_group_starts: tuple[int, ...] = ()
     """Byte positions of its row groups, as far as they are known."""
     position_deletes: tuple[str, ...] = ()
+    own_deletes: tuple[tuple[str, int], ...] = ()
+    """The same with their bytes, where each of them is about this file alone; else nothing."""
     partition: Mapping[str, Any] = field(default_factory=dict)
     """Partition column → the value of all rows."""
     statistics: Mapping[str, ColumnStatistics] = field(default_factory=dict)

@@ -115,18 +115,24 @@ class Planned:
 
 def native_rows(file: dict[str, Any], wanted: pa.Schema) -> pa.Table:
     """Read as Spark's reader does: the row groups whose middle lies in the range, columns by name, null where
-    absent.
+    absent, and no row whose position was deleted.
     """
-    assert file["path"].startswith("file:///")
-    path = unquote(file["path"].removeprefix("file://"))
-    parquet = pq.ParquetFile(path)
+    parquet = pq.ParquetFile(_path(file))
     inside = range(file["start"], file["start"] + file["length"])
     groups = [i for i in range(parquet.num_row_groups) if _middle(parquet, i) in inside]
-    rows = parquet.read_row_groups(groups)
+    sizes = [parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)]
+    numbers = [n for i in groups for n in range(sum(sizes[:i]), sum(sizes[: i + 1]))]
+    deleted = {n for delete in file["deletes"] for n in pq.read_table(_path(delete))["pos"].to_pylist()}
+    rows = parquet.read_row_groups(groups).filter(pa.array([n not in deleted for n in numbers], pa.bool_()))
     columns = [
         rows[f.name].cast(f.type) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type) for f in wanted
     ]
     return pa.table(columns, schema=wanted)
+
+
+def _path(file: dict[str, Any]) -> str:
+    assert file["path"].startswith("file:///")
+    return unquote(file["path"].removeprefix("file://"))
 
 
 def _middle(parquet: pq.ParquetFile, group: int) -> int:

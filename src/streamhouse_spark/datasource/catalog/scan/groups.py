@@ -78,7 +78,7 @@ def within_limit(
     """
     rows = 0
     for count, unit in enumerate(native, start=1):
-        rows += unit.num_rows if unit.length == unit.file_bytes else 0
+        rows += unit.num_rows if unit.is_exact else 0
         if rows >= limit:
             return native[:count], ()
     rows = 0

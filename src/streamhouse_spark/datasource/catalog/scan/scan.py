@@ -151,7 +151,13 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     metadata = tuple(name for name in METADATA_TYPES if name in columns and pin.suffix in (None, CHANGELOG))
     cores = max(1, args.get("parallelism") or 1)
     reached = _reached(table, args)
-    units = units_of(found, read, reached=None if metadata else reached, parallelism=cores)
+    units = units_of(
+        found,
+        read,
+        reached=None if metadata else reached,
+        drops_rows=bool(args.get("drops_rows")),
+        parallelism=cores,
+    )
     is_keyed = pin.suffix in (None, LAKE) and set(_known_bucket_key(state)) <= set(columns)
     groups = _groups(state, units, is_keyed=is_keyed, limit=None if filters else args.get("limit"), parallelism=cores)
     schema = offered_schema(pa.schema([available.field(name) for name in columns]), state.schema)

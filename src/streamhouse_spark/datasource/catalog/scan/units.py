@@ -44,9 +44,23 @@ class NativeUnit:
     num_rows: int
     size_bytes: int
     """Estimated bytes of the asked columns."""
+    deletes: tuple[tuple[str, int], ...] = ()
+    """Files of positions that were deleted from the whole file: URI and bytes."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it has exactly so many rows."""
+        return self.length == self.file_bytes and not self.deletes
 
     def to_json(self) -> dict[str, Any]:
-        return {"path": self.path, "start": self.start, "length": self.length, "size": self.file_bytes}
+        deletes = [{"path": path, "size": size_bytes} for path, size_bytes in self.deletes]
+        return {
+            "path": self.path,
+            "start": self.start,
+            "length": self.length,
+            "size": self.file_bytes,
+            "deletes": deletes,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +85,15 @@ class Units:
     """Wanted size of a group."""
 
 
-def units_of(sources: Sources, columns: Sequence[str], *, reached: FileSystems | None, parallelism: int) -> Units:
-    """Cut the sources into parts that groups can be made of. Python reads all that is not ``reached`` by Spark."""
+def units_of(
+    sources: Sources, columns: Sequence[str], *, reached: FileSystems | None, drops_rows: bool, parallelism: int
+) -> Units:
+    """Cut the sources into parts that groups can be made of. Python reads all that is not ``reached`` by Spark.
+
+    ``drops_rows`` says whether Spark's side leaves out rows by their positions.
+    """
     files = sources.lake.files if sources.lake is not None else ()
-    paths = [_native_path(file, sources, columns, reached) for file in files]
+    paths = [_native_path(file, sources, columns, reached, drops_rows=drops_rows) for file in files]
     of_lake, of_log = lake_fraction(files, sources.state.schema, columns), log_fraction(sources.state.schema, columns)
     others = (file for file, path in zip(files, paths, strict=True) if path is None)
     pieces: list[tuple[Piece, int | None, float]] = [(p, p.bucket, of_lake) for p in lake_pieces(others)]
@@ -87,7 +106,7 @@ def units_of(sources: Sources, columns: Sequence[str], *, reached: FileSystems |
         unit
         for file, path in zip(files, paths, strict=True)
         if path is not None
-        for unit in native_units(file, path, of_lake, target_bytes)
+        for unit in native_units(file, path, of_lake, target_bytes, _delete_paths(file, reached))
     ]
     hot = [
         _python_unit(part, bucket, fraction, are_exact=sources.are_exact)
@@ -106,12 +125,24 @@ class _Weight:
         return int(self.weight_bytes)
 
 
-def _native_path(file: ScanFile, sources: Sources, columns: Sequence[str], reached: FileSystems | None) -> str | None:
+def _native_path(
+    file: ScanFile, sources: Sources, columns: Sequence[str], reached: FileSystems | None, *, drops_rows: bool
+) -> str | None:
     """Return the file's URI, if Spark's own reader returns exactly the same rows of it."""
     assert sources.lake is not None
-    if reached is None or not file.has_rows_as_stored or not sources.lake.same_by_name.issuperset(columns):
+    can_drop = drops_rows and file.merge is None and bool(file.own_deletes)
+    if reached is None or not (file.has_rows_as_stored or can_drop):
+        return None
+    if not sources.lake.same_by_name.issuperset(columns):
+        return None
+    if any(reached.uri_of(location) is None for location, _ in file.own_deletes):
         return None
     return reached.uri_of(file.location)
+
+
+def _delete_paths(file: ScanFile, reached: FileSystems | None) -> tuple[tuple[str, int], ...]:
+    assert reached is not None
+    return tuple((str(reached.uri_of(location)), size_bytes) for location, size_bytes in file.own_deletes)
 
 
 def _python_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact: bool) -> PythonUnit:
@@ -130,13 +161,15 @@ def _python_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact
             return PythonUnit(piece, bucket, 1, size_bytes, is_exact=False)
 
 
-def native_units(file: ScanFile, path: str, fraction: float, target_bytes: int) -> Iterator[NativeUnit]:
+def native_units(
+    file: ScanFile, path: str, fraction: float, target_bytes: int, deletes: tuple[tuple[str, int], ...] = ()
+) -> Iterator[NativeUnit]:
     """Return the whole file, or if it is large, parts of about the target, cut between row groups as far as known."""
     cuts = [0, *_cuts(file, int(target_bytes / fraction)), file.size_bytes]
     for start, end in itertools.pairwise(cuts):
         size_bytes = max(1, int((end - start) * fraction))
         num_rows = _rows_before(file, end) - _rows_before(file, start)
-        yield NativeUnit(path, start, end - start, file.size_bytes, file.bucket, num_rows, size_bytes)
+        yield NativeUnit(path, start, end - start, file.size_bytes, file.bucket, num_rows, size_bytes, deletes)
 
 
 def _rows_before(file: ScanFile, position: int) -> int:

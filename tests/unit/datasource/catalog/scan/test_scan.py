@@ -335,6 +335,35 @@ def test_renamed_and_dropped_columns_are_read_by_id(orders, scans):
     assert scans.plan(scans.load("sales.orders$lake"), ["id", "v"]).native
 
 
+def test_files_with_deleted_rows_are_native_where_spark_leaves_rows_out(plain, scans):
+    plain.delete(where=[("id", "<", 20)])
+    tier(plain)
+    plain.delete(where=[("id", "=", 25)])
+    tier(plain)
+    kept = [n for n in range(20, 250) if n != 25]
+    loaded = scans.load("sales.plain$lake")
+    planned = scans.plan(loaded, drops_rows=True)
+    assert sorted(len(file["deletes"]) for group in planned.native for file in group["files"]) == [0, 1]
+    assert not planned["hot"]
+    assert ids(planned) == kept
+    assert ids(scans.plan(loaded, drops_rows=True, limit=235)) == kept
+    without = scans.plan(loaded, drops_rows=False)
+    assert all(not file["deletes"] for group in without.native for file in group["files"])
+    assert without["hot"]
+    assert ids(without) == kept
+    assert not scans.plan(loaded, drops_rows=True, native_schemes=[]).native
+
+
+def test_deletes_of_several_files_are_left_to_python(plain, scans, monkeypatch):
+    """Another engine writes such: a task would read all of it for each of its files."""
+    plain.delete(where=[("id", "<", 20)])
+    tier(plain)
+    monkeypatch.setattr("streamhouse_spark.lake.iceberg.scan_files.is_only_of", lambda *_: False)
+    planned = scans.plan(scans.load("sales.plain$lake"), drops_rows=True)
+    assert planned["hot"]
+    assert ids(planned) == list(range(20, 250))
+
+
 def test_rewritten_files_of_another_engine(plain, scans):
     plain.open_lake().place.load().delete("id < 10")
     planned = scans.plan(scans.load("sales.plain$lake"))

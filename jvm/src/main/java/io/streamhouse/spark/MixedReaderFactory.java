@@ -12,10 +12,10 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 final class MixedReaderFactory implements PartitionReaderFactory {
   private static final long serialVersionUID = 1L;
   private final PartitionReaderFactory hot;
-  private final PartitionReaderFactory parquet;
+  private final ParquetReaders parquet;
   private final int columns;
 
-  MixedReaderFactory(PartitionReaderFactory hot, PartitionReaderFactory parquet, int columns) {
+  MixedReaderFactory(PartitionReaderFactory hot, ParquetReaders parquet, int columns) {
     this.hot = hot;
     this.parquet = parquet;
     this.columns = columns;
@@ -33,21 +33,23 @@ final class MixedReaderFactory implements PartitionReaderFactory {
   /** Gives one answer for all partitions of a scan, as Spark demands: columns unless Spark's reader gives rows. */
   @Override
   public boolean supportColumnarReads(InputPartition partition) {
-    return parquet == null || parquet.supportColumnarReads(BucketPartition.unwrapped(partition));
+    InputPartition inner = BucketPartition.unwrapped(partition);
+    return parquet == null || inner instanceof LakeFiles || parquet.rows.supportColumnarReads(inner);
   }
 
   @Override
   public PartitionReader<InternalRow> createReader(InputPartition partition) {
     InputPartition inner = BucketPartition.unwrapped(partition);
     if (isEmpty(inner)) return new NoRows<>();
-    return isHot(inner) ? new PythonRows(batches(inner)) : parquet.createReader(inner);
+    return isHot(inner) ? new PythonRows(batches(inner)) : parquet.rows.createReader(inner);
   }
 
   @Override
   public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
     InputPartition inner = BucketPartition.unwrapped(partition);
     if (isEmpty(inner)) return new NoRows<>();
-    return isHot(inner) ? batches(inner) : parquet.createColumnarReader(inner);
+    if (inner instanceof LakeFiles) return new LiveRows((LakeFiles) inner, parquet);
+    return isHot(inner) ? batches(inner) : parquet.rows.createColumnarReader(inner);
   }
 
   private PythonBatches batches(InputPartition partition) {

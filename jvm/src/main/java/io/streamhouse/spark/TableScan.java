@@ -10,8 +10,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.OptionalLong;
-import org.apache.spark.paths.SparkPath;
-import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.catalog.MetadataColumn;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.expressions.Expression;
@@ -31,10 +29,6 @@ import org.apache.spark.sql.connector.read.partitioning.KeyGroupedPartitioning;
 import org.apache.spark.sql.connector.read.partitioning.Partitioning;
 import org.apache.spark.sql.connector.read.partitioning.UnknownPartitioning;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
-import org.apache.spark.sql.execution.datasources.FilePartition;
-import org.apache.spark.sql.execution.datasources.PartitionedFile;
-import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetDataSourceV2;
-import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetScanBuilder;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -73,6 +67,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     request.put("limit", limit < 0 ? null : (Integer) limit);
     request.set("options", JsonTree.object(options));
     request.put("parallelism", Parallelism.ofSession());
+    request.put("drops_rows", ParquetReaders.readBatches(required));
     FileSystems.describe(request);
     if (operation != null) request.put("reads_once", operation.readsOnce());
     return request;
@@ -170,7 +165,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     boolean keyed = keyed();
     List<InputPartition> found = new ArrayList<>();
     for (JsonNode group : plan().get("native")) {
-      found.add(withKey(nativeFiles(found.size(), group.get("files")), group, keyed));
+      found.add(withKey(LakeFiles.of(found.size(), group.get("files")), group, keyed));
     }
     JsonNode hotGroups = plan().get("hot");
     if (hotGroups.size() > 0) {
@@ -187,34 +182,24 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     return keyed ? new BucketPartition(partition, group.get("bucket").asInt()) : partition;
   }
 
-  private static FilePartition nativeFiles(int index, JsonNode files) {
-    List<PartitionedFile> found = new ArrayList<>();
-    for (JsonNode file : files) {
-      found.add(
-          new PartitionedFile(
-              InternalRow.empty(),
-              SparkPath.fromUrlString(file.get("path").asText()),
-              file.get("start").asLong(),
-              file.get("length").asLong(),
-              new String[0],
-              0L,
-              file.get("size").asLong(),
-              scala.collection.immutable.Map$.MODULE$.empty()));
-    }
-    return new FilePartition(index, found.toArray(new PartitionedFile[0]));
-  }
-
   @Override
   public PartitionReaderFactory createReaderFactory() {
     boolean hasHot = plan().get("hot").size() > 0;
-    boolean hasFiles = false;
-    for (JsonNode group : plan().get("native")) hasFiles |= group.get("files").size() > 0;
-    PartitionReaderFactory parquet = hasFiles ? parquetFactory() : null;
+    ParquetReaders parquet = null;
+    for (JsonNode group : plan().get("native")) {
+      if (parquet == null && group.get("files").size() > 0) parquet = parquetReaders();
+    }
     return new MixedReaderFactory(hasHot ? hot().reader : null, parquet, required.length());
   }
 
-  /** Spark's own reader, for given files: it lists nothing and infers nothing. */
-  private PartitionReaderFactory parquetFactory() {
+  private boolean hasDeletes() {
+    for (JsonNode group : plan().get("native")) {
+      for (JsonNode file : group.get("files")) if (file.get("deletes").size() > 0) return true;
+    }
+    return false;
+  }
+
+  private ParquetReaders parquetReaders() {
     Map<String, String> strict = new HashMap<>();
     strict.put("paths", "[]");
     strict.put("__globPaths__", "false");
@@ -226,11 +211,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     strict.put("int96RebaseMode", "CORRECTED");
     strict.put("parquet.page.verify-checksum.enabled", "true"); // a flipped bit is an error, not another value
     FileSystems.configure(plan().get("file_systems"), table.python, strict);
-    SupportsRead parquet = (SupportsRead) new ParquetDataSourceV2().getTable(table.schema, new Transform[0], strict);
-    ParquetScanBuilder builder = (ParquetScanBuilder) parquet.newScanBuilder(new CaseInsensitiveStringMap(strict));
-    builder.pruneColumns(required);
-    builder.pushedDataFilters_$eq(builder.pushDataFilters(ParquetFilters.of(predicates, table.schema)));
-    return builder.build().toBatch().createReaderFactory();
+    return ParquetReaders.of(table.schema, required, predicates, strict, hasDeletes());
   }
 
   /** Equal scans read the same rows: Spark reuses their exchanges. */

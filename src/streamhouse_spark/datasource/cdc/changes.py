@@ -1,0 +1,238 @@
+"""The changes of a micro-batch of events: decoded, checked, one for each key, and written in one record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource.cdc.envelope import DELETE, FORMATS, EventFormat, envelope
+from streamhouse_spark.datasource.cdc.values import UNAVAILABLE, ValueForms, typed
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.warehouse.connection import Connection
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+NewColumns = Literal["fail", "ignore"]
+DEAD_LETTERS: Final = "at TIMESTAMP, target STRING, reason STRING, position STRING, event STRING"
+"""Columns of a table of events that could not be read."""
+_KIND: Final = "_streamhouse_kind"
+_POSITION: Final = "_streamhouse_position"
+_PLACE: Final = "_streamhouse_place"
+_RANK: Final = "_streamhouse_rank"
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True, slots=True)
+class CdcPlan:
+    """The way of events into a table."""
+
+    connection: Connection
+    table: str
+    columns: StructType
+    key: tuple[str, ...]
+    how: EventFormat
+    forms: ValueForms
+    value: str
+    position: tuple[str, ...]
+    new_columns: NewColumns
+    dead_letter: str | None
+
+
+def planned(
+    connection: Connection,
+    events: DataFrame,
+    into: str,
+    how: EventFormat,
+    forms: ValueForms,
+    value: str,
+    position: Sequence[str] | None,
+    new_columns: NewColumns,
+    dead_letter: str | None,
+) -> CdcPlan:
+    """Plan the query and refuse everything that can be refused. See `streamhouse_spark.cdc`."""
+    if how not in FORMATS:
+        raise InvalidOptionError(f"format is {how!r}, expected one of {', '.join(FORMATS)}")
+    if new_columns not in get_args(NewColumns):
+        raise InvalidOptionError(f"new_columns is {new_columns!r}, expected fail or ignore")
+    table = connection.table(str(parse_table_name(into).require_table("write to")))
+    state = table.state
+    _require_last_row(state)
+    columns = StructType(
+        [StructField(c.name, c.dataType, c.nullable) for c in compat.spark_schema_of(state.schema.arrow).fields]
+    )
+    forms.require(columns, are_numbers=how == "debezium-json")
+    given = {field.name: field.dataType for field in events.schema}
+    if not isinstance(given.get(value), StringType | BinaryType):
+        raise InvalidOptionError(
+            f"the events have no column '{value}' of text or bytes; name the one that has the event"
+        )
+    order = tuple(position) if position is not None else ("offset",)
+    missing = [name for name in order if name not in given]
+    if missing or not order:
+        raise InvalidOptionError(
+            f"the events have no column '{', '.join(missing)}' by which those of one key are ordered; name columns of "
+            "the source's position as position=, such as the log sequence number"
+        )
+    if dead_letter is not None:
+        connection.warehouse().create_table(
+            str(parse_table_name(dead_letter).require_table("write to")), DEAD_LETTERS, if_not_exists=True
+        )
+    return CdcPlan(
+        connection, table.name, columns, state.primary_key, how, forms, value, order, new_columns, dead_letter
+    )
+
+
+def _require_last_row(state: TableState) -> None:
+    if not state.primary_key:
+        raise InvalidOptionError(
+            f"table {state.name} has no primary key, by which changes are applied; make one with it"
+        )
+    engine = parse_keyed_properties(state.properties, state.schema, state.partition_by).merge_engine
+    if engine not in ("last_row", "versioned"):
+        raise InvalidOptionError(
+            f"table {state.name} has the merge engine {engine}, which would merge rows that replace each other; use a "
+            "table without one, or with versioned"
+        )
+
+
+def start(plan: CdcPlan, events: DataFrame, checkpoint: str, trigger: Mapping[str, Any] | None) -> StreamingQuery:
+    """Start the query. **Commit point** of a batch: the table's commit record."""
+    writer = events.writeStream.option("checkpointLocation", checkpoint)
+    if trigger is not None:
+        writer = writer.trigger(**trigger)
+    return writer.foreachBatch(lambda batch, batch_id: apply(plan, batch, batch_id)).start()
+
+
+def apply(plan: CdcPlan, batch: DataFrame, batch_id: int) -> None:
+    """Write the changes of a batch, once whatever is repeated. Raises `SchemaMismatchError` before anything is
+    written.
+    """
+    query_id = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+    if not query_id:
+        raise InvalidOptionError("cdc runs as a streaming query, whose id is not known here; start it with cdc(...)")
+    decoded = _decoded(plan, batch).persist()
+    try:
+        num_bad = _check(plan, decoded)
+        if num_bad and plan.dead_letter is not None:
+            _write(plan, _dead_letters(plan, decoded), plan.dead_letter, query_id, batch_id)
+        rows = _last_changes(plan, decoded)
+        _write(plan, rows, plan.table, query_id, batch_id, rowKindColumn=_KIND)
+    finally:
+        decoded.unpersist()
+
+
+def _decoded(plan: CdcPlan, batch: DataFrame) -> DataFrame:
+    """Return ``event``, its position, ``changes`` in the table's types, ``reason`` and ``names``; no tombstones."""
+    text = _column(plan.value).cast("string")
+    order = f.struct(*(_column(name).alias(name) for name in plan.position))
+    events = batch.where(text.isNotNull()).select(text.alias("event"), order.alias(_POSITION))
+    read = envelope(f.col("event"), plan.how, plan.columns, plan.key)
+    events = events.select(
+        "*", read.changes.alias("texts"), read.reason.alias("reason"), read.new_columns.alias("names")
+    )
+    events = events.withColumn("changes", f.transform("texts", lambda change: _typed_change(plan, change)))
+    wrong = f.element_at(f.flatten(f.transform("changes", lambda change: change["wrong"])), 1)
+    wrong = f.when(f.size(f.flatten(f.transform("changes", lambda change: change["wrong"]))) > 0, wrong)
+    return events.withColumn("reason", f.coalesce("reason", wrong)).drop("texts")
+
+
+def _column(name: str) -> Column:
+    return f.col(f"`{name.replace('`', '``')}`")
+
+
+def _typed_change(plan: CdcPlan, change: Column) -> Column:
+    kind, values, wrong = change["kind"], [], []
+    for column in plan.columns:
+        text = change["row"].getField(column.name)
+        counts = f.lit(column.name in plan.key) | (kind != DELETE)
+        value = f.when(counts, typed(text, column.dataType, plan.forms))
+        values.append(value.alias(column.name))
+        what = f.lit(f"column '{column.name}' is ")
+        shown = f.concat(what, f.lit("'"), f.left(text.cast("string"), f.lit(100)), f.lit("', which is no "))
+        of_type = f.concat(shown, f.lit(column.dataType.simpleString()))
+        reason = f.when(counts & text.isNotNull() & value.isNull(), of_type)
+        if not column.nullable:
+            reason = f.coalesce(reason, f.when(counts & text.isNull(), f.concat(what, f.lit("null, and NOT NULL"))))
+        if isinstance(column.dataType, StringType | BinaryType):
+            missing = f.concat(
+                what, f.lit("not in the event: the source's log lacks large values that did not change; ")
+            )
+            advice = f.lit("set REPLICA IDENTITY FULL there")
+            reason = f.coalesce(f.when(counts & (text == UNAVAILABLE), f.concat(missing, advice)), reason)
+        wrong.append(reason)
+    return f.struct(kind.alias("kind"), f.struct(*values).alias("row"), f.array_compact(f.array(*wrong)).alias("wrong"))
+
+
+def _check(plan: CdcPlan, decoded: DataFrame) -> int:
+    """Return how many events cannot be read. Raises `SchemaMismatchError` where they have no other place, and for new
+    columns.
+    """
+    is_bad = f.col("reason").isNotNull()
+    first = f.min_by(f.struct("reason", f.col(_POSITION).cast("string").alias("at")), f.when(is_bad, f.col(_POSITION)))
+    found = decoded.agg(
+        f.count_if(is_bad).alias("bad"),
+        first.alias("first"),
+        f.array_distinct(f.flatten(f.collect_set(f.when(~is_bad, f.col("names"))))).alias("names"),
+    ).head()
+    assert found is not None
+    known = {column.name for column in plan.columns}
+    new = sorted(set(found["names"] or ()) - known)
+    if new and plan.new_columns == "fail":
+        raise SchemaMismatchError(
+            f"the events for {plan.table} have columns that it lacks: {', '.join(new)[:500]}; nothing was written: add "
+            "them by ALTER TABLE … ADD COLUMNS and start the query again, or say new_columns='ignore'"
+        )
+    if found["bad"] and plan.dead_letter is None:
+        raise SchemaMismatchError(
+            f"{found['bad']} events of this batch for {plan.table} cannot be read; the first, at "
+            f"{found['first']['at']}: {found['first']['reason']}; nothing was written: correct the source, or name a "
+            "table for such events as dead_letter="
+        )
+    return int(found["bad"])
+
+
+def _last_changes(plan: CdcPlan, decoded: DataFrame) -> DataFrame:
+    """Return the last change of each key."""
+    changes = decoded.where(f.col("reason").isNull()).select(_POSITION, f.posexplode("changes").alias(_PLACE, "change"))
+    rows = changes.select(
+        f.col("change.kind").alias(_KIND),
+        _POSITION,
+        _PLACE,
+        *(f.col("change.row").getField(column.name).alias(column.name) for column in plan.columns),
+    )
+    key = [_column(name) for name in plan.key]
+    newest = Window.partitionBy(*key).orderBy(f.col(_POSITION).desc(), f.col(_PLACE).desc())
+    rows = rows.withColumn(_RANK, f.row_number().over(newest)).where(f.col(_RANK) == 1)
+    return rows.drop(_POSITION, _PLACE, _RANK)
+
+
+def _dead_letters(plan: CdcPlan, decoded: DataFrame) -> DataFrame:
+    bad = decoded.where(f.col("reason").isNotNull())
+    return bad.select(
+        f.current_timestamp().alias("at"),
+        f.lit(plan.table).alias("target"),
+        "reason",
+        f.col(_POSITION).cast("string").alias("position"),
+        "event",
+    )
+
+
+def _write(plan: CdcPlan, rows: DataFrame, table: str, query_id: str, batch_id: int, **options: str) -> None:
+    connection = plan.connection
+    (
+        rows.write.format("streamhouse")
+        .options(**{**dict(connection.settings), "warehouse": connection.location})
+        .options(txnAppId=f"cdc.{query_id}", txnVersion=str(batch_id), **options)
+        .mode("append")
+        .save(table)
+    )

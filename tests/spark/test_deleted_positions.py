@@ -1,0 +1,121 @@
+"""Spark's own Parquet reader reads files with deleted rows, and leaves out exactly these."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+
+import pyarrow as pa
+import pytest
+
+from spark.dml import found
+from streamhouse_spark.spark import tier
+
+pytestmark = [pytest.mark.spark, pytest.mark.spark41]
+
+NUM_ROWS = 20_000
+DDL = """id BIGINT, i INT, s SMALLINT, b TINYINT, flag BOOLEAN, f FLOAT, d DOUBLE, name STRING, data BINARY, day DATE,
+    at TIMESTAMP, local TIMESTAMP_NTZ, small DECIMAL(9, 2), large DECIMAL(30, 4), words ARRAY<STRING>,
+    counts MAP<STRING, INT>, part STRUCT<a: INT, b: STRUCT<c: STRING>>"""
+
+
+def row(n: int) -> dict:
+    values = {
+        "i": -n,
+        "s": n % 30_000,
+        "b": n % 100,
+        "flag": n % 3 == 0,
+        "f": n / 4,
+        "d": n / 3,
+        "name": f"n{n}",
+        "data": bytes([n % 256]),
+        "day": dt.date(2026, 1, 1) + dt.timedelta(days=n % 99),
+        "at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=n),
+        "local": dt.datetime(2026, 1, 1) + dt.timedelta(seconds=n),
+        "small": decimal.Decimal(n) / 100,
+        "large": decimal.Decimal(n) * 10**12,
+        "words": [f"w{n}", None],
+        "counts": [(f"k{n}", n)],
+        "part": {"a": n, "b": {"c": f"c{n}"}},
+    }
+    return {"id": n, **{name: None if n % 7 == 6 else value for name, value in values.items()}}
+
+
+def is_deleted(n: int) -> bool:
+    """Some of a batch of the reader, whole batches, and none of others."""
+    return n % 13 == 5 or 5_000 <= n < 13_000 if n < 16_000 else n == 19_999
+
+
+@pytest.fixture(scope="module")
+def table(spark, wh):
+    """Twenty thousand rows in one file of the lake, of which some were deleted in two statements."""
+    table = wh.create_table("positions.t", DDL)
+    table.append(pa.Table.from_pylist([row(n) for n in range(NUM_ROWS)], schema=table.schema))
+    tier(spark, wh.url, [table.name])
+    gone = [n for n in range(NUM_ROWS) if is_deleted(n)]
+    table.delete(where=[("id", "in", gone[::2])])
+    tier(spark, wh.url, [table.name])
+    table.delete(where=[("id", "in", gone[1::2])])
+    tier(spark, wh.url, [table.name])
+    return table
+
+
+def kept(start: int = 0, end: int = NUM_ROWS) -> list[int]:
+    return [n for n in range(start, end) if not is_deleted(n)]
+
+
+NAMES = ("streamhouse.positions.t", "streamhouse.positions.`t$lake`")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_type(spark, table, name):
+    rows = spark.table(name).toArrow().sort_by("id")
+    expected = pa.Table.from_pylist([row(n) for n in kept()], schema=table.schema)
+    assert rows["id"].to_pylist() == kept()
+    for column in expected.column_names:
+        values = rows[column].to_pylist()
+        assert values == expected[column].to_pylist() or column == "counts", column
+    assert [dict(v) if v else v for v in rows["counts"].to_pylist()] == [
+        dict(v) if v else v for v in expected["counts"].to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_filters_that_skip_pages(spark, table, name):
+    for start, end in [(0, 10), (4_990, 5_010), (12_990, 13_010), (6_000, 7_000), (15_999, 16_001), (19_990, 20_000)]:
+        where = f"id >= {start} AND id < {end}"
+        assert sorted(r[0] for r in found(spark, f"SELECT id FROM {name} WHERE {where}")) == kept(start, end)
+        counted = found(spark, f"SELECT count(*), count(part.b.c), sum(size(words)) FROM {name} WHERE {where}")
+        values = [n for n in kept(start, end) if n % 7 != 6]
+        assert counted == [(len(kept(start, end)), len(values), 2 * len(values) if values else None)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_alone_are_counted_and_limited(spark, table, name):
+    assert found(spark, f"SELECT count(*) FROM {name}") == [(len(kept()),)]
+    assert len(found(spark, f"SELECT * FROM {name} LIMIT 15000")) == len(kept())
+    assert len(found(spark, f"SELECT id FROM {name} LIMIT 30")) == 30
+    assert found(spark, f"SELECT max(id), min(i) FROM {name}") == [(19_998, -19_997)]  # 19,998 has nulls
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_batches_python_reads_them(spark, table, name):
+    spark.conf.set("spark.sql.parquet.enableVectorizedReader", "false")
+    try:
+        assert sorted(r[0] for r in found(spark, f"SELECT id FROM {name}")) == kept()
+    finally:
+        spark.conf.unset("spark.sql.parquet.enableVectorizedReader")
+
+
+def test_a_table_with_a_key(spark, wh):
+    """Its lake has deleted positions wherever rows were replaced."""
+    table = wh.create_table("positions.keyed", "id BIGINT, n INT", primary_key=["id"], buckets=2)
+    table.upsert([{"id": n, "n": n} for n in range(5_000)])
+    tier(spark, wh.url, [table.name])
+    table.upsert([{"id": n, "n": -n} for n in range(0, 5_000, 5)])
+    table.delete([(n,) for n in range(3, 5_000, 7)])
+    tier(spark, wh.url, [table.name])
+    expected = {n: n if n % 5 else -n for n in range(5_000) if n % 7 != 3}
+    for name in ("streamhouse.positions.`keyed$lake`", "streamhouse.positions.keyed"):
+        assert dict(found(spark, f"SELECT id, n FROM {name}")) == expected
+        assert found(spark, f"SELECT sum(n) FROM {name} WHERE n < 0") == [(sum(n for n in expected.values() if n < 0),)]
