@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pyarrow.compute as pc
 import pytest
 
@@ -10,6 +12,8 @@ from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.table import tags
 from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.warehouse.relocation import relocate
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 HOT = {"table.datalake.enabled": "false"}
@@ -233,3 +237,18 @@ def test_wrong_names_and_versions_are_refused_before_anything_is_written(wh):
     with pytest.raises(InvalidOptionError, match="at least 1 millisecond"):
         table.create_tag("b", retain_ms=0)
     assert table.refresh().version == newest
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_a_warehouse_that_is_relocated_or_copied_has_its_tags(tmp_path, copy, store):
+    table = new_table(Warehouse(tmp_path / "old"))
+    add(table, 1)
+    made = table.create_tag("a")
+    table.truncate()
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    relocate(tmp_path / "new", copy=copy)
+    there = Warehouse(tmp_path / "new").table("d.t")
+    assert (there.uuid != table.uuid) == copy
+    assert there.tags() == [made]
+    assert ids(there.read_version("a")) == [1]
+    assert ids(there.to_arrow()) == []
