@@ -276,6 +276,21 @@ def test_a_table_is_rolled_back(spark, database, wh: Warehouse, key):
     assert sorted(map(tuple, spark.table(f"streamhouse.{database}.`t$lake`").collect())) == expected
 
 
+def test_a_version_gets_a_tag_which_time_travel_reads(spark, database, wh: Warehouse):
+    name = f"streamhouse.{database}.t"
+    spark.sql(f"CREATE TABLE {name} (a INT)")
+    spark.sql(f"INSERT INTO {name} VALUES (1)")
+    (made,) = spark.sql(f"CALL streamhouse.system.create_tag('{database}.t', 'first')").collect()
+    assert (made.tag, made.version) == ("first", wh.table(f"{database}.t").tags()[0].version)
+    spark.sql(f"INSERT INTO {name} VALUES (2)")
+    assert [r.a for r in spark.sql(f"SELECT a FROM {name} VERSION AS OF 'first'").collect()] == [1]
+    names = spark.sql(f"SELECT name FROM streamhouse.{database}.`t$refs`").collect()
+    assert [r.name for r in names] == ["main", "first"]
+    spark.sql(f"CALL streamhouse.system.drop_tag('{database}.t', 'first')").collect()
+    with pytest.raises(Exception, match="its tags are: none"):
+        spark.sql(f"SELECT a FROM {name} VERSION AS OF 'first'").collect()
+
+
 def test_procedures(spark, database, wh: Warehouse):
     spark.sql(f"CREATE TABLE streamhouse.{database}.t (a INT)")
     wh.table(f"{database}.t").append([{"a": 1}])

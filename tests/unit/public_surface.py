@@ -46,6 +46,7 @@ class World:
         wh.create_table("dropped", "id BIGINT")
         wh.create_database("empty")
         wh.table("log").append(ROWS)
+        wh.table("log").create_tag("kept")
         wh.table("hot").append(ROWS)
         wh.table("keyed").upsert(ROWS)
         for name in ("log", "keyed"):
@@ -200,6 +201,10 @@ CALLS: dict[str, Call | list[Call]] = {
     "Table.merge_inline": Call(_log, {}),
     "Table.merge_small": Call(_log, {}),
     "Table.rollback_to_version": Call(_log, {"version": 1, "dry_run": True}),
+    "Table.create_tag": Call(_log, {"name": "a", "version": "kept", "retain_ms": 1000}),
+    "Table.drop_tag": Call(_log, {"name": "kept"}),
+    "Table.tags": Call(_log, {}),
+    "Table.read_version": Call(_log, {"version": 1, "columns": None, "filter": None}),
     "Table.rollback_to_timestamp": Call(_log, {"timestamp_ms": 1 << 42, "dry_run": True}),
     "Table.retier": Call(_log, {"allow_loss": False, "dry_run": True}),
     "Table.maintain": Call(_log, {"grace_ms": 3_600_000, "dry_run": True}),
@@ -240,7 +245,7 @@ CALLS: dict[str, Call | list[Call]] = {
     "Inspect.read": Call(lambda world: world.log.inspect, {"name": "buckets"}),
     **{
         f"Inspect.{name}": Call(lambda world: world.log.inspect, {})
-        for name in ("buckets", "segments", "commits", "partitions", "schemas", "options", "tiering")
+        for name in ("buckets", "segments", "commits", "partitions", "refs", "schemas", "options", "tiering")
     },
     "Inspect.lineage": Call(lambda world: world.keyed.inspect, {}),
     "Inspect.history": Call(lambda world: world.log.inspect, {"limit": 5}),

@@ -21,11 +21,11 @@ streamhouse -w ./warehouse rollback sales.orders --to 41 --yes
 """,
 )
 @click.argument("table")
-@click.option("--to", "version", type=click.IntRange(min=1), required=True, help="Commit number of the history.")
+@click.option("--to", "version", required=True, help="Commit number of the history, or a tag.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only show how many rows would go and come back.")
 @click.pass_obj
-def rollback(session: Session, table: str, *, version: int, yes: bool, dry_run: bool) -> None:
+def rollback(session: Session, table: str, *, version: str, yes: bool, dry_run: bool) -> None:
     """Give a table the rows that it had after an older commit, after asking.
 
     This is one new commit: history goes on, and it can be rolled back as well. Columns and properties stay as they are.

@@ -13,6 +13,7 @@
     tables/<uuid>/floors/00000000000000000400        records below are void and may be deleted
     tables/<uuid>/manifests/<uuid>.json              the actions of a record that were too large for it
     tables/<uuid>/segments/<uuid>.arrow              immutable Arrow IPC data
+    tables/<uuid>/tags/<uuid>                        the state that a tag names, in the form of a checkpoint
     tables/<uuid>/tiering-claim.json                 which service tiers the table now; only a hint
     tables/<uuid>/location.json                      all of the above lies at this other URL, for a placed table
     tables/<uuid>/owner.json                         there, beside it: the warehouse that it belongs to
@@ -200,6 +201,14 @@ def manifests_prefix(table_uuid: str) -> str:
 
 def manifest_key(table_uuid: str, manifest_uuid: str) -> str:
     return f"{manifests_prefix(table_uuid)}{manifest_uuid}.json"
+
+
+def tags_prefix(table_uuid: str) -> str:
+    return f"{table_prefix(table_uuid)}tags/"
+
+
+def tag_key(table_uuid: str, tag_uuid: str) -> str:
+    return f"{tags_prefix(table_uuid)}{tag_uuid}"
 
 
 def parse_number(key: str) -> int | None:

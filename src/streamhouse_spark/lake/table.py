@@ -331,9 +331,12 @@ class LakeTable(ABC):
         """Delete metadata versions that were superseded more than a day ago; returns their keys."""
         return []
 
-    def expire(self, *, keep_last: int, keep_ms: int, dry_run: bool = False) -> ExpireReport:
+    def expire(
+        self, *, keep_last: int, keep_ms: int, dry_run: bool = False, tagged: Collection[int] = ()
+    ) -> ExpireReport:
+        """Drop snapshots older than ``keep_ms``, but for the newest ``keep_last`` and those that are ``tagged``."""
         self._require_home_unless(dry_run, "expiry")
-        return self._expire(keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run)
+        return self._expire(keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged)
 
     @abstractmethod
-    def _expire(self, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport: ...
+    def _expire(self, *, keep_last: int, keep_ms: int, dry_run: bool, tagged: Collection[int]) -> ExpireReport: ...

@@ -33,6 +33,8 @@ _UPKEEP: Final[Sequence[tuple[type[Any], str]]] = (
     (act.MoveConsumer, "move consumer"),
     (act.ForgetTransactions, "forget writers"),
     (act.ExpireTransactions, "forget writers"),
+    (act.Tag, "tag"),
+    (act.Untag, "drop tag"),
 )
 """Action → operation, for records without rows. The first one that a record has names it."""
 
@@ -135,6 +137,10 @@ def _details(part: Attempt) -> str | None:
                 found["lake_snapshot_id"] = snapshot_id
             case act.Retier(lake_location):
                 found["lake_location"] = lake_location
+            case act.Tag(name, version):
+                found |= {"tag": name, "tagged_version": version}
+            case act.Untag(names):
+                found["tags"] = list(names)
             case act.MoveConsumer(consumer_id):
                 found["consumer_id"] = consumer_id
             case _:

@@ -64,6 +64,14 @@ SYSTEM_TABLES: Mapping[str, pa.Schema] = {
         ("files_added", pa.int64()),
         ("details", pa.string()),
     ]),
+    "refs": pa.schema([
+        ("name", pa.string()),
+        ("type", pa.string()),
+        ("version", pa.int64()),
+        ("created_at", _TIME),
+        ("expires_at", _TIME),
+        ("lake_snapshot_id", pa.int64()),
+    ]),
     "lineage": pa.schema([("version", pa.int64()), ("source", pa.string()), ("source_version", pa.int64())]),
     "schemas": pa.schema([
         ("schema_id", pa.int32()),
@@ -105,6 +113,14 @@ class SystemTables:
             size_bytes = sum(s.size_bytes for s in log.segments)
             out.append((bucket, log.start, log.end, lake_offset, log.end - lake_offset, len(log.segments), size_bytes))
         return out
+
+    def _refs(self) -> Sequence[Sequence[Any]]:
+        lake = self.state.lake.snapshot_id if self.state.lake is not None else None
+        tags = [
+            (name, "TAG", tag.version, tag.time_ms, tag.until_ms, tag.lake_snapshot)
+            for name, tag in sorted(self.state.tags.items())
+        ]
+        return [("main", "BRANCH", self.state.version, self.state.time_ms, None, lake), *tags]
 
     def _segments(self) -> Sequence[Sequence[Any]]:
         return [

@@ -56,6 +56,10 @@ class Inspect:
         """List the versions of its sources that each refresh of a materialised table brought it to, oldest first."""
         return self.read("lineage")
 
+    def refs(self) -> pa.Table:
+        """List the names of versions: the newest as ``main``, then the tags."""
+        return self.read("refs")
+
     def schemas(self) -> pa.Table:
         return self.read("schemas")
 

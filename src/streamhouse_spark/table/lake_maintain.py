@@ -75,7 +75,7 @@ def maintain_lake(
     if properties.datalake_auto_compaction:
         report = replace(report, compacted=step("compact", lambda: lake.compact(dry_run=dry_run), report.compacted))
     if properties.datalake_auto_expire_snapshot:
-        report = replace(report, expired=step("expire", lambda: _expire(lake, dry_run=dry_run), report.expired))
+        report = replace(report, expired=step("expire", lambda: _expire(table, lake, dry_run=dry_run), report.expired))
     none: list[str] = []
     orphans = step("orphans", lambda: lake.remove_orphans(grace_ms=grace_ms, dry_run=dry_run), none)
     pruned = step("metadata", lambda: lake.prune_metadata(dry_run=dry_run), none)
@@ -127,7 +127,7 @@ def expire_snapshots(
     keep_ms = SNAPSHOTS_KEPT_MS if older_than_ms is None else now_ms - older_than_ms
     if keep_ms < 0:
         raise InvalidOptionError(f"older_than lies {-keep_ms} ms in the future; give a time that has passed")
-    return lake.expire(keep_last=retain_last, keep_ms=keep_ms, dry_run=dry_run)
+    return lake.expire(keep_last=retain_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged_snapshots(table))
 
 
 def rewrite_manifests(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> ManifestReport:
@@ -141,9 +141,16 @@ def rewrite_manifests(table: TableHandle, lake: LakeTable, *, dry_run: bool = Fa
     return report
 
 
-def _expire(lake: LakeTable, *, dry_run: bool) -> ExpireReport:
+def tagged_snapshots(table: TableHandle) -> frozenset[int]:
+    """Return the lake snapshots that tags of the table need, as of its newest record."""
+    tags = table.refresh().tags.values()
+    return frozenset(tag.lake_snapshot for tag in tags if tag.lake_snapshot is not None)
+
+
+def _expire(table: TableHandle, lake: LakeTable, *, dry_run: bool) -> ExpireReport:
     """Expire snapshots older than a day or, if rounds are so quick that there are many, older than an hour."""
-    old = lake.expire(keep_last=SNAPSHOTS_KEPT, keep_ms=SNAPSHOTS_KEPT_MS, dry_run=dry_run)
-    many = lake.expire(keep_last=SNAPSHOTS_KEPT_MAX, keep_ms=SNAPSHOTS_MANY_KEPT_MS, dry_run=dry_run)
+    tagged = tagged_snapshots(table)
+    old = lake.expire(keep_last=SNAPSHOTS_KEPT, keep_ms=SNAPSHOTS_KEPT_MS, dry_run=dry_run, tagged=tagged)
+    many = lake.expire(keep_last=SNAPSHOTS_KEPT_MAX, keep_ms=SNAPSHOTS_MANY_KEPT_MS, dry_run=dry_run, tagged=tagged)
     snapshots = dict.fromkeys([*old.snapshots, *many.snapshots])  # a dry run finds one twice
     return ExpireReport(tuple(snapshots), tuple(dict.fromkeys([*old.files, *many.files])))

@@ -43,6 +43,8 @@ _HARMLESS: Final = (
     act.ExpireTransactions,
     act.MoveConsumer,
     act.KvSnapshot,
+    act.Tag,
+    act.Untag,
 )
 """Actions that change no row but by the changes that the log tells."""
 

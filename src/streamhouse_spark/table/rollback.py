@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +34,7 @@ from streamhouse_spark.log.commits.actions import Action, DeleteRows, LakePair, 
 from streamhouse_spark.log.commits.history import require_kept, state_at
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
-from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.history import newest_first
 from streamhouse_spark.read.pin import Pin, pin_newest
@@ -41,6 +42,7 @@ from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.read.union_read import read_pin
 from streamhouse_spark.table.row_deletion import deleting
 from streamhouse_spark.table.row_parts import require_deletable
+from streamhouse_spark.table.tags import pinned_segments, version_of
 from streamhouse_spark.write.append import Appends
 from streamhouse_spark.write.upsert import KeyedTable, require_rewritable
 
@@ -62,10 +64,10 @@ class RollbackReport:
     dry_run: bool = False
 
 
-def rollback_to_version(table: TableHandle, version: int, *, dry_run: bool = False) -> RollbackReport:
+def rollback_to_version(table: TableHandle, version: int | str, *, dry_run: bool = False) -> RollbackReport:
     """Give the table the rows that it had after a commit; see `Table.rollback_to_version`."""
     now = table.refresh()
-    then = state_at(table.log, table.storage, version)
+    then = state_at(table.log, table.storage, version_of(now, version))
     _require_same_form(now, then)
     if now.primary_key:
         return _keyed(table, now, then, dry_run=dry_run)
@@ -82,6 +84,14 @@ def rollback_to_timestamp(table: TableHandle, timestamp_ms: int, *, dry_run: boo
         f"{table.name} as of {timestamp_ms} ms: no commit of that time or before is kept; choose a later time, see "
         f"{table.name}$history"
     )
+
+
+def read_version(table: TableHandle, version: int | str, columns: Sequence[str] | None, filter_: Any) -> pa.Table:
+    """Read an older version; see `Table.read_version`."""
+    then = state_at(table.log, table.storage, version_of(table.refresh(), version))
+    pin = pin_newest(then)
+    _require_log_kept(table, pin)
+    return read_pin(table, pin, Projection.of(then.schema, columns, parse_filter(filter_)))
 
 
 def _require_same_form(now: TableState, then: TableState) -> None:
@@ -254,14 +264,7 @@ def _num_rows(rows: Mapping[int, OffsetRuns]) -> int:
 
 def _require_log_kept(table: TableHandle, pin: Pin) -> None:
     """Require the files of the log, and of snapshots by key, that a pin of an older state reads."""
-    hot = (
-        segment
-        for bucket, offsets in pin.hot.items()
-        for segment in pin.state.buckets[bucket].segments
-        if segment.end_offset > offsets.start
-    )
-    bases = (segment for base in pin.bases.values() for segment in base.segments)
-    require_kept(table.log, pin.state, (*hot, *bases))
+    require_kept(table.log, pin.state, pinned_segments(pin))
 
 
 # -- tables with a primary key --------------------------------------------------------------------------------------

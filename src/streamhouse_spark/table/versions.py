@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.core.arguments import checks_arguments
 from streamhouse_spark.handle import TableHandle
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from streamhouse_spark.table.rollback import RollbackReport
+    from streamhouse_spark.table.tags import TableTag
 
 
 @checks_arguments()
 class Versions(TableHandle):
     """The part of `Table` that goes back to older versions. A version is the number of a commit."""
 
-    def rollback_to_version(self, version: int, *, dry_run: bool = False) -> RollbackReport:
-        """Give the table the rows that it had after commit ``version`` of ``$history``. **Commit point:** one record.
+    def rollback_to_version(self, version: int | str, *, dry_run: bool = False) -> RollbackReport:
+        """Give the table the rows of a commit of ``$history``, or of a tag. **Commit point:** one record.
 
         History goes on: the commits between stay, and offsets are never used again. Rows added since are deleted, rows
         deleted since come back with new offsets; with a primary key each key has its net change. The lake follows in
@@ -35,3 +39,43 @@ class Versions(TableHandle):
         from streamhouse_spark.table.rollback import rollback_to_timestamp
 
         return rollback_to_timestamp(self, timestamp_ms, dry_run=dry_run)
+
+    def create_tag(self, name: str, version: int | str | None = None, *, retain_ms: int | None = None) -> TableTag:
+        """Name a version, the newest where none is given. **Commit point:** one record. ``VERSION AS OF 'name'`` reads
+        it.
+
+        What readers of the version need stays until `drop_tag`, whatever is merged, trimmed, cleaned and expired: files
+        of the log, records and the lake snapshot. With ``retain_ms`` cleaning drops the tag after that time. Other
+        engines do not know of it, so their expiry of lake snapshots does not either.
+
+        Raises `InvalidOptionError` for a name that is taken or impossible, or a version that does not exist;
+        `SnapshotExpiredError` for one of which files were replaced since, though they may not be deleted yet.
+        """
+        from streamhouse_spark.table.tags import create_tag
+
+        return create_tag(self, name, version, retain_ms)
+
+    def drop_tag(self, name: str) -> None:
+        """Take a name away. **Commit point:** one record. What only it kept goes after the grace of cleaning.
+
+        Raises `InvalidOptionError` for an unknown name.
+        """
+        from streamhouse_spark.table.tags import drop_tag
+
+        drop_tag(self, name)
+
+    def tags(self) -> list[TableTag]:
+        """Return the tags by name, as ``$refs`` shows them."""
+        from streamhouse_spark.table.tags import tags_of
+
+        return tags_of(self.refresh())
+
+    def read_version(self, version: int | str, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+        """Read the rows as of a commit number or a tag.
+
+        Raises `InvalidOptionError` for a version that does not exist, `SnapshotExpiredError` for one that is no longer
+        kept.
+        """
+        from streamhouse_spark.table.rollback import read_version
+
+        return read_version(self, version, columns, filter)

@@ -80,6 +80,11 @@ LATER_ACTIONS = {
         actions.Retier("sales/sold-2", {0: 7}),
     ),
     "expire": ('{"type": "expire", "app_ids": ["query"]}', actions.ExpireTransactions(("query",))),
+    "tag": (
+        '{"type": "tag", "name": "v1", "version": 7, "uuid": "u", "lake_snapshot": 3, "retain_ms": null}',
+        actions.Tag("v1", 7, "u", 3),
+    ),
+    "untag": ('{"type": "untag", "names": ["v1"]}', actions.Untag(("v1",))),
     "bury": ('{"type": "bury"}', actions.Bury()),
     "rename": ('{"type": "rename", "name": "sales.sold"}', actions.Rename("sales.sold")),
 }
@@ -267,7 +272,7 @@ class TestNewerVersions:
     def test_a_newer_file_is_refused_before_anything_is_written(self, golden, kind):
         data = FILES[KINDS[kind]]
         assert data.count(b'"version":1,"xxh3"') == 1
-        newest = {"commit": 2, "floor": 2, "checkpoint": 4, "name": 2}.get(kind, 1)
+        newest = {"commit": 2, "floor": 2, "checkpoint": 5, "name": 2}.get(kind, 1)
         golden.put(KINDS[kind], data.replace(b'"version":1,"xxh3"', f'"version":{newest + 1},"xxh3"'.encode()))
         before = {info.key: golden.read(info.key) for info in golden.list("")}
         for ask in (

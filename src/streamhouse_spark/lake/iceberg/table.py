@@ -188,10 +188,10 @@ class IcebergLake(LakeTable):
         report, snapshot_id = work(self.place, purge=purge, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
-    def _expire(self, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
+    def _expire(self, *, keep_last: int, keep_ms: int, dry_run: bool, tagged: Collection[int]) -> ExpireReport:
         from streamhouse_spark.lake.iceberg.maintenance.compaction import expire
 
-        return expire(self.place, keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run)
+        return expire(self.place, keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged)
 
     def _remove_orphans(self, *, grace_ms: int, dry_run: bool) -> list[str]:
         from streamhouse_spark.lake.iceberg.maintenance.orphans import remove_orphans

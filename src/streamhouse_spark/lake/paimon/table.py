@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -186,8 +186,8 @@ class PaimonLake(LakeTable):
         report, snapshot = compact_log(self.place, dry_run=dry_run)
         return report if snapshot is None else replace(report, snapshot=described(self.place, snapshot))
 
-    def _expire(self, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
-        return expire(self.place, keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run)
+    def _expire(self, *, keep_last: int, keep_ms: int, dry_run: bool, tagged: Collection[int]) -> ExpireReport:
+        return expire(self.place, keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged)
 
     def _remove_orphans(self, *, grace_ms: int, dry_run: bool) -> list[str]:
         return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from streamhouse_spark.core.offset_runs import OffsetRuns
@@ -208,6 +208,27 @@ class KvSnapshot:
         return sum(segment.num_rows for segment in self.segments)
 
 
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """The version has a name, and what its readers need stays until the name is taken away."""
+
+    name: str
+    version: int
+    uuid: str
+    """Uuid of the object that holds the version's state."""
+    lake_snapshot: int | None = None
+    """The lake snapshot that the version reads."""
+    retain_ms: int | None = None
+    """Time after which cleaning takes the name away; None for never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Untag:
+    """Names of versions are taken away."""
+
+    names: tuple[str, ...]
+
+
 Action = (
     Create
     | Append
@@ -229,6 +250,8 @@ Action = (
     | ExpireTransactions
     | MoveConsumer
     | KvSnapshot
+    | Tag
+    | Untag
 )
 
 
@@ -339,6 +362,10 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "consumer", "consumer_id": consumer_id, "offsets": moved, **mark}
         case KvSnapshot():
             return {"type": _of_parts("kv", action.segments), **snapshot_to_json(action, payload)}
+        case Tag():
+            return {"type": "tag", **asdict(action)}
+        case Untag(names):
+            return {"type": "untag", "names": list(names)}
 
 
 def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  # noqa: C901 - as above
@@ -388,6 +415,10 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return MoveConsumer(data["consumer_id"], None if offsets is None else _from_json_map(offsets), mark)
         case "kv" | "kv-parts":
             return snapshot_from_json(data, payload)
+        case "tag":
+            return Tag(data["name"], data["version"], data["uuid"], data["lake_snapshot"], data["retain_ms"])
+        case "untag":
+            return Untag(tuple(data["names"]))
         case unknown:
             raise FormatVersionError(
                 f"a record of the table has an action {unknown!r}, which this streamhouse-spark does not know; upgrade "

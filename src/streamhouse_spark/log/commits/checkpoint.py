@@ -22,6 +22,7 @@ from streamhouse_spark.core.paths import (
     commit_key,
     floor_key,
     parse_numbers,
+    tag_key,
 )
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.log.commits.actions import Payload
@@ -41,8 +42,10 @@ PARTS_VERSION = 3
 """Format of a checkpoint with segments that share objects, which an older version of this package would delete with the
 first of these segments; and of a copy's checkpoint: the older version would take the lake's former files for another
 engine's, and `drop_partition` would also drop their rows from behind the call."""
-NEWEST_VERSION = 4
+DELETED_VERSION = 4
 """Format of a checkpoint with deleted rows, which an older version of this package would read."""
+NEWEST_VERSION = 5
+"""Format of a checkpoint with tags: an older version of this package would delete what they keep."""
 
 LANDMARK_EVERY = 256
 """Distance of floors that are never deleted, in floors."""
@@ -70,9 +73,26 @@ def write_checkpoint(storage: Storage, state: TableState, *, floor_index: int = 
     key = checkpoint_key(state.table_uuid, state.version)
     fill(storage, key, data)
     stored = storage.read(key)
-    if stored != data and _decoded(stored, state.table_uuid, state.version, storage.url).state != as_stored(state):
+    if stored != data and _decoded(stored, state.table_uuid, state.version, url_of(storage, key)).state != as_stored(
+        state
+    ):
         raise CorruptDataError(f"{url_of(storage, key)} does not say what the records say; delete this file")
     storage.put(checkpoint_hint_key(state.table_uuid), str(state.version).encode())
+
+
+def write_tagged(storage: Storage, state: TableState, tag_uuid: str) -> None:
+    """Store the state under the uuid of a tag that is yet to name it. No hint leads to it."""
+    fill(storage, tag_key(state.table_uuid, tag_uuid), _encoded(state))
+
+
+def read_tagged(storage: Storage, table_uuid: str, number: int, tag_uuid: str) -> TableState:
+    """Read the state that a tag names. Raises as `read_checkpoint`."""
+    return read_tagged_object(storage, table_uuid, tag_key(table_uuid, tag_uuid), number)
+
+
+def read_tagged_object(storage: Storage, table_uuid: str, key: str, number: int | None = None) -> TableState:
+    """Read the state in the object of a tag, whatever its version. Raises as `read_checkpoint`."""
+    return _decoded(storage.read(key), table_uuid, number, url_of(storage, key)).state
 
 
 def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
@@ -85,8 +105,10 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
 
 def _version(state: TableState) -> int | None:
     """Return the oldest format that can hold all of the state."""
-    if state.deletions:
+    if state.tags:
         return NEWEST_VERSION
+    if state.deletions:
+        return DELETED_VERSION
     if state.former_uuids or any(segment.part is not None for segment in state.kept_segments()):
         return PARTS_VERSION
     return PAST_VERSION if state.past_transactions else None
@@ -109,14 +131,13 @@ def read_from(ahead: ReadAhead, table_uuid: str, number: int) -> Checkpoint:
 
 def _read(storage: Storage, table_uuid: str, number: int, ahead: ReadAhead | None = None) -> Checkpoint:
     key = checkpoint_key(table_uuid, number)
-    return _decoded(storage.read(key) if ahead is None else ahead.read(key), table_uuid, number, storage.url)
+    return _decoded(storage.read(key) if ahead is None else ahead.read(key), table_uuid, number, url_of(storage, key))
 
 
-def _decoded(data: bytes, table_uuid: str, number: int, url: str) -> Checkpoint:
-    where = f"{url}/{checkpoint_key(table_uuid, number)}"
+def _decoded(data: bytes, table_uuid: str, number: int | None, where: str) -> Checkpoint:
     frame = decode_frame("checkpoint", data, where, newest=NEWEST_VERSION)
     state = state_from_json(frame.header, frame.payload)
-    if state.version != number or state.table_uuid != table_uuid:
+    if number not in (None, state.version) or state.table_uuid != table_uuid:
         raise CorruptDataError(f"{where} is the checkpoint of another table or record; delete this file")
     return Checkpoint(state, *frame.header.get("floor", (0, 0)))
 

@@ -12,11 +12,12 @@ from streamhouse_spark.errors import (
     ObjectNotFoundError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.log.commits.checkpoint import list_checkpoints, read_checkpoint
+from streamhouse_spark.log.commits.checkpoint import list_checkpoints, read_checkpoint, read_tagged
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.log.commits.tags import of_version
 from streamhouse_spark.storage.base import Storage
 
 
@@ -36,6 +37,8 @@ def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
         )
     if version == newest.version:
         return newest
+    if (tag := of_version(newest.tags, version)) is not None:
+        return read_tagged(storage, log.table_uuid, version, tag.uuid)
     base = _checkpoint_before(storage, log.table_uuid, version)
     first = base.version + 1 if base is not None else 1
     try:
@@ -100,7 +103,7 @@ def require_kept(log: CommitLog, state: TableState, segments: Iterable[Segment])
     Rows inside a record are kept while no floor lies above it. Raises `SnapshotExpiredError`.
     """
     newest = log.state
-    if newest.version <= state.version:
+    if newest.version <= state.version or of_version(newest.tags, state.version) is not None:
         return
     live = {(s.uuid, s.commit if s.uuid is None else 0) for s in newest.kept_segments()}
     floor = log.check_floor()

@@ -11,7 +11,7 @@ from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED, TableP
 from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.paths import commit_key, manifest_key, segment_key
+from streamhouse_spark.core.paths import manifest_key, segment_key, tag_key
 from streamhouse_spark.core.text_values import parse_names
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log.commits import actions as act
@@ -22,6 +22,7 @@ from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, HistoryMa
 from streamhouse_spark.log.commits.deletions import Deletion
 from streamhouse_spark.log.commits.record import Attempt, Record
 from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.tags import Tags, with_tag, without_tags
 from streamhouse_spark.log.commits.transactions import Past, TransactionEntry
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
@@ -106,6 +107,8 @@ class TableState:
     """Deleted rows of a table without a primary key that the log or the lake still holds, the newest deletion last."""
     snapshots: Mapping[int, KvSnapshot] = field(default_factory=dict)
     """Bucket → the newest snapshot of its rows by key, from since the last truncation."""
+    tags: Tags = field(default_factory=dict)
+    """Name → version whose readers find all that they need until the name is taken away."""
     former_lakes: tuple[str, ...] = ()
     """Former locations of the lake table, before it was built anew elsewhere: these files go with the table."""
     named: int = 1
@@ -337,6 +340,12 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             return replace(state, consumers={**others, **moved})
         case act.KvSnapshot():
             return _with_snapshot(state, action, record)
+        case act.Tag():
+            return replace(state, tags=with_tag(state.tags, action, record.time_ms))
+        case act.Untag(names):
+            freed = tuple(tag_key(state.table_uuid, state.tags[name].uuid) for name in names if name in state.tags)
+            condemned = _with_marked(state, freed, record, orphan=False)
+            return replace(state, tags=without_tags(state.tags, names), condemned=condemned)
         case act.Create():
             raise CorruptDataError(f"record {record.number} of {state.name} creates the table again")
 
@@ -480,21 +489,3 @@ def _shared(segments: Iterable[Segment]) -> set[str]:
 def _with_marked(state: TableState, keys: tuple[str, ...], record: Record, *, orphan: bool) -> dict[str, MarkedDeleted]:
     entry = MarkedDeleted(record.number, record.time_ms, orphan)
     return {**state.condemned, **{key: entry for key in keys if key not in state.condemned}}
-
-
-def referenced_keys(state: TableState) -> set[str]:
-    """Return the keys of all files that a reader of this state may open, commit records included."""
-    keys: set[str] = set()
-    for segment in state.kept_segments():
-        if segment.uuid is not None:
-            keys.add(segment_key(state.table_uuid, segment.uuid))
-        else:
-            keys.add(commit_key(state.table_uuid, segment.commit))
-            if segment.commit in state.manifests:
-                keys.add(manifest_key(state.table_uuid, state.manifests[segment.commit]))
-    return keys
-
-
-def manifest_keys(state: TableState, *, at_least: int = 0) -> set[str]:
-    """Return the keys of manifests of records from ``at_least`` on, which may still be read."""
-    return {manifest_key(state.table_uuid, uuid) for n, uuid in state.manifests.items() if n >= at_least}

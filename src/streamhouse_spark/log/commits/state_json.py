@@ -18,6 +18,7 @@ from streamhouse_spark.log.commits.state import (
     Truncation,
     with_lake,
 )
+from streamhouse_spark.log.commits.tags import tags_from_json, tags_to_json
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
@@ -72,6 +73,7 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         out["snapshots"] = [act.snapshot_to_json(s, payload) for s in state.snapshots.values()]
     if state.deletions:
         out["deletions"] = [deletion.to_json() for deletion in state.deletions]
+    out.update(tags_to_json(state.tags))
     if state.truncation is not None:
         out["truncation"] = _truncation_to_json(state.truncation)
     return out
@@ -128,6 +130,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         consumers=_consumers_from_json(data),
         snapshots={s["bucket"]: act.snapshot_from_json(s, payload) for s in data.get("snapshots", [])},
         deletions=tuple(Deletion.from_json(found) for found in data.get("deletions", ())),
+        tags=tags_from_json(data.get("tags", {})),
         former_lakes=tuple(data.get("former_lakes", ())),
         named=data.get("named", 1),
         former_uuids=tuple(data.get("former_uuids", ())),

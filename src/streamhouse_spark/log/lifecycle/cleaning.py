@@ -4,6 +4,7 @@
 file                   condemned by                                deleted
 =====================  ==========================================  ========================================
 replaced, trimmed      the replace or trim record itself           the grace after that record
+state of a tag         the record that drops the tag               the grace after that record
 orphan                 a condemn record, once the file is older    the grace after that record
                        than the grace and no record names it
 commit record          a floor above it                            the grace after the floor
@@ -12,7 +13,8 @@ floor                  a newer one, see `log/commits/floors.py`            at on
 temporary file         nothing: it can only be its writer's        the grace after it was last written
 =====================  ==========================================  ========================================
 
-A writer that comes late finds its segment condemned, or its record number below the floor, and writes anew. Every step
+Files that the state of a tag names stay while the tag does, and the grace longer. A writer that comes late finds its
+segment condemned, or its record number below the floor, and writes anew. Every step
 may be interrupted and repeated. Listings only find candidates; the log decides about each of them.
 """
 
@@ -30,13 +32,16 @@ from streamhouse_spark.core.paths import (
     parse_numbers,
     segments_prefix,
     table_prefix,
+    tag_key,
+    tags_prefix,
 )
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.log.commits.actions import Action, Condemn, Purge
-from streamhouse_spark.log.commits.checkpoint import list_checkpoints, write_floor
+from streamhouse_spark.log.commits.actions import Action, Condemn, Purge, Untag
+from streamhouse_spark.log.commits.checkpoint import list_checkpoints, read_tagged_object, write_floor
 from streamhouse_spark.log.commits.commit_log import FLOOR_CHECK_MS, CommitLog
 from streamhouse_spark.log.commits.floors import floor_before, superfluous_floors
-from streamhouse_spark.log.commits.state import TableState, manifest_keys, referenced_keys
+from streamhouse_spark.log.commits.referenced import manifest_keys, referenced_keys
+from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.verified import CHECKPOINTS_KEPT, has_whole_checkpoints, verified_checkpoints
 from streamhouse_spark.storage.base import Storage
 
@@ -56,6 +61,8 @@ class CleanReport:
     condemned: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     floor: int | None = None
+    untagged: list[str] = field(default_factory=list)
+    """Tags whose time to be kept is over."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Uuid of a dropped table → reason why it was left as it is."""
 
@@ -79,6 +86,7 @@ def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run
     report = CleanReport(dry_run)
     state = log.refresh()
     now_ms = storage.now_ms()
+    _untag_expired(log, state, now_ms, report)
     _delete_marked(log, storage, state, now_ms, grace_ms, report)
     _delete_records(log, storage, now_ms, grace_ms, report)
     _delete_temporary(log, storage, now_ms, grace_ms, report)
@@ -94,10 +102,32 @@ def _delete(storage: Storage, keys: Sequence[str], report: CleanReport) -> None:
             storage.delete(key)
 
 
+def _untag_expired(log: CommitLog, state: TableState, now_ms: int, report: CleanReport) -> None:
+    def expired(state: TableState) -> tuple[str, ...]:
+        return tuple(name for name, tag in state.tags.items() if tag.until_ms is not None and tag.until_ms <= now_ms)
+
+    report.untagged.extend(expired(state))
+    if report.untagged and not report.dry_run:
+        log.commit(lambda current, _: (Untag(names),) if (names := expired(current)) else ())
+
+
+def _tagged_keys(storage: Storage, state: TableState, due: set[str]) -> set[str]:
+    """Return what the states of tags name, and those of tags that were dropped less than the grace ago.
+
+    Raises `CorruptDataError` or `ObjectNotFoundError` where one cannot be read: then nothing is deleted.
+    """
+    prefix = tags_prefix(state.table_uuid)
+    dropped = {key for key in state.condemned if key.startswith(prefix) and key not in due}
+    keys = {tag_key(state.table_uuid, tag.uuid) for tag in state.tags.values()} | dropped
+    return {k for key in keys for k in referenced_keys(read_tagged_object(storage, state.table_uuid, key))}
+
+
 def _delete_marked(
     log: CommitLog, storage: Storage, state: TableState, now_ms: int, grace_ms: int, report: CleanReport
 ) -> None:
-    due = [key for key, c in state.condemned.items() if c.time_ms + grace_ms <= now_ms]
+    passed = [key for key, c in state.condemned.items() if c.time_ms + grace_ms <= now_ms]
+    tagged = _tagged_keys(storage, state, set(passed))
+    due = [key for key in passed if key not in tagged]
     _delete(storage, due, report)
     forgettable = tuple(
         k for k in due if not state.condemned[k].orphan or state.condemned[k].time_ms + ORPHAN_MEMORY_MS <= now_ms
@@ -120,7 +150,10 @@ def _delete_records(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int
     if not has_whole_checkpoints(storage, log.table_uuid, at_least=log.check_floor() - 1):
         logger.error("%s: fewer than two checkpoints at its floor are whole, so no record is deleted", log.state.name)
         return
-    _delete(storage, [*records, *checkpoints], report)
+    state = log.refresh()  # a record of which a tag has rows was above every floor when the tag was made
+    due = {key for key, c in state.condemned.items() if c.time_ms + grace_ms <= now_ms}
+    tagged = _tagged_keys(storage, state, due)
+    _delete(storage, [*(key for key in records if key not in tagged), *checkpoints], report)
 
 
 def _delete_temporary(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
@@ -132,7 +165,8 @@ def _delete_temporary(log: CommitLog, storage: Storage, now_ms: int, grace_ms: i
 
 def _mark_orphans(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
     uuid = log.table_uuid
-    listed = [*storage.list(segments_prefix(uuid)), *storage.list(manifests_prefix(uuid))]
+    prefixes = (segments_prefix(uuid), manifests_prefix(uuid), tags_prefix(uuid))
+    listed = [info for prefix in prefixes for info in storage.list(prefix)]
     old = [i.key for i in listed if i.modified_ms + grace_ms <= now_ms]
     floor = log.check_floor()
 

@@ -32,6 +32,7 @@ from streamhouse_spark.core.paths import (
     parse_numbers,
     segments_prefix,
     table_prefix,
+    tags_prefix,
 )
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -53,7 +54,8 @@ from streamhouse_spark.log.commits.checkpoint import (
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
-from streamhouse_spark.log.commits.state import TableState, manifest_keys, referenced_keys
+from streamhouse_spark.log.commits.referenced import manifest_keys, referenced_keys
+from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.slots import fill
 
@@ -134,6 +136,8 @@ class _Copy:
         for number in list_checkpoints(self._storage, self._old_uuid):
             if number < state.version:
                 self._copy_frame(checkpoint_key(self._old_uuid, number), "checkpoint", is_needed=False)
+        for key in sorted(key for key in known if key.startswith(tags_prefix(self._old_uuid))):
+            self._copy_frame(key, "checkpoint", is_needed=key in needed)
         _, floor = newest_floor(self._storage, self._old_uuid)
         if floor is not None and floor.floor < DROPPED_FLOOR:
             write_floor(self._storage, self._new_uuid, 1, floor.floor)

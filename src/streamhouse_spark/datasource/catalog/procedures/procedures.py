@@ -10,6 +10,7 @@ from typing import Any, Final
 from streamhouse_spark.core.text_values import nearest
 from streamhouse_spark.datasource.catalog.procedures import lake as lake_procedures
 from streamhouse_spark.datasource.catalog.procedures import rollback as going_back
+from streamhouse_spark.datasource.catalog.procedures import tags as tag_procedures
 from streamhouse_spark.datasource.catalog.procedures.arguments import Parameter, bound, struct_json, table_name_of
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.datasource.catalog.procedures.partitions import drop_partition
@@ -228,6 +229,25 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
             (_TABLE, Parameter("timestamp", "timestamp", "The newest commit of it or before counts"), _DRY_RUN),
             going_back.RESULT,
             going_back.rollback_to_timestamp,
+        ),
+        Procedure(
+            "create_tag",
+            "Name a version of a table, and keep what its readers need until the tag is dropped",
+            (
+                _TABLE,
+                Parameter("tag", "string", "Name of the version"),
+                Parameter("version", "int", "Number of the commit; the newest by default", "NULL"),
+                Parameter("retain_days", "int", "Drop the tag after so many days; never by default", "NULL"),
+            ),
+            tag_procedures.CREATED,
+            tag_procedures.create_tag,
+        ),
+        Procedure(
+            "drop_tag",
+            "Drop a tag of a table; cleaning deletes what only it kept",
+            (_TABLE, Parameter("tag", "string", "Name of the tag")),
+            tag_procedures.DROPPED,
+            tag_procedures.drop_tag,
         ),
         Procedure(
             "undrop_table",

@@ -19,6 +19,7 @@ from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.pin import pin_as_of
+from streamhouse_spark.table.tags import version_of
 from streamhouse_spark.table.views import CHANGELOG, LAKE, open_view
 from streamhouse_spark.warehouse.connection import Connection
 
@@ -83,22 +84,12 @@ def pin_of(table: TableHandle, suffix: str | None, version: str | None, timestam
         pin = QueryPin(table.name, table.uuid, suffix, state.version, attempt=state.attempt)
     else:
         if version is not None:
-            state = state_at(table.log, table.storage, _commit_number(table.name, version))
+            state = state_at(table.log, table.storage, version_of(state, version))
         if as_of_ms is not None:
             pin_as_of(state, as_of_ms)
         pin = QueryPin(table.name, table.uuid, None, state.version, chosen, as_of_ms, attempt=state.attempt)
     _STATES.keep(state)
     return pin
-
-
-def _commit_number(name: str, version: str) -> int:
-    try:
-        return int(version)
-    except ValueError:
-        raise InvalidOptionError(
-            f"{name} VERSION AS OF {version!r}: expected a commit number of {name}$commits; snapshot ids, tags and "
-            f"branches belong to {name}$lake"
-        ) from None
 
 
 def _lake_snapshot(lake: LakeTable, version: str | None, as_of_ms: int | None) -> int | None:

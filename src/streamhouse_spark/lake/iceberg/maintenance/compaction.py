@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -169,14 +169,17 @@ def _delete_manifests(snapshot: Snapshot, table: Table) -> frozenset[str]:
 # -- expiry -----------------------------------------------------------------------------------------------------------
 
 
-def expire(place: IcebergLocation, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
+def expire(
+    place: IcebergLocation, *, keep_last: int, keep_ms: int, dry_run: bool, tagged: Collection[int] = ()
+) -> ExpireReport:
     """Expire snapshots as `LakeTable.expire` does."""
     table = place.find()
     if table is None:
         return ExpireReport()
     place.require_owner(table.metadata)
     now_ms = place.storage.now_ms()
-    doomed = expirable(table.metadata, place.spec.table_uuid, keep_last=keep_last, now_ms=now_ms, keep_ms=keep_ms)
+    found = expirable(table.metadata, place.spec.table_uuid, keep_last=keep_last, now_ms=now_ms, keep_ms=keep_ms)
+    doomed = tuple(snapshot_id for snapshot_id in found if snapshot_id not in tagged)
     if not doomed:
         return ExpireReport()
     if dry_run:

@@ -8,7 +8,7 @@ The files of expired snapshots go after the snapshots, data first, so that no vi
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pypaimon.snapshot.snapshot import Snapshot
 
@@ -22,8 +22,11 @@ from streamhouse_spark.lake.paimon.snapshots import own_time_ms
 from streamhouse_spark.lake.snapshot_times import aged_ms
 
 
-def expire(place: PaimonLocation, *, keep_last: int, keep_ms: int, dry_run: bool) -> ExpireReport:
+def expire(
+    place: PaimonLocation, *, keep_last: int, keep_ms: int, dry_run: bool, tagged: Collection[int] = ()
+) -> ExpireReport:
     """Expire snapshots as `LakeTable.expire` does. Those that tags, branches and consumers of any engine need stay.
+    Snapshots go in the order of their numbers, so those behind a ``tagged`` one stay as well.
 
     Raises `CommitConflictError` if another process expired the same snapshots meanwhile.
     """
@@ -32,7 +35,7 @@ def expire(place: PaimonLocation, *, keep_last: int, keep_ms: int, dry_run: bool
         return ExpireReport()
     place.require_owner(table)
     known = history(place, table.snapshot)
-    cut = _first_kept(place, known, keep_last, keep_ms)
+    cut = _first_kept(place, known, keep_last, keep_ms, tagged)
     doomed = [*strays(place, known[0]), *(snapshot for snapshot in known if snapshot.id < cut)]
     if not doomed:
         return ExpireReport()
@@ -50,14 +53,16 @@ def expire(place: PaimonLocation, *, keep_last: int, keep_ms: int, dry_run: bool
     return ExpireReport(tuple(snapshot.id for snapshot in doomed), tuple(gone))
 
 
-def _first_kept(place: PaimonLocation, known: Sequence[Snapshot], keep_last: int, keep_ms: int) -> int:
+def _first_kept(
+    place: PaimonLocation, known: Sequence[Snapshot], keep_last: int, keep_ms: int, tagged: Collection[int]
+) -> int:
     """Return the number of the oldest snapshot that stays.
 
     Snapshots go from the oldest on, without gaps. The one with the offsets of the oldest kept one stays as well; if
     none has any, all stay, because only the first one proves that there never were any.
     """
     newest = known[-1].id
-    limits = [newest - max(keep_last, 1) + 1, newest, *_consumers(place)]
+    limits = [newest - max(keep_last, 1) + 1, newest, *_consumers(place), *tagged]
     now_ms = place.storage.now_ms()
     times_ms = aged_ms([own_time_ms(snapshot) for snapshot in known], now_ms)
     limits += [s.id for s, time_ms in zip(known, times_ms, strict=True) if now_ms - time_ms < keep_ms][:1]

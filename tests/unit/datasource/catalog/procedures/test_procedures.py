@@ -55,6 +55,8 @@ def test_procedures_say_their_parameters_and_results(catalog):
         "relocate",
         "rollback_to_version",
         "rollback_to_timestamp",
+        "create_tag",
+        "drop_tag",
     }
     expire = {p["name"]: (p["type"], p["default"]) for p in found["expire_snapshots"]["parameters"]}
     assert expire == {
@@ -107,6 +109,22 @@ def test_a_table_is_rolled_back_to_a_version_and_to_a_time(catalog, call):
     assert (again["rows_deleted"], again["rows_added"]) == (0, 0)
     with pytest.raises(InvalidOptionError, match="before 1970"):
         call("rollback_to_timestamp", table="sales.back", timestamp=-1)
+
+
+def test_versions_get_tags(catalog, call):
+    table = catalog.connection.warehouse().create_table("sales.named", "id BIGINT")
+    table.append([{"id": 1}])
+    version = table.refresh().version
+    table.append([{"id": 2}])
+    (made,) = call("create_tag", table="sales.named", tag="one", version=version, retain_days=3)
+    assert (made["tag"], made["version"], made["lake_snapshot_id"]) == ("one", version, None)
+    (newest,) = call("create_tag", table="sales.named", tag="two")
+    assert newest["version"] == version + 2
+    (one, two) = table.tags()
+    assert (one.expires_ms - one.created_ms, two.expires_ms) == (3 * 24 * 3600 * 1000, None)
+    assert table.read_version("one")["id"].to_pylist() == [1]
+    assert call("drop_tag", table="sales.named", tag="one") == [{"table": "sales.named", "tag": "one"}]
+    assert [tag.name for tag in table.tags()] == ["two"]
 
 
 def test_a_partition_by_a_decimal_is_told_exactly(catalog, call):

@@ -1,0 +1,63 @@
+"""``tag``, ``tags`` and ``drop-tag``: names of versions of a table."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from streamhouse_spark.cli.session import Command, Session
+from streamhouse_spark.core.paths import parse_table_name
+
+_DAY_MS = 24 * 3600 * 1000
+
+
+@click.command(
+    "tag",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse tag sales.orders quarter-3
+streamhouse -w ./warehouse tag sales.orders before-backfill --version 41 --retain-days 30
+""",
+)
+@click.argument("table")
+@click.argument("name")
+@click.option("--version", help="Commit number or another tag; the newest commit by default.")
+@click.option("--retain-days", type=click.IntRange(min=1), help="Drop it after so many days; never by default.")
+@click.pass_obj
+def tag(session: Session, table: str, name: str, *, version: str | None, retain_days: int | None) -> None:
+    """Name a version of a table, and keep what its readers need until the name is dropped.
+
+    VERSION AS OF and rollback take the name. Files of the log and the lake snapshot stay, whatever is merged, trimmed,
+    cleaned and expired. Expiry by other engines does not know of it.
+    """
+    parse_table_name(table).require_table("tag")
+    retain_ms = None if retain_days is None else retain_days * _DAY_MS
+    made = session.warehouse.table(table).create_tag(name, version, retain_ms=retain_ms)
+    session.output.document(
+        {"table": table, **asdict(made)},
+        lambda console: console.print(f"{made.name} is commit {made.version} of {table}", markup=False),
+    )
+
+
+@click.command("tags", cls=Command, examples="streamhouse -w ./warehouse tags sales.orders")
+@click.argument("table")
+@click.pass_obj
+def tags(session: Session, table: str) -> None:
+    """Show the tags of a table, and the newest commit as main."""
+    parse_table_name(table).require_table("show the tags of")
+    session.output.rows(session.warehouse.table(table).inspect.refs())
+
+
+@click.command("drop-tag", cls=Command, examples="streamhouse -w ./warehouse drop-tag sales.orders quarter-3")
+@click.argument("table")
+@click.argument("name")
+@click.pass_obj
+def drop_tag(session: Session, table: str, name: str) -> None:
+    """Drop a tag of a table. What only it kept is deleted by cleaning, after the grace."""
+    parse_table_name(table).require_table("drop a tag of")
+    session.warehouse.table(table).drop_tag(name)
+    session.output.document(
+        {"table": table, "dropped": name},
+        lambda console: console.print(f"dropped the tag {name} of {table}", markup=False),
+    )

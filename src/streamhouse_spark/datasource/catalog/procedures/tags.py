@@ -1,0 +1,29 @@
+"""``CALL streamhouse.system.create_tag`` and ``drop_tag``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
+from streamhouse_spark.datasource.catalog.procedures.lake import Rows
+from streamhouse_spark.warehouse.connection import Connection
+
+DAY_MS: Final = 24 * 3600 * 1000
+CREATED: Final = "table string not null, tag string not null, version bigint not null, lake_snapshot_id bigint"
+DROPPED: Final = "table string not null, tag string not null"
+
+
+def create_tag(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    """Name a version and return one row. Raises as `Table.create_tag`."""
+    table = connection.table(table_name_of(given["table"]))
+    days = given["retain_days"]
+    made = table.create_tag(given["tag"], given["version"], retain_ms=None if days is None else days * DAY_MS)
+    return [(table.name, made.name, made.version, made.lake_snapshot)]
+
+
+def drop_tag(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    """Drop a tag and return one row. Raises as `Table.drop_tag`."""
+    table = connection.table(table_name_of(given["table"]))
+    table.drop_tag(given["tag"])
+    return [(table.name, given["tag"])]

@@ -1,0 +1,51 @@
+"""Names of versions, as a table's state holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from streamhouse_spark.log.commits.actions import Tag
+
+
+@dataclass(frozen=True, slots=True)
+class NamedVersion:
+    """A version that has a name."""
+
+    version: int
+    uuid: str
+    """Uuid of the object that holds the version's state."""
+    time_ms: int
+    """Time at which the name was given."""
+    lake_snapshot: int | None = None
+    until_ms: int | None = None
+    """Time from which on cleaning takes the name away; None for never."""
+
+
+Tags = Mapping[str, NamedVersion]
+
+
+def with_tag(tags: Tags, tag: Tag, time_ms: int) -> Tags:
+    """Return the tags with another one, as of a record of ``time_ms``."""
+    until_ms = None if tag.retain_ms is None else time_ms + tag.retain_ms
+    return {**tags, tag.name: NamedVersion(tag.version, tag.uuid, time_ms, tag.lake_snapshot, until_ms)}
+
+
+def without_tags(tags: Tags, names: Iterable[str]) -> Tags:
+    gone = set(names)
+    return {name: tag for name, tag in tags.items() if name not in gone}
+
+
+def of_version(tags: Tags, version: int) -> NamedVersion | None:
+    """Return a tag of the version; None where no name keeps it."""
+    return next((tag for tag in tags.values() if tag.version == version), None)
+
+
+def tags_to_json(tags: Tags) -> dict[str, Any]:
+    """Return the part of a checkpoint that holds the tags: none without tags."""
+    return {"tags": {name: asdict(tag) for name, tag in tags.items()}} if tags else {}
+
+
+def tags_from_json(data: Mapping[str, Any]) -> Tags:
+    return {name: NamedVersion(**tag) for name, tag in data.items()}

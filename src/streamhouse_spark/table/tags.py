@@ -1,0 +1,179 @@
+"""Tags: names of versions of a table, which keep what readers of these versions need.
+
+**Commit point:** the one record that gives the name, or takes it away. Before the first, the version's state is stored
+in an object that nobody names; cleaning takes it where the record never comes. The record is put only where every file
+of the log that the version reads is still the table's: so no cleaner has it on a list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from streamhouse_spark.core.paths import tag_key
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError, shown
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.actions import Action, Tag, Untag
+from streamhouse_spark.log.commits.checkpoint import write_tagged
+from streamhouse_spark.log.commits.history import state_at
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.read.pin import Pin, pin_newest
+
+NAME_CHARS_MAX: Final = 128
+_NAME = re.compile(r"[a-z_][a-z0-9_.\-]*\Z")
+_TRIES = 5
+_BEYOND = 10**19
+
+
+@dataclass(frozen=True, slots=True)
+class TableTag:
+    """A name of a version of a table."""
+
+    name: str
+    version: int
+    created_ms: int
+    expires_ms: int | None = None
+    """Time from which on cleaning drops the tag; None for never."""
+    lake_snapshot: int | None = None
+    """The lake snapshot that the version reads."""
+
+
+def tags_of(state: TableState) -> list[TableTag]:
+    """Return the tags by name."""
+    return [
+        TableTag(name, tag.version, tag.time_ms, tag.until_ms, tag.lake_snapshot)
+        for name, tag in sorted(state.tags.items())
+    ]
+
+
+def version_of(state: TableState, version: int | str) -> int:
+    """Return the number of a version that a number or a tag names. Raises `InvalidOptionError` for an unknown tag."""
+    if isinstance(version, int) and not isinstance(version, bool):
+        return min(max(version, 0), _BEYOND)  # a number that no commit has is told where commits are looked for
+    if not isinstance(version, str):
+        raise InvalidOptionError(f"version of {state.name} is {shown(version)}, expected a commit number or a tag")
+    text = version.strip()
+    if text.lower() in state.tags:
+        return state.tags[text.lower()].version
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        return int(text)
+    known = ", ".join(sorted(state.tags)) or "none"
+    raise InvalidOptionError(
+        f"{state.name} VERSION AS OF {shown(version)}: expected a commit number of {state.name}$commits or a tag, its "
+        f"tags are: {known}; snapshot ids, tags and branches of the lake belong to {state.name}$lake"
+    )
+
+
+def pinned_segments(pin: Pin) -> Iterator[Segment]:
+    """Yield the segments of the log, and of snapshots by key, that a pin reads."""
+    for bucket, offsets in pin.hot.items():
+        yield from (s for s in pin.state.buckets[bucket].segments if s.end_offset > offsets.start)
+    for base in pin.bases.values():
+        yield from base.segments
+
+
+def create_tag(table: TableHandle, name: str, version: int | str | None, retain_ms: int | None) -> TableTag:
+    """Give a version a name; see `Table.create_tag`."""
+    name = _parsed(name)
+    if retain_ms is not None and (type(retain_ms) is not int or retain_ms < 1):
+        raise InvalidOptionError(
+            f"tag {name!r}: retain_ms is {shown(retain_ms)}, expected at least 1 millisecond, or None"
+        )
+    for attempt in range(_TRIES):
+        now = table.refresh()
+        _require_new(now, name)
+        then = now if version is None else state_at(table.log, table.storage, version_of(now, version))
+        try:
+            _commit(table, name, then, retain_ms)
+            break
+        except SnapshotExpiredError:
+            if version is not None or attempt == _TRIES - 1:
+                raise  # else the newest version was merged or trimmed meanwhile: there is a newer one
+    _require_lake_kept(table, name, then)
+    return next(tag for tag in tags_of(table.refresh()) if tag.name == name)
+
+
+def drop_tag(table: TableHandle, name: str) -> None:
+    """Take a name away; see `Table.drop_tag`."""
+    name = _parsed(name)
+
+    def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+        return (Untag((name,)),) if name in state.tags else ()
+
+    if name not in table.refresh().tags:
+        known = ", ".join(sorted(table.state.tags)) or "none"
+        raise InvalidOptionError(f"{table.name} has no tag {name!r}; its tags are: {known}")
+    table.log.commit(plan)
+
+
+def _parsed(name: str) -> str:
+    """Return the name in lower case. Raises `InvalidOptionError`."""
+    found = name.lower() if name.isascii() else ""
+    if not _NAME.match(found) or len(found) > NAME_CHARS_MAX or found == "main":
+        raise InvalidOptionError(
+            f"tag {shown(name)}: expected at most {NAME_CHARS_MAX} letters (a-z), digits, underscores, dots and "
+            "hyphens, beginning with a letter or underscore, and not 'main'; choose such a name"
+        )
+    return found
+
+
+def _require_new(state: TableState, name: str) -> None:
+    if name in state.tags:
+        raise InvalidOptionError(
+            f"{state.name} has a tag {name!r} already, of version {state.tags[name].version}; drop it first, or choose "
+            "another name"
+        )
+
+
+def _commit(table: TableHandle, name: str, then: TableState, retain_ms: int | None) -> None:
+    uuid = table.world.ids.new_uuid()
+    pin = pin_newest(then)
+    lake_snapshot = pin.lake.snapshot_id if pin.lake is not None else None
+    if lake_snapshot is not None:
+        table.open_lake().snapshot(lake_snapshot)
+    _require_live(table.state, then, pin)
+    write_tagged(table.storage, then, uuid)
+
+    def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+        if (known := state.tags.get(name)) is not None and known.uuid == uuid:
+            return ()
+        _require_new(state, name)
+        _require_live(state, then, pin)
+        if tag_key(state.table_uuid, uuid) in state.condemned:
+            raise CommitConflictError(f"tag {name!r} of {state.name} took longer than the grace; run it again")
+        return (Tag(name, then.version, uuid, lake_snapshot, retain_ms),)
+
+    table.log.commit(plan)
+
+
+def _require_live(state: TableState, then: TableState, pin: Pin) -> None:
+    """Require that what a version reads is still the table's: what was marked for deletion may be gone any moment.
+
+    Raises `SnapshotExpiredError`. A version that has a tag may get another.
+    """
+    live = {(s.uuid, s.commit if s.uuid is None else 0) for s in state.kept_segments()}
+    needed = {(s.uuid, s.commit if s.uuid is None else 0) for s in pinned_segments(pin)}
+    if state.lake_location != then.lake_location or not needed <= live:
+        raise SnapshotExpiredError(
+            f"{state.name} as of commit {then.version} cannot get a tag: rows that it reads were merged, trimmed or "
+            "removed since, and their old files may go any moment; choose a later commit of "
+            f"{state.name}$history, and tag versions while they are new"
+        )
+
+
+def _require_lake_kept(table: TableHandle, name: str, then: TableState) -> None:
+    """Require the lake snapshot once more: an expiry that had not seen the record may have taken it meanwhile."""
+    tag = table.refresh().tags.get(name)
+    if tag is None or tag.lake_snapshot is None:
+        return
+    try:
+        table.open_lake().snapshot(tag.lake_snapshot)
+    except SnapshotExpiredError as error:
+        table.log.commit(lambda state, _: (Untag((name,)),) if state.tags.get(name) == tag else ())
+        raise SnapshotExpiredError(
+            f"{table.name} as of commit {then.version} cannot get a tag: its lake snapshot {tag.lake_snapshot} was "
+            "expired meanwhile; choose a later version"
+        ) from error

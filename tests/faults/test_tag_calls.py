@@ -1,0 +1,159 @@
+"""A fault at every storage call of naming a version, of dropping the name, of cleaning: what it keeps is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from faults.faulty_storage import Fault, sweep
+from faults.sim import SimClock, sim_world
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.errors import InvalidOptionError, ObjectNotFoundError, SnapshotExpiredError
+from streamhouse_spark.log import append as log_append
+from streamhouse_spark.log.commits import history
+from streamhouse_spark.log.lifecycle import cleaning
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table import tags
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+HOT = {"table.datalake.enabled": "false"}
+DAY_MS = 24 * 3600 * 1000
+OLD = list(range(8))
+
+
+def opened(storage: Storage, seed: int, clock: SimClock | None = None) -> Table:
+    return Warehouse("wh", storage=storage, world=World(clock or SimClock(), sim_world(seed).ids)).table("t")
+
+
+def new_store(clock: SimClock | None = None) -> Storage:
+    world = sim_world(0, clock)
+    storage = MemoryStorage(world)
+    table = Warehouse("wh", storage=storage, world=world).create_table("t", "id INT", buckets=2, properties=HOT)
+    table.append([{"id": n} for n in OLD[:4]])
+    table.append([{"id": n} for n in OLD[4:]])
+    return storage
+
+
+def ids(table: Table) -> list[int]:
+    return sorted(table.read_version("a")["id"].to_pylist())
+
+
+def names(table: Table) -> list[str]:
+    return [tag.name for tag in table.tags()]
+
+
+@pytest.fixture(params=[True, False], ids=["in the record", "as objects"])
+def _size(request, monkeypatch):
+    if not request.param:
+        monkeypatch.setattr(log_append, "inline_total", lambda *_: 0)
+
+
+@pytest.mark.usefixtures("_size")
+def test_a_name_is_there_and_all_that_it_keeps_or_nothing():
+    for attempt in sweep(new_store, lambda storage: opened(storage, 3).create_tag("a"), faults=tuple(Fault)):
+        table = opened(attempt.store, 4)
+        assert names(table) in (([], ["a"]) if attempt.raised else (["a"],)), attempt
+        if not names(table):
+            table.create_tag("a")
+        table.truncate()
+        assert ids(opened(attempt.store, 5)) == OLD, attempt
+
+
+def test_a_name_is_dropped_or_not():
+    def make() -> Storage:
+        storage = new_store()
+        opened(storage, 2).create_tag("a")
+        return storage
+
+    for attempt in sweep(make, lambda storage: opened(storage, 3).drop_tag("a"), faults=tuple(Fault)):
+        table = opened(attempt.store, 4)
+        assert names(table) in (([], ["a"]) if attempt.raised else ([],)), attempt
+        if names(table):
+            assert ids(table) == OLD, attempt
+            table.drop_tag("a")
+
+
+@pytest.mark.sampled(40)
+@pytest.mark.usefixtures("_size")
+def test_cleaning_that_dies_anywhere_leaves_what_a_name_keeps(share):
+    clock = SimClock()
+
+    def make() -> Storage:
+        storage = cleanable(clock)
+        opened(storage, 2, clock).maintain()
+        clock.advance(2 * DAY_MS)
+        return storage
+
+    for attempt in sweep(make, lambda storage: opened(storage, 3, clock).maintain(), share=share, faults=tuple(Fault)):
+        assert ids(opened(attempt.store, 4, clock)) == OLD, attempt
+        clock.advance(2 * DAY_MS)
+        opened(attempt.store, 5, clock).maintain()
+        assert ids(opened(attempt.store, 6, clock)) == OLD, attempt
+
+
+def cleanable(clock: SimClock) -> Storage:
+    """Make a table with a named version, which was emptied and written to so often that its records may go."""
+    storage = new_store(clock)
+    table = opened(storage, 1, clock)
+    table.create_tag("a")
+    table.truncate()
+    for n in range(110):
+        table.append([{"id": 100 + n}])
+        if n % 50 == 49:
+            table.truncate()
+    clock.advance(2 * DAY_MS)
+    return storage
+
+
+def cleaned(clock: SimClock) -> Table:
+    storage = cleanable(clock)
+    for seed in range(2, 6):
+        opened(storage, seed, clock).maintain()
+        clock.advance(2 * DAY_MS)
+    return opened(storage, 9, clock)
+
+
+class TestPlantedBugs:
+    """Mistakes that the checks here have to find."""
+
+    @pytest.mark.usefixtures("_size")
+    def test_without_one_the_rows_are_there_and_records_went(self):
+        table = cleaned(SimClock())
+        assert ids(table) == OLD
+        assert len(list(table.storage.list(f"tables/{table.uuid}/commits/"))) < 150, (
+            "no record went, so nothing is told"
+        )
+
+    @pytest.mark.usefixtures("_size")
+    def test_a_cleaner_that_knows_no_tags(self, monkeypatch):
+        monkeypatch.setattr(cleaning, "_tagged_keys", lambda *_: set())
+        with pytest.raises((SnapshotExpiredError, ObjectNotFoundError)):
+            ids(cleaned(SimClock()))
+
+    def test_a_reader_that_looks_for_records_alone(self, monkeypatch):
+        monkeypatch.setattr(history, "of_version", lambda *_: None)
+        with pytest.raises(SnapshotExpiredError):
+            ids(cleaned(SimClock()))
+
+    def test_a_name_for_files_that_were_marked(self, monkeypatch):
+        """A cleaner that had not seen the record has them on its list."""
+        monkeypatch.setattr(tags, "_require_live", lambda *_: None)
+        monkeypatch.setattr(log_append, "inline_total", lambda *_: 0)
+        clock = SimClock()
+        storage = new_store(clock)
+        table = opened(storage, 1, clock)
+        version = table.refresh().version
+        table.truncate()
+        clock.advance(2 * DAY_MS)
+        cleaner, really = opened(storage, 2, clock), cleaning._delete
+
+        def late(*given: object) -> None:
+            monkeypatch.setattr(cleaning, "_delete", really)
+            opened(storage, 3, clock).create_tag("a", version)
+            really(*given)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(cleaning, "_delete", late)
+        cleaner.maintain()
+        with pytest.raises((SnapshotExpiredError, ObjectNotFoundError, InvalidOptionError)):
+            ids(opened(storage, 4, clock))
