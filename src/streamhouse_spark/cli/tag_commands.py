@@ -26,10 +26,10 @@ streamhouse -w ./warehouse tag sales.orders before-backfill --version 41 --retai
 @click.option("--retain-days", type=click.IntRange(min=1), help="Drop it after so many days; never by default.")
 @click.pass_obj
 def tag(session: Session, table: str, name: str, *, version: str | None, retain_days: int | None) -> None:
-    """Name a version of a table, and keep what its readers need until the name is dropped.
+    """Name a version of a table, and keep what its readers need.
 
     VERSION AS OF and rollback take the name. Files of the log and the lake snapshot stay, whatever is merged, trimmed,
-    cleaned and expired. Expiry by other engines does not know of it.
+    cleaned and expired. Expiry by other engines does not know of it. `drop-tag` ends it.
     """
     parse_table_name(table).require_table("tag")
     retain_ms = None if retain_days is None else retain_days * _DAY_MS
@@ -44,7 +44,10 @@ def tag(session: Session, table: str, name: str, *, version: str | None, retain_
 @click.argument("table")
 @click.pass_obj
 def tags(session: Session, table: str) -> None:
-    """Show the tags of a table, and the newest commit as main."""
+    """Show the tags of a table.
+
+    The newest commit is shown as main.
+    """
     parse_table_name(table).require_table("show the tags of")
     session.output.rows(session.warehouse.table(table).inspect.refs())
 
