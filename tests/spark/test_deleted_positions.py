@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spark.dml import found
@@ -105,6 +107,31 @@ def test_without_batches_python_reads_them(spark, table, name):
         assert sorted(r[0] for r in found(spark, f"SELECT id FROM {name}")) == kept()
     finally:
         spark.conf.unset("spark.sql.parquet.enableVectorizedReader")
+
+
+def test_pages_and_row_groups_that_a_filter_skips(spark, wh):
+    """More than a row group, in pages of which a filter by a sorted column wants few."""
+    num_rows = 1_300_000
+    table = wh.create_table("positions.paged", "id BIGINT, n BIGINT")
+    numbers = np.arange(num_rows)
+    table.append(pa.table({"id": numbers, "n": numbers * 3}, schema=table.schema))
+    tier(spark, wh.url, [table.name])
+    deleted = (numbers % 1_000 == 7) | ((numbers >= 300_000) & (numbers < 310_000)) | (numbers == 1_048_576)
+    table.delete(where=[("id", "in", numbers[deleted].tolist())])
+    tier(spark, wh.url, [table.name])
+    [file] = [task.file for task in table.open_lake().place.load().scan().plan_files()]
+    metadata = pq.ParquetFile(file.file_path.removeprefix("file://")).metadata
+    assert metadata.num_row_groups > 1
+    assert metadata.row_group(0).column(0).has_offset_index
+    kept = numbers[~deleted]
+    for start, end in [(0, 10), (299_990, 310_010), (700_000, 700_500), (1_048_500, 1_048_600), (5, 1_299_999)]:
+        wanted = kept[(kept >= start) & (kept < end)]
+        where = f"id >= {start} AND id < {end}"
+        query = f"SELECT count(*), min(id), max(id), sum(n) FROM streamhouse.positions.paged WHERE {where}"
+        expected = (len(wanted), int(wanted.min()), int(wanted.max()), int(wanted.sum()) * 3)
+        assert found(spark, query) == [expected]
+    few = "SELECT id FROM streamhouse.positions.paged WHERE id IN (6, 7, 8, 305000, 400000, 1048576, 1299999)"
+    assert sorted(r[0] for r in found(spark, few)) == [6, 8, 400_000, 1_299_999]
 
 
 def test_a_table_with_a_key(spark, wh):
