@@ -29,7 +29,7 @@ final class ParquetReaders implements Serializable {
   /** Deleted positions, of files that are about one data file; null where there are none. */
   final PartitionReaderFactory positions;
 
-  private ParquetReaders(
+  ParquetReaders(
       PartitionReaderFactory rows, PartitionReaderFactory numberedRows, PartitionReaderFactory positions) {
     this.rows = rows;
     this.numberedRows = numberedRows;

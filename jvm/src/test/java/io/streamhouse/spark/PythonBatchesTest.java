@@ -156,7 +156,8 @@ class PythonBatchesTest {
   void aBucketWithoutRowsIsReadByNobody() throws IOException {
     BucketPartition empty = new BucketPartition(new FilePartition(0, new PartitionedFile[0]), 3);
     assertEquals(3, empty.partitionKey().getInt(0));
-    MixedReaderFactory factory = new MixedReaderFactory(new Unread(), new Unread(), 1);
+    ParquetReaders readers = new ParquetReaders(new Unread(), null, null);
+    MixedReaderFactory factory = new MixedReaderFactory(new Unread(), readers, 1);
     try (PartitionReader<InternalRow> rows = factory.createReader(empty);
         PartitionReader<ColumnarBatch> batches = factory.createColumnarReader(empty)) {
       assertFalse(rows.next());
