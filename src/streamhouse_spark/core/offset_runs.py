@@ -121,8 +121,11 @@ class OffsetRuns:
 
     def within(self, wanted: OffsetRange) -> OffsetRuns:
         """Return the part of the runs that lies in ``wanted``."""
-        starts = np.maximum(self.starts, wanted.start)
-        ends = np.minimum(self.starts + self.lengths, wanted.end)
+        first = max(int(np.searchsorted(self.starts, wanted.start, side="right")) - 1, 0)
+        last = int(np.searchsorted(self.starts, wanted.end, side="left"))
+        near, lengths = self.starts[first:last], self.lengths[first:last]
+        starts = np.maximum(near, wanted.start)
+        ends = np.minimum(near + lengths, wanted.end)
         kept = ends > starts
         return OffsetRuns(starts[kept], (ends - starts)[kept])
 

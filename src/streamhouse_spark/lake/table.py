@@ -42,6 +42,7 @@ from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.schema.table_schema import TableSchema
 
 if TYPE_CHECKING:
+    from streamhouse_spark.lake.parquet.clustering import Clustering
     from streamhouse_spark.log.commits.state import TableState
     from streamhouse_spark.query.partition_match import PartitionMatches
 
@@ -309,6 +310,19 @@ class LakeTable(ABC):
 
     @abstractmethod
     def _compact(self, *, purge: bool, dry_run: bool) -> CompactReport: ...
+
+    def cluster(self, how: Clustering, *, files: Collection[str], dry_run: bool = False) -> CompactReport | None:
+        """Write files again by an order, about a gigabyte: of those at the locations ``files``.
+
+        None where the format or the table has no such files: those of a primary key are in the key's order.
+        **Commit point:** that of the lake's snapshot, with the same rows and offsets. Raises `CommitConflictError`,
+        `LakeMismatchError`.
+        """
+        self._require_home_unless(dry_run, "clustering")
+        return self._cluster(how, files, dry_run=dry_run)
+
+    def _cluster(self, how: Clustering, files: Collection[str], *, dry_run: bool) -> CompactReport | None:  # noqa: ARG002 - the interface
+        return None
 
     def remove_orphans(self, *, grace_ms: int = ORPHAN_GRACE_MS, dry_run: bool = False) -> list[str]:
         """Delete files that no snapshot needs and that are older than ``grace_ms``; returns their keys."""

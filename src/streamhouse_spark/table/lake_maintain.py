@@ -16,6 +16,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.values import CompactReport, ExpireReport
 from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.query.projection import Filter, Projection
 
 logger = logging.getLogger(__name__)
 
@@ -96,17 +97,54 @@ def compact(table: TableHandle, lake: LakeTable, *, purge: bool = False, dry_run
     last = total
     while last.snapshot is not None:
         last = lake.compact(purge=purge)
-        total = CompactReport(
-            total.files_removed + last.files_removed,
-            total.files_added + last.files_added,
-            total.rows + last.rows,
-            last.snapshot or total.snapshot,
-            total.healed_rows + last.healed_rows,
-            total.purged_rows + last.purged_rows,
-        )
+        total = _both(total, last)
         if last.files_removed <= last.files_added and not last.purged_rows:
             break  # nothing becomes less
     logger.info("compacted %s: %s", table.name, total)
+    return total
+
+
+def _both(total: CompactReport, last: CompactReport) -> CompactReport:
+    return CompactReport(
+        total.files_removed + last.files_removed,
+        total.files_added + last.files_added,
+        total.rows + last.rows,
+        last.snapshot or total.snapshot,
+        total.healed_rows + last.healed_rows,
+        total.purged_rows + last.purged_rows,
+    )
+
+
+def optimize(
+    table: TableHandle, lake: LakeTable, order_by: str, *, chosen: Filter | None = None, dry_run: bool = False
+) -> CompactReport:
+    """Write files again, each with a range of ``order_by``: ``a, b`` or ``zorder(a, b)``. Files that were written so
+    before are left alone until about as many bytes lie beside them.
+
+    **Commit point:** the lake's, of about a gigabyte each. ``chosen`` restricts it to files that may hold rows of a
+    condition. Works by bucket and partition, in this process. Rows, their offsets and older snapshots stay.
+
+    Raises `InvalidOptionError` for a table with a primary key, for a Paimon lake and for an order that cannot be;
+    `SchemaMismatchError` for an unknown column; `CommitConflictError` where rows were deleted or files replaced
+    meanwhile, what was committed before stays; `LakeMismatchError`, `CommitStateUnknownError`.
+    """
+    from streamhouse_spark.lake.parquet.cluster_order import parse_order
+    from streamhouse_spark.lake.parquet.clustering import CLUSTERED_FILE_BYTES, Clustering
+
+    state = table.refresh()
+    order = parse_order(order_by, state.schema)
+    how = Clustering(order, order.mark(state.schema), min(CLUSTERED_FILE_BYTES, lake.place.spec.target_file_bytes))
+    node = Projection.of(state.schema, None, chosen).node
+    splits = lake.plan_read(node=node, schema=state.schema).splits if lake.exists() else ()
+    files = {split.location for split in splits}  # not those of later rounds: beside a busy writer there is no end
+    total = last = lake.cluster(how, files=files, dry_run=dry_run)
+    if total is None or last is None:
+        kind = "a primary key, in whose order its files are" if state.primary_key else "a Paimon lake"
+        raise InvalidOptionError(f"table {table.name} has {kind}; optimize is for Iceberg lakes of tables without one")
+    while last.snapshot is not None:
+        last = lake.cluster(how, files=files) or CompactReport()
+        total = _both(total, last)
+    logger.info("optimized %s by %s: %s", table.name, order, total)
     return total
 
 

@@ -23,7 +23,13 @@ from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_tables
 from streamhouse_spark.read.planner import plan_lake
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.lake_maintain import SNAPSHOTS_KEPT, compact, expire_snapshots, rewrite_manifests
+from streamhouse_spark.table.lake_maintain import (
+    SNAPSHOTS_KEPT,
+    compact,
+    expire_snapshots,
+    optimize,
+    rewrite_manifests,
+)
 
 
 def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
@@ -111,6 +117,18 @@ class LakeView:
         See `streamhouse_spark.table.lake_maintain.compact`.
         """
         return compact(self._table, self._current(), purge=purge, dry_run=dry_run)
+
+    def optimize(
+        self, order_by: str, *, filter: pc.Expression | Sequence[Any] | None = None, dry_run: bool = False
+    ) -> CompactReport:
+        """Lay the rows of files out by columns, so that queries with conditions on these skip most files.
+
+        ``order_by`` is ``a, b`` or ``zorder(a, b)``; ``filter`` chooses the files that may hold its rows.
+
+        See `streamhouse_spark.table.lake_maintain.optimize`.
+        """
+        lake = self._current()
+        return optimize(self._table, lake, order_by, chosen=parse_filter(filter), dry_run=dry_run)
 
     def expire_snapshots(
         self, *, retain_last: int = SNAPSHOTS_KEPT, older_than_ms: int | None = None, dry_run: bool = False

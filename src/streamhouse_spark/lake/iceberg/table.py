@@ -40,6 +40,7 @@ from streamhouse_spark.storage.memory import MemoryStorage
 
 if TYPE_CHECKING:
     from streamhouse_spark.lake.iceberg.relocation import IcebergRelocation
+    from streamhouse_spark.lake.parquet.clustering import Clustering
 
 __all__ = ["IcebergLake", "LakeTableSpec"]
 
@@ -186,6 +187,14 @@ class IcebergLake(LakeTable):
 
         work = compact_keyed if self.place.spec.primary_key else compact
         report, snapshot_id = work(self.place, purge=purge, dry_run=dry_run)
+        return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
+
+    def _cluster(self, how: Clustering, files: Collection[str], *, dry_run: bool) -> CompactReport | None:
+        from streamhouse_spark.lake.iceberg.maintenance.clustering import cluster
+
+        if self.place.spec.primary_key:
+            return None
+        report, snapshot_id = cluster(self.place, how, files, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
     def _expire(self, *, keep_last: int, keep_ms: int, dry_run: bool, tagged: Collection[int]) -> ExpireReport:

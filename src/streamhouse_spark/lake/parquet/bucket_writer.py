@@ -7,9 +7,10 @@ primary key are in the order of their keys instead.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import Ids
@@ -27,6 +28,11 @@ OPEN_FILES_MAX = 100
 """Unfinished files; the least recently used one is finished to open another."""
 PARTITIONS_MAX = 20_000
 """Partition values whose rows wait; beyond, the file of the least recently used one is finished."""
+LANES_MAX = 64
+"""Files of a partition that are written side by side."""
+
+_Lane: TypeAlias = tuple[PartitionKey, int]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 def write_files(
@@ -104,6 +110,38 @@ def write_rows(
         return writer.close()
 
 
+def write_lanes(
+    context: WriteContext,
+    spec: FileSpec,
+    files: FileAccess,
+    ids: Ids,
+    bucket: int,
+    offsets: OffsetRange,
+    name_mark: str,
+    batches: Iterable[tuple[pa.RecordBatch, Int64Array, Int64Array]],
+) -> list[LakeFile]:
+    """Write rows of one bucket, in offset order, each batch with the offset and the lane of every row: a partition has
+    a file for each lane, `LANES_MAX` at most. The files' names end with ``name_mark``.
+    """
+    splitter = Splitter(spec, context.schema.arrow, bucket)
+    with _BucketWriter(context, spec, files, ids, bucket, offsets, name_mark) as writer:
+        for batch, row_offsets, lanes in batches:
+            for key, rows, positions in splitter.split(batch):
+                own, their = (row_offsets, lanes) if positions is None else (row_offsets[positions], lanes[positions])
+                for lane, chosen in groups_of(their):
+                    writer.add(key, rows.take(pa.array(chosen)), OffsetRuns.of(own[chosen]), lane)
+        return writer.close()
+
+
+def groups_of(codes: Int64Array) -> Iterator[tuple[int, Int64Array]]:
+    """Yield each code with the ascending positions that have it."""
+    distinct, inverse = np.unique(codes, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    ends = np.cumsum(np.bincount(inverse)).tolist()
+    for code, start, end in zip(distinct.tolist(), [0, *ends[:-1]], ends, strict=True):
+        yield code, order[start:end]
+
+
 def _require_next(context: WriteContext, bucket: int, expected: int, found: int) -> None:
     if found != expected:
         raise CorruptDataError(
@@ -149,11 +187,7 @@ class Splitter:
         if int(codes[0]) == int(codes[-1]) and bool((codes == codes[0]).all()):
             yield self._key(int(codes[0]), values), rows, None
             return
-        distinct, inverse = np.unique(codes, return_inverse=True)
-        order = np.argsort(inverse, kind="stable")
-        ends = np.cumsum(np.bincount(inverse)).tolist()
-        for code, start, end in zip(distinct.tolist(), [0, *ends[:-1]], ends, strict=True):
-            positions = order[start:end]
+        for code, positions in groups_of(codes):
             # Rows of their own, not a slice: a slice that waits would keep the whole batch in memory.
             yield self._key(code, values), rows.take(pa.array(positions)), positions
 
@@ -194,6 +228,7 @@ class _BucketWriter:
         ids: Ids,
         bucket: int,
         offsets: OffsetRange,
+        name_mark: str = "",
     ) -> None:
         self._context = context
         self._spec = spec
@@ -201,7 +236,8 @@ class _BucketWriter:
         self._ids = ids
         self._bucket = bucket
         self._offsets = offsets
-        self._waiting: dict[PartitionKey, PartitionFile] = {}
+        self._name_mark = name_mark
+        self._waiting: dict[_Lane, PartitionFile] = {}
         self._written: list[LakeFile] = []
         self._buffered_bytes = 0
         self._num_open = 0
@@ -214,9 +250,10 @@ class _BucketWriter:
             file.abandon(exc)
         self._waiting.clear()
 
-    def add(self, key: PartitionKey, rows: pa.RecordBatch, runs: OffsetRuns | None) -> None:
-        file = self._waiting.pop(key, None) or self._opened(key)
-        self._waiting[key] = file  # the most recently used is last
+    def add(self, key: PartitionKey, rows: pa.RecordBatch, runs: OffsetRuns | None, lane: int = 0) -> None:
+        """Add rows to the file of a partition, or to that of its ``lane``."""
+        file = self._waiting.pop((key, lane), None) or self._opened(key, lane)
+        self._waiting[key, lane] = file  # the most recently used is last
         self._buffered_bytes += file.add(rows, runs)
         if file.row_group_is_full:
             self._write_row_group(file)
@@ -231,9 +268,9 @@ class _BucketWriter:
         self._written.sort(key=lambda f: (f.offsets.start, f.location))
         return self._written
 
-    def _opened(self, key: PartitionKey) -> PartitionFile:
-        suffix = f"{self._offsets.end:020d}-{self._ids.new_uuid()}"
-        return PartitionFile(self._context, self._spec, self._files, self._bucket, key, self._offsets, suffix)
+    def _opened(self, key: PartitionKey, lane: int) -> PartitionFile:
+        suffix = f"{self._offsets.end:020d}-{self._ids.new_uuid()}{self._name_mark}"
+        return PartitionFile(self._context, self._spec, self._files, self._bucket, key, self._offsets, suffix, lane)
 
     def _relieve(self) -> None:
         """Write the largest row groups, until half of the room is free again."""
@@ -249,9 +286,9 @@ class _BucketWriter:
             self._num_open += 1
         self._buffered_bytes -= file.write_row_group()
         if file.size_bytes >= self._context.target_file_bytes:
-            self._close(file.key)
+            self._close((file.key, file.lane))
 
-    def _close(self, key: PartitionKey) -> None:
+    def _close(self, key: _Lane) -> None:
         file = self._waiting.pop(key)
         self._num_open -= file.is_open
         self._buffered_bytes -= file.buffered_bytes

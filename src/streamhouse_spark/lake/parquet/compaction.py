@@ -18,7 +18,7 @@ from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
-from streamhouse_spark.lake.parquet.file_writer import FileSpec
+from streamhouse_spark.lake.parquet.file_writer import FileSpec, cluster_of
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_split
 
 COMPACT_FILES_MIN = 5
@@ -106,6 +106,7 @@ def within_budget(groups: Iterable[Sized]) -> Iterator[Sized]:
 
 def _candidates(stored: Sequence[StoredFile], target_bytes: int, files_min: int) -> Iterator[StoredFile]:
     small: dict[tuple[object, ...], int] = {}
+    stored = [file for file in stored if cluster_of(file.location) is None]
     for file in stored:
         small[file.place] = small.get(file.place, 0) + (file.size_bytes < target_bytes // 2)
     return (file for file in stored if small[file.place] >= files_min)

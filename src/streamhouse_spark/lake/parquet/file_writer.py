@@ -30,6 +30,10 @@ ROW_GROUP_BYTES_MAX = 192 << 20
 
 _KEYED_NAME = re.compile(r"[0-9]{5}-[0-9]{20}-[0-9a-f]{32}\.parquet")
 
+_CLUSTERED_NAME = re.compile(
+    r"(?:data-)?[0-9]{5}-[0-9]{20}-[0-9]{20}-[0-9a-f]{32}_([0-9a-f]{8})_([0-9a-f]{8})\.parquet"
+)
+
 PartitionKey: TypeAlias = tuple[bytes | None, ...]
 """The values of the partition fields in the lake's binary form; None for null."""
 
@@ -153,6 +157,12 @@ def is_keyed_file(location: str) -> bool:
     return _KEYED_NAME.fullmatch(location.rpartition("/")[2]) is not None
 
 
+def cluster_of(location: str) -> tuple[str, str] | None:
+    """Return the marks of the order and of the cluster of a file, by its name; None for files that have none."""
+    found = _CLUSTERED_NAME.fullmatch(location.rpartition("/")[2])
+    return (found[1], found[2]) if found else None
+
+
 class PartitionFile:
     """A data file of one partition value, created with its first row group.
 
@@ -171,6 +181,7 @@ class PartitionFile:
         key: PartitionKey,
         offsets: OffsetRange,
         name_suffix: str,
+        lane: int = 0,
     ) -> None:
         self._offsets = offsets
         self._context = context
@@ -178,6 +189,7 @@ class PartitionFile:
         self._files = files
         self._bucket = bucket
         self.key = key
+        self.lane = lane
         self._name_suffix = name_suffix
         self._rows: list[pa.RecordBatch] = []
         self._num_buffered = 0

@@ -400,20 +400,20 @@ def _merged(
     files_at: FilesAt, parts: list[tuple[OffsetFile, OffsetRuns]], wanted: OffsetRange, projection: LakeProjection
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     waiting = sorted(parts, key=lambda part: part[1].range.start)
-    cursors: list[_Cursor] = []
+    cursors: list[RowCursor] = []
     begin = wanted.start
     while begin < wanted.end:
         window = OffsetRange(begin, min(begin + BATCH_ROWS, wanted.end))
         while waiting and waiting[0][1].range.start < window.end:
             file, runs = waiting.pop(0)
-            cursors.append(_Cursor(files_at(file.location), file, runs, projection))
+            cursors.append(_cursor(files_at(file.location), file, runs, projection))
         pieces = [(cursor.runs.within(window), cursor) for cursor in cursors]
         yield from _window(window, [(runs, cursor) for runs, cursor in pieces if runs.num_rows])
         cursors = [cursor for cursor in cursors if cursor.runs.range.end > window.end]
         begin = window.end
 
 
-def _window(window: OffsetRange, pieces: list[tuple[OffsetRuns, _Cursor]]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _window(window: OffsetRange, pieces: list[tuple[OffsetRuns, RowCursor]]) -> Iterator[tuple[int, pa.RecordBatch]]:
     tables = [cursor.take(runs.num_rows) for runs, cursor in pieces]
     rows = pa.concat_tables(tables)
     if len(pieces) > 1:
@@ -425,14 +425,13 @@ def _window(window: OffsetRange, pieces: list[tuple[OffsetRuns, _Cursor]]) -> It
         base += batch.num_rows
 
 
-class _Cursor:
-    """Reads the rows of one file that have the wanted offsets, a few at a time."""
+class RowCursor:
+    """Takes rows of a stream a few at a time; ``runs`` are their offsets."""
 
-    def __init__(self, files: FileAccess, file: OffsetFile, runs: OffsetRuns, projection: LakeProjection) -> None:
+    def __init__(self, runs: OffsetRuns, rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
         self.runs = runs
-        self._schema = projection.schema.arrow
-        first, last = file.runs.rows_of(runs.range)
-        self._rows = self._read(files, file.location, projection, first, last)
+        self._schema = schema
+        self._rows = rows
         self._left: list[pa.RecordBatch] = []
 
     def take(self, num_rows: int) -> pa.Table:
@@ -447,18 +446,24 @@ class _Cursor:
             count += batch.num_rows
         return pa.Table.from_batches(taken, schema=self._schema)
 
-    @staticmethod
-    def _read(
-        files: FileAccess, location: str, projection: LakeProjection, first: int, last: int
-    ) -> Iterator[pa.RecordBatch]:
-        with _opened(files, location) as file:
-            columns = _FileColumns(file, location, projection)
-            ends = np.cumsum([file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)])
-            group_first = int(np.searchsorted(ends, first, side="right"))
-            group_last = int(np.searchsorted(ends, last, side="left")) + 1
-            position = int(ends[group_first - 1]) if group_first else 0
-            for batch in _batches(file, location, list(range(group_first, group_last)), columns.names):
-                start, end = max(first - position, 0), min(last - position, batch.num_rows)
-                position += batch.num_rows
-                if end > start:
-                    yield columns.project(batch.slice(start, end - start))
+
+def _cursor(files: FileAccess, file: OffsetFile, runs: OffsetRuns, projection: LakeProjection) -> RowCursor:
+    """Return a cursor of the rows of one file that have the wanted offsets."""
+    first, last = file.runs.rows_of(runs.range)
+    return RowCursor(runs, _rows_between(files, file.location, projection, first, last), projection.schema.arrow)
+
+
+def _rows_between(
+    files: FileAccess, location: str, projection: LakeProjection, first: int, last: int
+) -> Iterator[pa.RecordBatch]:
+    with _opened(files, location) as file:
+        columns = _FileColumns(file, location, projection)
+        ends = np.cumsum([file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)])
+        group_first = int(np.searchsorted(ends, first, side="right"))
+        group_last = int(np.searchsorted(ends, last, side="left")) + 1
+        position = int(ends[group_first - 1]) if group_first else 0
+        for batch in _batches(file, location, list(range(group_first, group_last)), columns.names):
+            start, end = max(first - position, 0), min(last - position, batch.num_rows)
+            position += batch.num_rows
+            if end > start:
+                yield columns.project(batch.slice(start, end - start))

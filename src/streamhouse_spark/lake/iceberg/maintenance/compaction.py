@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeAlias
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
@@ -14,6 +15,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
 
+from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
@@ -27,8 +29,9 @@ from streamhouse_spark.lake.iceberg.refs import unchanged_refs
 from streamhouse_spark.lake.iceberg.round import data_location, require_shape, require_written, write_context
 from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
-from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, LakeFile
+from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, LakeFile, LakeProjection, WriteContext
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
+from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.compaction import (
     COMPACT_FILES_MIN,
     DELETED_SHARE_MIN,
@@ -39,6 +42,11 @@ from streamhouse_spark.lake.parquet.compaction import (
 )
 from streamhouse_spark.lake.parquet.reader import OffsetFile, offset_file
 from streamhouse_spark.lake.snapshot_times import aged_ms
+
+WriteGroup: TypeAlias = Callable[
+    [CompactGroup, WriteContext, IcebergFileSpec, LakeProjection, FileAccess, Ids], list[LakeFile]
+]
+"""Writes the rows of a group as new files."""
 
 # -- compaction -------------------------------------------------------------------------------------------------------
 
@@ -54,6 +62,23 @@ def compact(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[Comp
     place.require_owner(table.metadata)
     with lake_metadata(table.location()):
         groups = plan_compaction(place, table, planned, purge=purge)
+    return rewrite(place, table, planned, groups, merge_group, dry_run=dry_run)
+
+
+def rewrite(
+    place: IcebergLocation,
+    table: Table,
+    planned: Snapshot,
+    groups: Sequence[CompactGroup],
+    write: WriteGroup,
+    *,
+    dry_run: bool,
+) -> tuple[CompactReport, int | None]:
+    """Write groups of files of a snapshot again; returns the report and the id of the new snapshot.
+
+    **Commit point:** the lake's metadata version; after a crash before it the new files are orphans. Raises
+    `CommitConflictError` if rows were deleted, or one of the files was replaced, since the groups were planned.
+    """
     removed = [file.location for group in groups for file in group.files]
     rows = sum(group.num_rows for group in groups)
     purged_rows = sum(file.num_deleted for group in groups for file in group.stored)
@@ -64,7 +89,7 @@ def compact(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[Comp
     files = place.files_at(context.lake["data_location"])
     how = own_projection(table.metadata, place.spec)
     spec = IcebergFileSpec.from_json(context.lake)
-    added = [f for group in groups for f in merge_group(group, context, spec, how, files, place.world.ids)]
+    added = [f for group in groups for f in write(group, context, spec, how, files, place.world.ids)]
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(f"lake table {table.location()}: merging read other rows than planned; try again")
 
@@ -87,7 +112,7 @@ def plan_compaction(
     Files of other engines are left alone, and so is a snapshot that has deletes of another kind: deleted rows could
     come back.
     """
-    found = _with_deletes(table, snapshot)
+    found = files_with_deletes(table, snapshot)
     if found is None:
         return []
     target_bytes = place.spec.target_file_bytes
@@ -109,7 +134,7 @@ def plan_compaction(
     return list(within_budget([*joined, *purged]))
 
 
-def _with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDeletes] | None:
+def files_with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDeletes] | None:
     """Return the data files of a snapshot; None if it has deletes that are not known by the file."""
     if not _delete_manifests(snapshot, table):
         manifests = manifests_of(table.io, snapshot)

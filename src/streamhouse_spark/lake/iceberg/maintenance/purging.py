@@ -11,7 +11,7 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.lake.iceberg.scan import is_only_of
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile
-from streamhouse_spark.lake.parquet.reader import deleted_positions, offset_file
+from streamhouse_spark.lake.parquet.reader import OffsetFile, deleted_positions, offset_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,13 @@ def files_to_purge(
         own = offset_file(files, stored.location, writers)
         if own is None:
             continue
-        positions = deleted_positions(files, stored.location, stored.deletes)
-        if len(positions) <= share_min * stored.num_rows:
-            continue
-        live = own.runs.without(OffsetRuns.of(own.runs.offsets()[positions]))
-        purged = replace(stored, num_deleted=len(positions))
-        yield CompactGroup(own.bucket, (replace(own, runs=live),), (purged,))
+        live, num_deleted = without_deleted(files, own, stored)
+        if num_deleted > share_min * stored.num_rows:
+            yield CompactGroup(own.bucket, (live,), (replace(stored, num_deleted=num_deleted),))
+
+
+def without_deleted(files: FileAccess, own: OffsetFile, stored: StoredFile) -> tuple[OffsetFile, int]:
+    """Return the file with the offsets of its rows that are not deleted, and how many are."""
+    positions = deleted_positions(files, stored.location, stored.deletes)
+    live = own.runs.without(OffsetRuns.of(own.runs.offsets()[positions]))
+    return replace(own, runs=live), len(positions)

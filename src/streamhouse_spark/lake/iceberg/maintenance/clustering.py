@@ -1,0 +1,55 @@
+"""Clustering of an Iceberg table of a log: its files are written again by the values of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import partial
+
+from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.lake.iceberg.file_io import lake_metadata
+from streamhouse_spark.lake.iceberg.location import IcebergLocation
+from streamhouse_spark.lake.iceberg.maintenance.compaction import files_with_deletes, rewrite
+from streamhouse_spark.lake.iceberg.maintenance.purging import without_deleted
+from streamhouse_spark.lake.iceberg.round import data_location
+from streamhouse_spark.lake.model.values import CompactReport
+from streamhouse_spark.lake.parquet.clustering import Clustering, plan_clusters, write_cluster
+from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile, within_budget
+from streamhouse_spark.lake.parquet.reader import offset_file
+
+
+def cluster(
+    place: IcebergLocation, how: Clustering, chosen: Collection[str], *, dry_run: bool
+) -> tuple[CompactReport, int | None]:
+    """Cluster as `LakeTable.cluster` does; returns the report and the id of the new snapshot."""
+    if not dry_run:
+        place.bring_up()
+    table = place.find()
+    planned = table.metadata.current_snapshot() if table else None
+    if table is None or planned is None:
+        return CompactReport(), None
+    place.require_owner(table.metadata)
+    files = place.files_at(data_location(table))
+
+    def group_of(stored: Sequence[StoredFile]) -> CompactGroup | None:
+        found = in_parallel(partial(offset_file, files, writers=place.spec.writers), [f.location for f in stored])
+        own = [file for file in found if file is not None]
+        if len(own) < len(stored):
+            return None
+        live = [
+            without_deleted(files, file, at) if at.deletes else (file, 0) for file, at in zip(own, stored, strict=True)
+        ]
+        kept = tuple(replace(at, num_deleted=deleted) for at, (_, deleted) in zip(stored, live, strict=True))
+        return CompactGroup(own[0].bucket, tuple(file for file, _ in live), kept)
+
+    with lake_metadata(table.location()):
+        found = files_with_deletes(table, planned)
+        if found is None:
+            raise LakeMismatchError(
+                f"lake table {table.location()} has deletes of another engine that name no file; compact it there first"
+            )
+        current = [file.stored() for file in found if file.data.spec_id == table.metadata.default_spec_id]
+        asked = [file for file in current if file.location in chosen]
+        groups = list(within_budget(plan_clusters(asked, how, group_of)))
+    return rewrite(place, table, planned, groups, partial(write_cluster, how), dry_run=dry_run)

@@ -1,0 +1,193 @@
+"""Clustering of a log table's lake, whatever its format: files that each hold a range of an order, not of offsets.
+
+Files of a bucket and partition are written again as others, each with the rows between two cut points of a
+`ClusterOrder`, so that their bounds tell which of them a condition on its columns needs. Within a file rows keep their
+offset order and the footer has their offsets, as in any file of the table: nothing else changes. Files that were
+written together are a *cluster*; their names end with the order's mark and the cluster's, and they are left alone until
+about as many new bytes lie beside them, so that a row is rewritten a few times in its life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core.clock import Ids
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.slicing import compacted, taken_rows
+from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.parquet.access import FileAccess
+from streamhouse_spark.lake.parquet.bucket_writer import LANES_MAX, Int64Array, write_lanes
+from streamhouse_spark.lake.parquet.cluster_order import ClusterOrder, RowRanks
+from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile
+from streamhouse_spark.lake.parquet.file_writer import FileSpec, cluster_of, named_offsets
+from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, RowCursor, read_split
+
+CLUSTERED_FILE_BYTES: Final = 32 << 20
+"""Aimed size of a clustered file: smaller than others, as its bounds are worth more than its length."""
+CLUSTER_BYTES_MAX: Final = 1 << 30
+CLUSTER_ROWS_MAX: Final = 1 << 25
+"""Of one cluster: their offsets are in memory while it is written."""
+_SAMPLE_ROWS: Final = 1 << 18
+_GROWTH: Final = 2
+"""A cluster is written again with others that have half its bytes or more."""
+_WINDOW_OFFSETS_MAX: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Clustering:
+    """An order, and the size of the files that are laid out by it."""
+
+    order: ClusterOrder
+    mark: str
+    """See `ClusterOrder.mark`."""
+    file_bytes: int = CLUSTERED_FILE_BYTES
+
+    def num_lanes(self, size_bytes: int) -> int:
+        return max(1, min(LANES_MAX, -(-size_bytes // self.file_bytes)))
+
+
+def plan_clusters(
+    stored: Sequence[StoredFile], how: Clustering, group_of: Callable[[Sequence[StoredFile]], CompactGroup | None]
+) -> Iterator[CompactGroup]:
+    """Return the groups of files to write again, each of one bucket and partition.
+
+    Files that this order's clusters do not have are taken, and the clusters that are not large beside them. Files of
+    other engines are left alone, and so is a file alone that would become one file. ``group_of`` reads the footers of
+    a group; None where one of them is not the table's.
+    """
+    by_place: dict[tuple[object, ...], list[StoredFile]] = {}
+    for file in stored:
+        named = named_offsets(file.location)
+        if named is not None:
+            by_place.setdefault((named[0], *file.place), []).append(file)
+    for files in by_place.values():
+        for chosen in _chosen(files, how):
+            is_worth_it = len(chosen) > 1 or how.num_lanes(chosen[0].size_bytes) > 1
+            group = group_of(chosen) if is_worth_it else None
+            if group is not None:
+                yield group
+
+
+def _chosen(files: Sequence[StoredFile], how: Clustering) -> Iterator[list[StoredFile]]:
+    fresh: list[StoredFile] = []
+    clusters: dict[str, list[StoredFile]] = {}
+    for file in files:
+        marks = cluster_of(file.location)
+        (clusters.setdefault(marks[1], []) if marks and marks[0] == how.mark else fresh).append(file)
+    if not fresh:
+        return
+    parts = list(_parts(fresh))
+    last = parts[-1]
+    for cluster in sorted(clusters.values(), key=_bytes_of):
+        together = [*last, *cluster]
+        if _bytes_of(cluster) <= _GROWTH * _bytes_of(last) and _fits(together):
+            last = together
+    yield from [*parts[:-1], last]
+
+
+def _parts(fresh: list[StoredFile]) -> Iterator[list[StoredFile]]:
+    """Cut files in offset order into as many as a cluster can have."""
+    part: list[StoredFile] = []
+    for file in sorted(fresh, key=lambda f: _start(f.location)):
+        if part and not _fits([*part, file]):
+            yield part
+            part = []
+        part.append(file)
+    yield part
+
+
+def _start(location: str) -> int:
+    named = named_offsets(location)
+    return named[1].start if named else 0
+
+
+def _fits(files: Sequence[StoredFile]) -> bool:
+    return _bytes_of(files) <= CLUSTER_BYTES_MAX and sum(file.num_rows for file in files) <= CLUSTER_ROWS_MAX
+
+
+def _bytes_of(files: Sequence[StoredFile]) -> int:
+    return sum(file.size_bytes for file in files)
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def write_cluster(
+    how: Clustering,
+    group: CompactGroup,
+    context: WriteContext,
+    spec: FileSpec,
+    projection: LakeProjection,
+    files: FileAccess,
+    ids: Ids,
+) -> list[LakeFile]:
+    """Write the group's rows as files of one range of the order each, with their offsets in the footers.
+
+    Reads the order's columns once for the cut points, then all columns; memory is bounded by a batch of each file, the
+    offsets of the group's rows, and the writer's buffer. Returns no file for a group whose rows are all deleted.
+    """
+    if not group.num_rows:
+        return []
+    sample = _sample(group, projection.of_columns(how.order.columns), files)
+    ranks = RowRanks(how.order, sample)
+    cuts = ranks.lanes(sample, how.num_lanes(group.size_bytes))
+
+    def batches() -> Iterator[tuple[pa.RecordBatch, Int64Array, Int64Array]]:
+        for rows, offsets in _in_offset_order(group, projection, files):
+            yield rows, offsets, np.searchsorted(cuts, ranks.of(rows), side="right")
+
+    ranges = [file.runs.range for file in group.files if file.runs]
+    offsets = OffsetRange(min(r.start for r in ranges), max(r.end for r in ranges))
+    # A file may become somewhat larger than was aimed at, so that no small one is left behind it.
+    roomy = replace(context, target_file_bytes=2 * how.file_bytes)
+    mark = f"_{how.mark}_{ids.new_uuid()[:8]}"
+    return write_lanes(roomy, spec, files, ids, group.bucket, offsets, mark, batches())
+
+
+def _sample(group: CompactGroup, projection: LakeProjection, files: FileAccess) -> pa.Table:
+    step = max(1, group.num_rows // _SAMPLE_ROWS)
+    batches = (batch for stored in group.stored for batch in read_split(files, _split(stored), projection))
+    taken = [batch.take(pa.array(np.arange(0, batch.num_rows, step))) for batch in batches]
+    return pa.Table.from_batches(taken, schema=projection.schema.arrow)
+
+
+def _in_offset_order(
+    group: CompactGroup, projection: LakeProjection, files: FileAccess
+) -> Iterator[tuple[pa.RecordBatch, Int64Array]]:
+    """Yield the rows with their offsets, ascending, about `BATCH_ROWS` at a time; files may interleave."""
+    waiting = [
+        RowCursor(file.runs, read_split(files, _split(stored), projection), projection.schema.arrow)
+        for file, stored in zip(group.files, group.stored, strict=True)
+        if file.runs
+    ]
+    waiting.sort(key=lambda cursor: cursor.runs.range.start, reverse=True)
+    begin, end = waiting[-1].runs.range.start, max(cursor.runs.range.end for cursor in waiting)
+    width = min(max((end - begin) * BATCH_ROWS // group.num_rows, BATCH_ROWS), _WINDOW_OFFSETS_MAX)
+    open_files: list[RowCursor] = []
+    while begin < end:
+        window = OffsetRange(begin, min(begin + width, end))
+        while waiting and waiting[-1].runs.range.start < window.end:
+            open_files.append(waiting.pop())
+        pieces = [(cursor.runs.within(window), cursor) for cursor in open_files]
+        pieces = [(runs, cursor) for runs, cursor in pieces if runs]
+        if pieces:
+            offsets = np.concatenate([runs.offsets() for runs, _ in pieces])
+            rows = pa.concat_tables([cursor.take(runs.num_rows) for runs, cursor in pieces])
+            if len(pieces) > 1:
+                order = np.argsort(offsets, kind="stable")
+                rows, offsets = taken_rows(rows, order, distinct=True), offsets[order]
+            done = 0
+            for batch in compacted(rows).to_batches():
+                yield batch, offsets[done : done + batch.num_rows]
+                done += batch.num_rows
+        open_files = [cursor for cursor in open_files if cursor.runs.range.end > window.end]
+        begin = window.end if open_files or not waiting else max(window.end, waiting[-1].runs.range.start)
+
+
+def _split(stored: StoredFile) -> LakeSplit:
+    return LakeSplit(stored.location, stored.size_bytes, stored.num_rows, position_deletes=stored.deletes)
