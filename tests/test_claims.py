@@ -207,4 +207,5 @@ def test_what_is_called_exists():
         assert callable(getattr(owners[owner.removeprefix("sh.") if "(" in owner else owner], name)), (owner, name)
     for verb in (Table.maintain, LakeView.compact, LakeView.expire_snapshots, LakeView.remove_orphan_files):
         assert "dry_run" in signature(verb).parameters
+    assert "dry_run" in signature(LakeView.optimize).parameters
     assert "dry_run" in signature(LakeView.rewrite_manifests).parameters

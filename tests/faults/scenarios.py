@@ -27,6 +27,8 @@ from streamhouse_spark.datasource.compat import spark_schema_of
 from streamhouse_spark.datasource.write.schema_merging import merge_columns
 from streamhouse_spark.errors import SchemaMismatchError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
+from streamhouse_spark.lake.parquet import clustering
+from streamhouse_spark.lake.parquet.file_writer import cluster_of
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log import append as staging
 from streamhouse_spark.log import compaction as merge
@@ -925,6 +927,28 @@ class CompactLake(TierFirst):
         assert in_lake == sorted(run.open().to_arrow().column("id").to_pylist()), "the lake holds other rows"
 
 
+class OptimizeLake(CompactLake):
+    """Rows of the lake are laid out by a column, in several files, and again after a round."""
+
+    name = "optimize the lake"
+    tested_methods = ("put_if_absent", "create.open", "create.write", "create.close")
+
+    @contextmanager
+    def limits(self) -> Iterator[None]:
+        with mock.patch.object(clustering, "CLUSTERED_FILE_BYTES", 500):
+            yield
+
+    def work(self, run: Run) -> None:
+        assert run.open().lake.optimize("id").files_added > 1
+
+    def recover(self, run: Run) -> None:
+        run.append()
+        run.tier()
+        run.open().lake.optimize("id")
+        assert all(cluster_of(path) for path in run.open().lake.files()["file_path"].to_pylist())
+        super().recover(run)
+
+
 class CompactPaimon(CompactLake):
     """The scenario `CompactLake` on Paimon, and every snapshot that can be seen is whole whatever happens."""
 
@@ -1092,6 +1116,7 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     TierAddedColumnOnPaimon,
     TierRenamedAndDroppedOnPaimon,
     CompactLake,
+    OptimizeLake,
     CompactPaimon,
     RetierLake,
     RetierLakeOnPaimon,

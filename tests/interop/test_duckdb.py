@@ -14,6 +14,8 @@ from pyiceberg.table import StaticTable
 
 from interop.lake_cases import EVENTS, EVERY_TYPE, by_bucket, event_rows, every_type_rows, lake_of, sorted_rows, tier
 from lake_rows import lake_rows
+from streamhouse_spark.lake.parquet.cluster_order import parse_order
+from streamhouse_spark.lake.parquet.clustering import Clustering
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.table.table import Table
@@ -90,6 +92,24 @@ def test_after_compaction_expiry_and_schema_change(duck, storage, path):
     rows = pa.concat_tables(rounds)
     for read in (_in_duckdb(duck, path), _in_pyiceberg(path)):
         assert sorted_rows(read.select(EVENTS.names).cast(EVENTS.arrow)) == sorted_rows(rows)
+
+
+def test_rows_that_were_laid_out_by_columns(duck, storage, path):
+    lake = lake_of(storage, EVENTS, partition_by=["day"], bucket_key="id", num_buckets=2)
+    rounds = [event_rows(300, seed=i) for i in range(4)]
+    for rows in rounds:
+        tier(lake, by_bucket(rows, "id", 2))
+    order = parse_order("zorder(amount, id), region", EVENTS)
+    how = Clustering(order, order.mark(EVENTS), file_bytes=2000)
+    files = {split.location for split in lake.plan_read().splits}
+    report = lake.cluster(how, files=files)
+    assert (report.files_removed, report.rows) == (len(files), 1200)
+    rows = pa.concat_tables(rounds)
+    for read in (_in_duckdb(duck, path), _in_pyiceberg(path)):
+        assert sorted_rows(read.select(EVENTS.names).cast(EVENTS.arrow)) == sorted_rows(rows)
+    least = pc.quantile(rows["id"], 0.9)[0].as_py()
+    expected = sorted(i for i in rows["id"].to_pylist() if i is not None and i > least)
+    assert sorted(_in_duckdb(duck, path, "id", f"id > {least}")["id"].to_pylist()) == expected
 
 
 def test_snapshots_are_listed(duck, storage, path):

@@ -65,6 +65,8 @@ def test_adopted_rows_and_upkeep_in_sql(spark, wh: Warehouse, lake, tmp_path):
         call(spark, "expire_snapshots(table => 'upkeep.rows', older_than => now(), retain_last => 2)")["snapshots"] > 3
     )
     assert call(spark, "rewrite_manifests('upkeep.rows')")["manifests_added"] <= 1
+    shown = call(spark, "optimize(table => 'upkeep.rows', order_by => 'zorder(id, text)', dry_run => true)")
+    assert (shown["files_removed"], shown["dry_run"]) == (0, True)  # one file of ours, and one of another engine
     assert spark.sql("CALL streamhouse.system.remove_orphan_files('upkeep.rows')").collect() == []
     assert rows(spark, "upkeep.rows") == expected
     stream = spark.readStream.option("startingOffsets", "earliest").table("streamhouse.upkeep.rows")

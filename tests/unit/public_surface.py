@@ -237,6 +237,7 @@ CALLS: dict[str, Call | list[Call]] = {
     "LakeView.compact": Call(_lake, {"purge": True, "dry_run": True}),
     "LakeView.expire_snapshots": Call(_lake, {"retain_last": 1, "older_than_ms": 0, "dry_run": True}),
     "LakeView.remove_orphan_files": Call(_lake, {"grace_ms": 3_600_000, "dry_run": True}),
+    "LakeView.optimize": Call(_lake, {"order_by": "id", "filter": [("id", ">", 1)], "dry_run": True}),
     "LakeView.rewrite_manifests": Call(_lake, {"dry_run": True}),
     "LakeView.metadata_table_names": Call(_lake, {}),
     "LakeView.metadata": Call(_lake, {"name": "snapshots"}),

@@ -57,6 +57,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "Parts of maintain": {
         "compact": ("lake_commands", "Join small files of the lake, and remove deleted rows from them."),
+        "optimize": ("lake_commands", "Lay the rows of the lake out by columns, so that queries skip files."),
         "expire-snapshots": ("lake_commands", "Drop old snapshots of the lake, and the files that only they need."),
         "remove-orphan-files": ("lake_commands", "Delete files of the lake that no snapshot needs."),
         "rewrite-manifests": ("lake_commands", "Join the manifests of an Iceberg lake to few large ones."),

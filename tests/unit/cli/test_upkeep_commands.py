@@ -139,6 +139,23 @@ def test_a_paimon_table_is_adopted(run, warehouse, own_cache, tmp_path):
     assert run("head", "t", "--where", "n >= 9", "-o", "json").stdout.count("\n") == 2
 
 
+def test_rows_of_the_lake_are_laid_out_by_columns(run, table):
+    run("tier", "--once")
+    run("append", "t", "-", "--format", "json", stdin="\n".join(f'{{"id": {i}}}' for i in range(100)))
+    run("tier", "--once")
+    rows = table.to_arrow().num_rows
+    given = ("optimize", "t", "--order-by", "zorder(id)")
+    (shown,) = run(*given, "--dry-run", "-o", "json").lines
+    (done,) = run(*given, "-o", "json").lines
+    assert (shown["rows"], shown["dry_run"]) == (rows, True)
+    assert {**done, "files_added": 0} == {**shown, "files_added": 0, "dry_run": False}
+    assert run(*given, "-o", "json").lines[0]["rows"] == 0
+    assert run(*given, "--where", "id > 1", "-o", "json").lines[0]["rows"] == 0
+    assert table.lake.to_arrow().num_rows == rows
+    assert "has a direction" in run("optimize", "t", "--order-by", "id DESC", code=1).stderr
+    assert "--order-by" in run("optimize", "t", code=2).stderr
+
+
 def test_the_verbs_refuse_what_cannot_be(run, table):
     run("tier", "--once")
     assert "at least 1" in run("expire-snapshots", "t", "--retain-last", "0", code=1).stderr

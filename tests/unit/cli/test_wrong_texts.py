@@ -86,6 +86,7 @@ LINES = {
     "retier": Line({"table": "log"}, ("--dry-run",)),
     "maintain": Line({"tables": "log", "grace_ms": "1h"}, ("--dry-run",)),
     "compact": Line({"table": "log"}, ("--dry-run",)),
+    "optimize": Line({"table": "log", "order_by": "id", "where": "id > 1"}, ("--dry-run",)),
     "expire-snapshots": Line({"table": "log", "older_than_ms": "1h", "retain_last": "1"}, ("--dry-run",)),
     "remove-orphan-files": Line({"table": "log", "older_than_ms": "24h"}, ("--dry-run",)),
     "rewrite-manifests": Line({"table": "log"}, ("--dry-run",)),

@@ -156,6 +156,19 @@ def test_a_filter_chooses_partitions(wh):
     assert lake_rows(table) == rows
 
 
+def test_files_are_about_as_large_as_they_are_meant_to_be(wh, monkeypatch):
+    monkeypatch.undo()
+    assert clustering.CLUSTERED_FILE_BYTES == 32 << 20
+    monkeypatch.setattr(clustering, "CLUSTERED_FILE_BYTES", 100_000)
+    table = wh.create_table("t", COLUMNS)
+    table.append(rows_of(0, 100_000))
+    tier(table)
+    table.lake.optimize("b")
+    sizes = table.lake.files()["file_size_in_bytes"].to_pylist()
+    assert len(sizes) > 5
+    assert all(60_000 < size < 220_000 for size in sizes)  # the footers hold offsets as well
+
+
 def test_deleted_rows_are_left_behind(wh, table):
     table.delete(where=[("a", "<", 100)])
     tier(table)

@@ -26,7 +26,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 COLUMNS_MAX: Final = 8
 _BITS_MAX: Final = 12
-"""Of one column: 4,095 cut points tell more than a file's bounds can."""
+"""Bits of one column: 4,095 cut points tell more than a file's bounds can."""
 _ZORDER: Final = re.compile(r"\s*zorder\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
 _PLAIN: Final = re.compile(r"\w+")
 

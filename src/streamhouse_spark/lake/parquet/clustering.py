@@ -31,7 +31,7 @@ CLUSTERED_FILE_BYTES: Final = 32 << 20
 """Aimed size of a clustered file: smaller than others, as its bounds are worth more than its length."""
 CLUSTER_BYTES_MAX: Final = 1 << 30
 CLUSTER_ROWS_MAX: Final = 1 << 25
-"""Of one cluster: their offsets are in memory while it is written."""
+"""Rows of one cluster: their offsets are in memory while it is written."""
 _SAMPLE_ROWS: Final = 1 << 18
 _GROWTH: Final = 2
 """A cluster is written again with others that have half its bytes or more."""

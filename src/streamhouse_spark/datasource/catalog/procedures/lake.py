@@ -9,6 +9,7 @@ from streamhouse_spark.core.text_values import parse_names
 from streamhouse_spark.datasource.catalog.procedures.arguments import grace_ms_of, table_name_of
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, clean
+from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.connection import Connection
 
@@ -35,6 +36,13 @@ def compact(connection: Connection, given: Mapping[str, Any]) -> Rows:
     report = table.lake.compact(purge=given["purge"], dry_run=given["dry_run"])
     files, others = (report.files_removed, report.files_added), (report.healed_rows, report.purged_rows)
     return [(table.name, *files, report.rows, *others, given["dry_run"])]
+
+
+def optimize(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    table = connection.table(table_name_of(given["table"]))
+    where = None if given["where"] is None else parse_where(given["where"], table.refresh().schema.arrow)
+    report = table.lake.optimize(given["order_by"], filter=where, dry_run=given["dry_run"])
+    return [(table.name, report.files_removed, report.files_added, report.rows, report.purged_rows, given["dry_run"])]
 
 
 def expire_snapshots(connection: Connection, given: Mapping[str, Any]) -> Rows:

@@ -153,6 +153,19 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
             lake_procedures.compact,
         ),
         Procedure(
+            "optimize",
+            "Lay the rows of a table's lake out by columns, so that queries skip files; without Spark's executors",
+            (
+                _TABLE,
+                Parameter("order_by", "string", "Columns: a, b or zorder(a, b)"),
+                Parameter("where", "string", "Only files that may hold rows of this condition", "NULL"),
+                _DRY_RUN,
+            ),
+            "table string not null, files_removed bigint not null, files_added bigint not null, rows bigint not null, "
+            "purged_rows bigint not null, dry_run boolean not null",
+            lake_procedures.optimize,
+        ),
+        Procedure(
             "expire_snapshots",
             "Expire old snapshots of a table's lake, and delete the files that only they need",
             (

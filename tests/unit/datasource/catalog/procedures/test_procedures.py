@@ -44,6 +44,7 @@ def test_procedures_say_their_parameters_and_results(catalog):
         "tier",
         "retier",
         "compact",
+        "optimize",
         "expire_snapshots",
         "remove_orphan_files",
         "rewrite_manifests",
@@ -176,6 +177,18 @@ def test_a_table_is_tiered_compacted_and_its_manifests_are_joined(call, in_icebe
     assert sorted(in_iceberg.to_arrow()["id"].to_pylist()) == list(range(0, 14, 2))
 
 
+def test_a_lake_is_laid_out_by_a_column(call, in_iceberg):
+    for i in range(4):
+        in_iceberg.append(pa.table({"id": [2 * i, 2 * i + 1]}))
+        call("tier", table="sales.orders")
+    (shown,) = call("optimize", table="sales.orders", order_by="id", where="id >= 4", dry_run=True)
+    assert (shown["table"], 0 < shown["rows"] < 8, shown["dry_run"]) == ("sales.orders", True, True)
+    (done,) = call("optimize", table="sales.orders", order_by="id")
+    assert (done["rows"], done["files_removed"] > done["files_added"] > 0, done["dry_run"]) == (8, True, False)
+    assert call("optimize", table="sales.orders", order_by="id")[0]["rows"] == 0
+    assert sorted(in_iceberg.lake.to_arrow()["id"].to_pylist()) == list(range(8))
+
+
 def test_a_lake_is_built_anew(call, table):
     table.append([{"id": i} for i in range(10)])
     call("tier", table="sales.orders")
@@ -271,6 +284,8 @@ def test_a_damaged_table_is_a_row_that_says_so(catalog, call, table):
         ("expire_snapshots", {"table": "sales.bare"}, "has no lake"),
         ("compact", {"table": "sales.bare"}, "has no lake"),
         ("rewrite_manifests", {"table": "sales.bare"}, "has no lake"),
+        ("optimize", {"table": "sales.bare", "order_by": "id"}, "has no lake"),
+        ("optimize", {"table": "sales.bare"}, "needs order_by"),
         ("tier", {"table": "sales.bare"}, "has no lake"),
         ("tier", {}, "needs table"),
     ],
