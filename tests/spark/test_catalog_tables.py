@@ -43,6 +43,43 @@ def test_databases_come_and_go(spark, database, wh: Warehouse):
         spark.sql(f"DROP DATABASE streamhouse.{database}")
 
 
+def test_a_table_like_another(spark, database, wh: Warehouse):
+    first, second = f"streamhouse.{database}.first", f"streamhouse.{database}.second"
+    spark.sql(f"""
+        CREATE TABLE {first} (id BIGINT NOT NULL COMMENT 'the key', at TIMESTAMP, name STRING DEFAULT 'none',
+        PRIMARY KEY (id)) PARTITIONED BY (bucket(4, id)) COMMENT 'all of them'
+        TBLPROPERTIES ('table.log.ttl' = '3d', 'table.datalake.freshness' = '1h')
+    """)
+    spark.sql(f"INSERT INTO {first} VALUES (1, now(), 'a')")
+    spark.sql(f"CREATE TABLE {second} LIKE {first} TBLPROPERTIES ('table.log.ttl' = '9d')")
+    one, other = wh.table(f"{database}.first"), wh.table(f"{database}.second")
+    assert other.schema == one.schema
+    assert other.state.primary_key == one.state.primary_key == ("id",)
+    assert other.state.properties == {**one.state.properties, "table.log.ttl": "9d"}
+    assert (other.num_buckets, other.uuid == one.uuid) == (4, False)
+    spark.sql(f"INSERT INTO {second} (id) VALUES (2)")
+    assert [tuple(r) for r in spark.sql(f"SELECT id, name FROM {second}").collect()] == [(2, "none")]
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_ALREADY_EXISTS"):
+        spark.sql(f"CREATE TABLE {second} LIKE {first}")
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {second} LIKE {first}")
+    assert wh.table(f"{database}.second").uuid == other.uuid
+
+
+def test_tables_like_a_partitioned_one_a_view_of_a_table_and_one_of_another_catalog(spark, database, wh: Warehouse):
+    days = f"streamhouse.{database}.days"
+    spark.sql(f"CREATE TABLE {days} (id BIGINT, at TIMESTAMP) PARTITIONED BY (days(at))")
+    spark.sql(f"CREATE TABLE streamhouse.{database}.like_days LIKE {days}")
+    assert wh.table(f"{database}.like_days").state.properties == wh.table(f"{database}.days").state.properties
+    spark.sql(f"CREATE TABLE streamhouse.{database}.like_lake LIKE streamhouse.{database}.`days$lake`")
+    assert wh.table(f"{database}.like_lake").schema.names == ["id", "at"]
+    spark.sql("CREATE TABLE IF NOT EXISTS spark_catalog.default.of_spark (a INT, b STRING) USING parquet")
+    spark.sql(f"CREATE TABLE streamhouse.{database}.like_parquet LIKE spark_catalog.default.of_spark")
+    assert wh.table(f"{database}.like_parquet").schema.names == ["a", "b"]
+    spark.sql("DROP TABLE spark_catalog.default.of_spark")
+    with pytest.raises(AnalysisException, match="in the warehouse of the catalog"):
+        spark.sql(f"CREATE TABLE streamhouse.{database}.elsewhere LIKE {days} LOCATION '/tmp/elsewhere'")
+
+
 @pytest.mark.spark41
 def test_a_table_shows_what_it_was_made_with(spark, database, wh: Warehouse):
     name = f"streamhouse.{database}.orders"

@@ -92,7 +92,7 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     ask("alter_database", **sales, changes=[set_property])
     assert ask("database", **sales)["exists"]
     assert "sales" in ask("databases")["databases"]
-    ask("create_table", **orders, **declared, partitioning=partitioning, primary_key=[])
+    ask("create_table", **orders, **declared, partitioning=partitioning, primary_key=[], like={})
     assert ask("tables", **sales) == {"tables": ["orders"]}
     connection.table("sales.orders").append([{"id": 1, "dt": None}])
     loaded = ask("load", **orders, version=None, timestamp_us=None)
@@ -123,7 +123,7 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     staged = ask("replace_table", **orders, **declared, partitioning=[], primary_key=[])
     ask("publish_table", **orders, uuid=staged["uuid"], replaces=staged["replaces"])
     keyed = {"database": "sales", "table": "keyed"}
-    ask("create_table", **keyed, **declared, partitioning=[], primary_key=["id"])
+    ask("create_table", **keyed, **declared, partitioning=[], primary_key=["id"], like={})
     pinned = ask("load", **keyed, version=None, timestamp_us=None)["pin"]
     ask("row_level_operation", pin=pinned, command="DELETE", options={})
     ask("rename_table", **keyed, to_database="sales", to_table="renamed")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
-from streamhouse_spark.config.properties import parse_properties
+from streamhouse_spark.config.properties import ADOPTED, PARTITION_FIELDS, PRIMARY_KEY, parse_properties
+from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_database, parse_table_name
+from streamhouse_spark.core.text_values import parse_names
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of
 from streamhouse_spark.datasource.catalog.ddl.databases import require_database
 from streamhouse_spark.datasource.catalog.ddl.partitions import drop_rows, empty_partitions, partition_rows
@@ -22,6 +25,9 @@ from streamhouse_spark.warehouse.connection import Connection
 
 _OF_SPARK = frozenset({"owner", "is_managed_location"})
 """Properties that Spark adds to every CREATE TABLE."""
+_OF_ONE_TABLE = frozenset({*_OF_SPARK, "provider", "location", ADOPTED, VIEW, PRIMARY_KEY, PARTITION_FIELDS})
+"""Properties of a table that one like it has not, or has by its key and its partitioning."""
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _REFUSED_METADATA = {
     "GENERATION_EXPRESSION": "generated columns are not stored; leave it out, and compute the column in the query",
     "identity.start": "identity columns are not stored; leave it out, and number the rows in the query",
@@ -51,7 +57,7 @@ def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     """Create a table: CREATE TABLE. Everything is checked before anything is written."""
     path = path_of(args, "create")
     warehouse = connection.warehouse()
-    schema, primary_key, partition_by, _, properties, defaults = described_table(path, args)
+    schema, primary_key, partition_by, _, properties, defaults = described_table(path, args, args.get("like") or {})
     require_database(warehouse, path.database)
     warehouse.create_table(
         str(path),
@@ -64,18 +70,21 @@ def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     return {}
 
 
-def described_table(path: TablePath, args: Mapping[str, Any]) -> tuple[Any, ...]:
+def described_table(path: TablePath, args: Mapping[str, Any], like: Mapping[str, str] = _NOTHING) -> tuple[Any, ...]:
     """Return what Spark says of a table to make: schema, primary key, partition columns, no number of buckets,
-    properties and defaults. Raises `InvalidOptionError`, `SchemaMismatchError` for what no table can have.
+    properties and defaults. ``like`` has the properties of a table whose own it takes.
+
+    Raises `InvalidOptionError`, `SchemaMismatchError` for what no table can have.
     """
-    properties = table_properties(path, args.get("properties") or {})
+    primary_key = args.get("primary_key") or parse_names(like.get(PRIMARY_KEY, ""))
+    properties = {**_copied(like), **table_properties(path, args.get("properties") or {})}
     partitioning = parse_partitioning(args.get("partitioning") or [])
     _refuse_column_clauses(path, args["schema"])
     schema, said = split_defaults(args["schema"])
     defaults = {} if args.get("as_select") else said  # defaults of the tables that a query reads are not its rows'
     buckets = _with_buckets(path, properties, partitioning.properties or {}, TableSchema.of(StructJson(schema)))
     texts = {name: SqlText(sql, args.get("time_zone")) for name, sql in defaults.items()}
-    return StructJson(schema), args.get("primary_key") or (), partitioning.fields, None, buckets, texts
+    return StructJson(schema), primary_key, partitioning.fields, None, buckets, texts
 
 
 def table_properties(path: TablePath, given: Mapping[str, str]) -> dict[str, str]:
@@ -104,6 +113,13 @@ def table_properties(path: TablePath, given: Mapping[str, str]) -> dict[str, str
     passed_by = {"provider", "external", "collation", *_OF_SPARK}
     return {
         name: value for name, value in given.items() if name not in passed_by and not name.startswith(STATUS_PREFIX)
+    }
+
+
+def _copied(like: Mapping[str, str]) -> dict[str, str]:
+    """Return those of another table's properties that a table like it has: CREATE TABLE … LIKE."""
+    return {
+        name: value for name, value in like.items() if name not in _OF_ONE_TABLE and not name.startswith(STATUS_PREFIX)
     }
 
 

@@ -120,6 +120,7 @@ class StreamhouseCatalogTest {
     catalog.alterNamespace(SALES, NamespaceChange.setProperty("a", "b"), NamespaceChange.removeProperty("a"));
     assertArrayEquals(new Identifier[] {ORDERS}, catalog.listTables(SALES));
     catalog.createTable(ORDERS, info());
+    catalog.createTableLike(ORDERS, info(), catalog.loadTable(ORDERS));
     catalog.stageReplace(ORDERS, info()).commitStagedChanges();
     catalog.stageReplace(ORDERS, info()).abortStagedChanges();
     catalog.loadTable(ORDERS, "7");
