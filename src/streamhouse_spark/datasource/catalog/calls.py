@@ -48,6 +48,7 @@ OPERATIONS: Final = {
     "truncate_partitions": "ddl.tables",
     "begin": "scan.begin",
     "load": "scan.scan",
+    "load_changes": "scan.changes",
     "load_source": "scan.source_read",
     "plan": "scan.scan",
     "aggregate": "scan.aggregates",

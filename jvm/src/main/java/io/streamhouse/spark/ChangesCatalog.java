@@ -1,0 +1,17 @@
+package io.streamhouse.spark;
+
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.connector.catalog.Changelog;
+import org.apache.spark.sql.connector.catalog.ChangelogContext;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** The changes of tables, which Spark asks for from 4.2 on. In 4.1, which lacks these types, nobody calls the method. */
+interface ChangesCatalog extends TableCatalog {
+  @Override
+  default Changelog loadChangelog(
+      Identifier identifier, ChangelogContext context, CaseInsensitiveStringMap options) throws NoSuchTableException {
+    return TableChanges.load((StreamhouseCatalog) this, identifier, context, options.asCaseSensitiveMap());
+  }
+}

@@ -1,0 +1,103 @@
+"""Loading a table's changes for the ``CHANGES`` clause of Spark, from 4.2 on; `plan` answers the scans of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.datasource.catalog.scan.grounds import NO_LAKE
+from streamhouse_spark.datasource.catalog.scan.query_pin import CHANGES, QueryPin, keep_state
+from streamhouse_spark.datasource.catalog.scan.scan import described
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
+from streamhouse_spark.read.commit_changes import range_of_times, require_changes
+from streamhouse_spark.schema.reserved_names import require_unlike
+from streamhouse_spark.table.tags import version_of
+from streamhouse_spark.warehouse.connection import Connection
+
+_NET = "netChanges"
+_OPTIONS = frozenset(
+    {
+        "startingversion",
+        "endingversion",
+        "startingtimestamp",
+        "endingtimestamp",
+        "startingboundinclusive",
+        "endingboundinclusive",
+        "deduplicationmode",
+        "computeupdates",
+    }
+)
+"""Options that Spark has made the range of."""
+
+
+def load_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer the changes of a name: as `load`, with ``row_id``, the primary key.
+
+    Raises `TableNotFoundError`, `InvalidNameError` for a name with a suffix, `InvalidOptionError` for an option that is
+    unknown, for versions that do not exist and for a table whose log does not tell changes, `OffsetsTrimmedError` for
+    times whose commits are no longer known.
+    """
+    name = parse_table_name(f"{args['database']}.{args['table']}")
+    if name.suffix is not None:
+        raise InvalidNameError(f"{name}: only a table has CHANGES, and {name} is a view of one; name {name.path}")
+    unknown = sorted(option for option in args["options"] if option.lower() not in _OPTIONS)
+    if unknown:
+        raise InvalidOptionError(f"option {unknown[0]} of {name} CHANGES is unknown; leave it out")
+    table = connection.table(str(name.path))
+    state = table.state
+    require_changes(state)
+    require_unlike(state.schema.names, (field.name for field in CHANGES_FIELDS), f"{name} CHANGES")
+    first, last = _range(table, state, args["range"])
+    is_net = args["mode"] == _NET and not state.primary_key
+    pin = QueryPin(
+        table.name,
+        table.uuid,
+        CHANGES,
+        state.version,
+        attempt=state.attempt,
+        first=first,
+        last=last,
+        is_net=is_net,
+    )
+    keep_state(state)
+    return {**described(connection, pin, NO_LAKE), "row_id": list(state.primary_key)}
+
+
+def _range(table: TableHandle, state: TableState, asked: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the first and the last commit of a range. Raises as `load_changes` does."""
+    if asked["by"] == "none":
+        return 1, state.version
+    start, end = asked["start"], asked["end"]
+    includes = bool(asked["includes_start"]), bool(asked["includes_end"])
+    if asked["by"] == "version":
+        return range_of_versions(state, start, end, includes=includes)
+    if end is not None and end < start:
+        raise InvalidOptionError(f"CHANGES of {state.name} end before they begin; turn the two times round")
+    return range_of_times(table.storage, state, start, end, includes=includes)
+
+
+def range_of_versions(
+    state: TableState, start: str, end: str | None, *, includes: tuple[bool, bool]
+) -> tuple[int, int]:
+    """Return the first and the last commit between two versions, numbers or tags. Before all commits is version 0.
+
+    Raises `InvalidOptionError` for a version that does not exist, and for a range that ends before it begins.
+    """
+    first = _known(state, start)
+    last = state.version if end is None else _known(state, end)
+    if end is not None and last < first:
+        raise InvalidOptionError(f"CHANGES of {state.name} from version {first} to {last}: turn the two versions round")
+    return first + (not includes[0]), last - (end is not None and not includes[1])
+
+
+def _known(state: TableState, version: str) -> int:
+    number = version_of(state, version)
+    if number > state.version:
+        raise InvalidOptionError(
+            f"{state.name} has no version {number}: its newest is {state.version}, see {state.name}$history"
+        )
+    return number
