@@ -126,6 +126,8 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     ask("create_table", **keyed, **declared, partitioning=[], primary_key=["id"])
     pinned = ask("load", **keyed, version=None, timestamp_us=None)["pin"]
     ask("row_level_operation", pin=pinned, command="DELETE", options={})
+    asked = {"by": "version", "start": "1", "end": None, "includes_start": True, "includes_end": True}
+    ask("load_changes", **keyed, range=asked, mode="none")
     ask("rename_table", **keyed, to_database="sales", to_table="renamed")
     assert ask("drop_table", **orders, purge=True) == {"dropped": True}
     ask("drop_table", database="sales", table="renamed", purge=False)

@@ -19,34 +19,18 @@ from streamhouse_spark.table.tags import version_of
 from streamhouse_spark.warehouse.connection import Connection
 
 _NET = "netChanges"
-_OPTIONS = frozenset(
-    {
-        "startingversion",
-        "endingversion",
-        "startingtimestamp",
-        "endingtimestamp",
-        "startingboundinclusive",
-        "endingboundinclusive",
-        "deduplicationmode",
-        "computeupdates",
-    }
-)
-"""Options that Spark has made the range of."""
 
 
 def load_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Answer the changes of a name: as `load`, with ``row_id``, the primary key.
 
-    Raises `TableNotFoundError`, `InvalidNameError` for a name with a suffix, `InvalidOptionError` for an option that is
-    unknown, for versions that do not exist and for a table whose log does not tell changes, `OffsetsTrimmedError` for
-    times whose commits are no longer known.
+    Raises `TableNotFoundError`, `InvalidNameError` for a name with a suffix, `InvalidOptionError` for versions that do
+    not exist and for a table whose log does not tell changes, `OffsetsTrimmedError` for times whose commits are no
+    longer known.
     """
     name = parse_table_name(f"{args['database']}.{args['table']}")
     if name.suffix is not None:
         raise InvalidNameError(f"{name}: only a table has CHANGES, and {name} is a view of one; name {name.path}")
-    unknown = sorted(option for option in args["options"] if option.lower() not in _OPTIONS)
-    if unknown:
-        raise InvalidOptionError(f"option {unknown[0]} of {name} CHANGES is unknown; leave it out")
     table = connection.table(str(name.path))
     state = table.state
     require_changes(state)

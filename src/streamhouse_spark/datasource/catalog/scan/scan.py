@@ -154,7 +154,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     columns = tuple(available.field(str(name)).name for name in args["columns"])
     filters = args.get("filters") or []
     read = _read_columns(state.schema, columns)
-    node = parse_filters(filters, column_types(state.schema))
+    node = parse_filters(filters, _filtered_types(state, pin))
     lake = lake_marks(table, is_read=reads_lake(pin, options, state))
     found = sources_of(Question(table, state, pin, options, read, node))
     metadata = _metadata(pin, columns)
@@ -188,6 +188,13 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         "read": hot.to_text(),
         "grounds": grounds_of_plan(table, pin, options, lake),
     }
+
+
+def _filtered_types(state: TableState, pin: QueryPin) -> Mapping[str, pa.DataType]:
+    """Return the columns by which files and segments are chosen. What these know of kinds and times of their rows is
+    not what ``CHANGES`` show.
+    """
+    return {c.name: c.type for c in state.schema.columns} if pin.suffix == CHANGES else column_types(state.schema)
 
 
 def _metadata(pin: QueryPin, columns: Sequence[str]) -> tuple[str, ...]:

@@ -12,6 +12,6 @@ interface ChangesCatalog extends TableCatalog {
   @Override
   default Changelog loadChangelog(
       Identifier identifier, ChangelogContext context, CaseInsensitiveStringMap options) throws NoSuchTableException {
-    return TableChanges.load((StreamhouseCatalog) this, identifier, context, options.asCaseSensitiveMap());
+    return TableChanges.load((StreamhouseCatalog) this, identifier, context);
   }
 }

@@ -1,5 +1,6 @@
 package io.streamhouse.spark;
 
+import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.ArrayList;
 import java.util.List;
@@ -24,18 +25,13 @@ final class TableChanges implements Changelog {
     this.table = table;
   }
 
-  static TableChanges load(
-      StreamhouseCatalog catalog, Identifier identifier, ChangelogContext context, Map<String, String> options)
+  static TableChanges load(StreamhouseCatalog catalog, Identifier identifier, ChangelogContext context)
       throws NoSuchTableException {
     ObjectNode arguments = StreamhouseCatalog.named(identifier).put("mode", context.deduplicationMode().value());
     describe(arguments.putObject("range"), context.range());
-    arguments.set("options", JsonTree.object(options));
     try {
-      return new TableChanges(
-          new ReadableTable(
-              catalog,
-              identifier,
-              catalog.python().ask("load_changes", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND")));
+      JsonNode found = catalog.python().ask("load_changes", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
+      return new TableChanges(new ReadableTable(catalog, identifier, found));
     } catch (Refused refused) {
       throw new NoSuchTableException(identifier);
     }
@@ -95,9 +91,10 @@ final class TableChanges implements Changelog {
     return found.toArray(new NamedReference[0]);
   }
 
-  /** The range is pinned already; the options said no more. */
+  /** The range is pinned already; the options say no more. */
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    table.checkOptions("changes", options.asCaseSensitiveMap());
     return new TableScanBuilder(table, Map.of(), null);
   }
 }
