@@ -118,7 +118,7 @@ def plan_changes(
         return ChangesPlan(state, ())
     require_changes(state)
     then = _state_at(table, state, first, last)
-    commits = _commits(table.storage, then, max(first, _FIRST), after_us)
+    commits = _commits(table.storage, then, max(first, _FIRST), last, after_us)
     _require_told(table, then, commits)
     source = state
     if state.truncation is not None and state.truncation.commit > last:
@@ -131,29 +131,37 @@ def plan_changes(
 
 
 def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> TableState:
+    """Return the state behind the range, or the one that was asked for, which tells as much of the range unless the
+    table was truncated in between.
+    """
     if last == state.version:
         return state
     try:
         return state_at(table.log, table.storage, last)
     except SnapshotExpiredError as error:
-        reached = min(record.number for record in newest_first(table.storage, state))
-        raise _not_kept(state, first, reached) from error
+        if state.truncation is not None and state.truncation.commit > last:
+            raise _not_kept(state, first, state.truncation.commit + 1) from error
+        return state
 
 
 # -- commits ----------------------------------------------------------------------------------------------------------
 
 
-def _commits(storage: Storage, then: TableState, first: int, after_us: int | None) -> list[Commit]:
-    """Read the records from ``first`` to the state's, and as many before as decide about their times."""
+def _commits(storage: Storage, then: TableState, first: int, last: int, after_us: int | None) -> list[Commit]:
+    """Read the records from ``first`` to ``last``, and as many before as decide about their times."""
     found: list[Record] = []
+    reached = then.version + 1
     for record in newest_first(storage, then):
-        is_before = record.number < first
+        reached = record.number
+        if reached > last:
+            continue
+        is_before = reached < first
         if is_before and (record.time_ms < found[-1].time_ms or first - record.number > WINDOW):
             break
         found.append(record)
     found.reverse()
     if not found or found[0].number > first:
-        raise _not_kept(then, first, found[0].number if found else then.version + 1)
+        raise _not_kept(then, first, reached)
     wanted = first - found[0].number
     if after_us is not None:
         found, wanted = found[wanted:], 0
@@ -171,8 +179,8 @@ def _not_kept(state: TableState, first: int, reached: int) -> OffsetsTrimmedErro
 def _require_told(table: TableHandle, then: TableState, commits: Sequence[Commit]) -> None:
     """Require that records tell the rows that each commit added and removed. Raises `InvalidOptionError`."""
     first = commits[0].record.number
-    if then.truncation is not None and then.truncation.commit >= first:
-        found = next(c.record for c in commits if c.record.number == then.truncation.commit)
+    truncated = then.truncation.commit if then.truncation is not None else 0
+    if found := next((commit.record for commit in commits if commit.record.number == truncated), None):
         raise _untold(then, found, "removed all rows at once")
     if first == _FIRST and then.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
         raise _untold(then, commits[0].record, "took over the rows of a lake table")

@@ -7,7 +7,7 @@ import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** The changes of tables, which Spark asks for from 4.2 on. In 4.1, which lacks these types, nobody calls the method. */
+/** The changes of tables, for Spark from 4.2 on. 4.1 lacks the types of the method, which nobody calls there. */
 interface ChangesCatalog extends TableCatalog {
   @Override
   default Changelog loadChangelog(
