@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.util.Map;
+import java.util.Optional;
 import java.util.TreeMap;
 import java.util.TreeSet;
 import org.apache.spark.sql.AnalysisException;
@@ -20,6 +21,9 @@ import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.catalog.Changelog;
+import org.apache.spark.sql.connector.catalog.ChangelogContext;
+import org.apache.spark.sql.connector.catalog.ChangelogRange;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
@@ -60,6 +64,7 @@ class StreamhouseCatalogTest {
           .answer("drop_database", "{\"dropped\":true}")
           .answer("tables", "{\"tables\":[\"orders\"]}")
           .answer("load", loaded("table", "p1"))
+          .answer("load_changes", loaded("changes", "p1").replaceFirst("\\{", "{\"row_id\":[\"id\"],"))
           .answer("load_source", loaded("lake", "p1").replace("sales.orders", "sales.orders$lake"))
           .answer("replace_table", loaded("table", "p1").replaceFirst("\\{", "{\"replaces\":\"o\","))
           .answer("drop_table", "{\"dropped\":true}")
@@ -127,6 +132,9 @@ class StreamhouseCatalogTest {
     catalog.alterTable(ORDERS, TableChange.setProperty("a", "b"));
     catalog.renameTable(ORDERS, Identifier.of(new String[] {"lakehouse", "sales"}, "other"));
     assertEquals("orders$lake", catalog.loadSource(Map.of("path", "sales.orders$lake")).identifier.name());
+    Changelog changes = changes(new ChangelogRange.VersionRange("2", Optional.of("3"), true, false));
+    assertEquals("id", changes.rowId()[0].describe());
+    assertTrue(changes.containsIntermediateChanges());
     PartitionedTable table = (PartitionedTable) catalog.loadTable(ORDERS);
     table.truncateTable();
     Predicate[] some = {new Predicate("IS_NULL", new Expression[] {FieldReference.column("id")})};
@@ -149,6 +157,26 @@ class StreamhouseCatalogTest {
     Protocol.NAMES.get("operations").fieldNames().forEachRemaining(name -> listed.put(name, Protocol.arguments(name)));
     listed.remove("plan");
     assertEquals(listed, calls.given);
+  }
+
+  private Changelog changes(ChangelogRange range) throws Exception {
+    ChangelogContext.DeduplicationMode mode = ChangelogContext.DeduplicationMode.NET_CHANGES;
+    return catalog.loadChangelog(ORDERS, new ChangelogContext(range, mode, true), CaseInsensitiveStringMap.empty());
+  }
+
+  @Test
+  void aRangeOfChangesIsGivenAsSparkHasIt() throws Exception {
+    changes(new ChangelogRange.VersionRange("2", Optional.of("3"), true, false));
+    String versions = "{\"by\":\"version\",\"start\":\"2\",\"end\":\"3\",\"includes_start\":true,\"includes_end\":false}";
+    assertEquals(versions, calls.last.get("range").toString());
+    assertEquals("netChanges", calls.last.get("mode").asText());
+    changes(new ChangelogRange.TimestampRange(5L, Optional.empty(), false, true));
+    String times = "{\"by\":\"timestamp\",\"start\":5,\"end\":null,\"includes_start\":false,\"includes_end\":true}";
+    assertEquals(times, calls.last.get("range").toString());
+    changes(new ChangelogRange.UnboundedRange());
+    assertEquals("{\"by\":\"none\"}", calls.last.get("range").toString());
+    calls.refuse("load_changes", "TABLE_NOT_FOUND");
+    assertThrows(NoSuchTableException.class, () -> changes(new ChangelogRange.UnboundedRange()));
   }
 
   @Test
