@@ -290,10 +290,78 @@ def test_a_dropped_partition_is_refused(spark, wh):
     assert shown == [(1, "insert"), (2, "insert")]
 
 
-def test_streams_name_another_way(spark, keyed, checkpoint):
-    stream = spark.readStream.option("startingVersion", 2).changes(keyed).writeStream.format("noop")
-    with pytest.raises(PySparkException, match=r"INVALID_OPTION: CHANGES of .* as a stream; .*changelog"):
-        stream.option("checkpointLocation", checkpoint).start().awaitTermination()
+def streamed(frame, checkpoint, name, **trigger):
+    """Run a stream to the end of what is there; all rows that its runs gave so far."""
+    target = f"{checkpoint}-rows-{name}"
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", f"{checkpoint}-{name}")
+    writer.trigger(**(trigger or {"availableNow": True})).start(target).awaitTermination()
+    found_rows = frame.sparkSession.read.schema(frame.schema).parquet(target).select(*SHOWN.split(", ")).collect()
+    return sorted(map(tuple, found_rows), key=repr)
+
+
+def test_streams_go_on_where_they_ended(spark, wh, keyed, checkpoint):
+    table = opened(wh, keyed)
+
+    def run():
+        return streamed(spark.readStream.option("startingVersion", 3).changes(keyed), checkpoint, "plain")
+
+    assert run() == between(3, 6)
+    assert run() == between(3, 6), "nothing is new"
+    tier(spark, wh.url, [table.name])
+    assert run() == between(3, 6)
+    table.upsert([row(1, 9)])
+    newest = table.refresh().version
+    last = [(1, 2, "update_preimage", newest), (1, 9, "update_postimage", newest)]
+    assert run() == sorted([*between(3, 6), *last], key=repr)
+    once = spark.sql(f"SELECT * FROM STREAM {keyed} CHANGES FROM VERSION 4 EXCLUSIVE")
+    assert streamed(once, checkpoint, "sql") == sorted([*between(5, 6), *last], key=repr)
+    assert streamed(spark.readStream.changes(keyed), checkpoint, "all") == sorted([*ALL, *last], key=repr)
+
+
+@pytest.fixture
+def rocksdb(spark):
+    """The state store that Spark wants for net changes."""
+    name = "spark.sql.streaming.stateStore.providerClass"
+    spark.conf.set(name, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+    yield
+    spark.conf.unset(name)
+
+
+@pytest.mark.usefixtures("rocksdb")
+@pytest.mark.parametrize("is_keyed", [True, False])
+def test_streams_of_net_changes_lose_no_commit(spark, wh, make, checkpoint, is_keyed):
+    """Commits come faster than milliseconds pass, and by a clock that runs behind."""
+    name = make() if is_keyed else make(columns=LOG)
+    table = opened(wh, name)
+    write = table.upsert if is_keyed else table.append
+    source = spark.readStream.option("deduplicationMode", "netChanges").option("computeUpdates", "true").changes(name)
+    replay: Counter = Counter()
+    for part in range(3):
+        for number in range(20):
+            write([row(number % 3, 100 * part + number)])
+        shown = streamed(source, checkpoint, "net")
+    expected = Counter((r["id"], r["n"]) for r in table.to_arrow().to_pylist())
+    for id_, n, kind, _ in shown:
+        replay[id_, n] += ADDS[kind]
+    assert +replay == expected
+    assert min(replay.values()) >= 0
+
+
+def test_streams_that_cannot_go_on(spark, wh, keyed, checkpoint):
+    table = opened(wh, keyed)
+    source = spark.readStream.changes(keyed)
+    streamed(source, checkpoint, "stopped")
+    spark.sql(f"ALTER TABLE {keyed} ADD COLUMN more STRING")
+    table.upsert([row(5, 5)])
+    with pytest.raises(PySparkException, match=r"INVALID_OPTION: the columns of .* changed since its stream"):
+        streamed(source, checkpoint, "stopped")
+    spark.sql(f"TRUNCATE TABLE {keyed}")
+    with pytest.raises(PySparkException, match=r"INVALID_OPTION: .* \(truncate\) removed all rows at once"):
+        streamed(spark.readStream.changes(keyed), checkpoint, "stopped")
+    spark.sql(f"DROP TABLE {keyed}")
+    spark.sql(f"CREATE TABLE {keyed} (id BIGINT, name STRING, n INT, PRIMARY KEY (id))")
+    with pytest.raises(PySparkException, match="DIFFERENT_HISTORY: the checkpoint is of table"):
+        streamed(spark.readStream.changes(keyed), checkpoint, "stopped")
 
 
 @pytest.mark.parametrize("is_keyed", [True, False])

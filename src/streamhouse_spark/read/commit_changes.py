@@ -19,7 +19,7 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.actions import Append, DeleteRows, LakePair, Retier
+from streamhouse_spark.log.commits.actions import Append, DeleteRows, LakePair, Retier, moves_rows
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
@@ -128,6 +128,16 @@ def plan_changes(
     if is_net and removed:
         added, removed = _without(added, removed), _without(removed, added)
     return ChangesPlan(source, tuple(_pieces(source, added, removed, pruning)))
+
+
+def news(table: TableHandle, state: TableState, first: int, last: int, after_us: int | None) -> Commit | None:
+    """Return the last commit from ``first`` to ``last`` that added or removed rows, with the time that it is shown
+    with; None where none did. Raises as `plan_changes` does for records that are no longer kept.
+    """
+    if last < max(first, _FIRST):
+        return None
+    commits = _commits(table.storage, _state_at(table, state, first, last), max(first, _FIRST), last, after_us)
+    return next((commit for commit in reversed(commits) if moves_rows(commit.record.actions)), None)
 
 
 def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> TableState:

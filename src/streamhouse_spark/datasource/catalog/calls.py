@@ -49,6 +49,8 @@ OPERATIONS: Final = {
     "begin": "scan.begin",
     "load": "scan.scan",
     "load_changes": "scan.changes",
+    "end_of_changes": "scan.changes",
+    "plan_batch_of_changes": "scan.changes",
     "load_source": "scan.source_read",
     "plan": "scan.scan",
     "aggregate": "scan.aggregates",

@@ -49,6 +49,12 @@ class QueryPin:
     """With suffix ``changes``: the first commit."""
     last: int = 0
     """And the last one; before the first, there are none."""
+    is_open: bool = False
+    """And whether a stream goes on behind the last one."""
+    schema_id: int | None = None
+    """And the schema whose columns such a stream has."""
+    after_us: int | None = None
+    """And the time that was shown with the commit before the first, of a stream."""
     is_net: bool = False
     """And whether rows of a log table that were both added and removed by these commits are left out."""
 

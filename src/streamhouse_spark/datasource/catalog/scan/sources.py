@@ -132,7 +132,7 @@ def _snapshot_of(asked: Question) -> int | None:
 def _changes(asked: Question) -> Sources:
     """The changes of the pinned range; with the primary key, where they are told apart by it."""
     pin, state, pruning = asked.pin, asked.state, asked.wanted.pruning
-    plan = plan_changes(asked.table, state, pin.first, pin.last, pruning, is_net=pin.is_net)
+    plan = plan_changes(asked.table, state, pin.first, pin.last, pruning, is_net=pin.is_net, after_us=pin.after_us)
     key = state.primary_key if any(piece.key for piece in plan.pieces) else ()
     wanted = {*asked.columns, *key}
     schema = TableSchema(tuple(column for column in state.schema.columns if column.name in wanted))

@@ -133,12 +133,8 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
 
   @Override
   public MicroBatchStream toMicroBatchStream(String checkpoint) {
-    if (table.hasKind("changes")) {
-      throw Errors.analysis(
-          "INVALID_OPTION: CHANGES of " + table.name() + " cannot be read as a stream; read the stream of its"
-              + " `…$changelog`, or CHANGES in batches");
-    }
     streaming = true;
+    if (table.hasKind("changes")) return new ChangesStream(table, request());
     table.checkOptions("readStream", options);
     Map<String, String> all = table.python.options(options);
     all.put("path", table.tableName());

@@ -64,7 +64,7 @@ class StreamhouseCatalogTest {
           .answer("drop_database", "{\"dropped\":true}")
           .answer("tables", "{\"tables\":[\"orders\"]}")
           .answer("load", loaded("table", "p1"))
-          .answer("load_changes", loaded("changes", "p1").replaceFirst("\\{", "{\"row_id\":[\"id\"],"))
+          .answer("load_changes", loaded("changes", "p1").replaceFirst("\\{", "{\"row_id\":[\"id\"],\"first\":2,"))
           .answer("load_source", loaded("lake", "p1").replace("sales.orders", "sales.orders$lake"))
           .answer("replace_table", loaded("table", "p1").replaceFirst("\\{", "{\"replaces\":\"o\","))
           .answer("drop_table", "{\"dropped\":true}")
