@@ -8,6 +8,8 @@ import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Map;
 import java.util.Optional;
 import java.util.TreeMap;
@@ -43,6 +45,7 @@ import org.apache.spark.sql.connector.expressions.filter.AlwaysTrue;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.LocalScan;
 import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.streaming.Offset;
 import org.apache.spark.sql.connector.write.RowLevelOperation;
 import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
 import org.apache.spark.sql.types.DataTypes;
@@ -65,6 +68,7 @@ class StreamhouseCatalogTest {
           .answer("tables", "{\"tables\":[\"orders\"]}")
           .answer("load", loaded("table", "p1"))
           .answer("load_changes", loaded("changes", "p1").replaceFirst("\\{", "{\"row_id\":[\"id\"],\"first\":2,"))
+          .answer("end_of_changes", "{\"newest\":7,\"offset\":null}")
           .answer("load_source", loaded("lake", "p1").replace("sales.orders", "sales.orders$lake"))
           .answer("replace_table", loaded("table", "p1").replaceFirst("\\{", "{\"replaces\":\"o\","))
           .answer("drop_table", "{\"dropped\":true}")
@@ -115,7 +119,7 @@ class StreamhouseCatalogTest {
         .build();
   }
 
-  /** All but `plan`, whose arguments say how many cores Spark has. */
+  /** All but plans, whose arguments say how many cores Spark has. */
   @Test
   void eachOperationIsGivenItsArguments() throws Exception {
     calls.begin().join();
@@ -135,6 +139,7 @@ class StreamhouseCatalogTest {
     Changelog changes = changes(new ChangelogRange.VersionRange("2", Optional.of("3"), true, false));
     assertEquals("id", changes.rowId()[0].describe());
     assertTrue(changes.containsIntermediateChanges());
+    streamOfChanges();
     PartitionedTable table = (PartitionedTable) catalog.loadTable(ORDERS);
     table.truncateTable();
     Predicate[] some = {new Predicate("IS_NULL", new Expression[] {FieldReference.column("id")})};
@@ -156,12 +161,28 @@ class StreamhouseCatalogTest {
     Map<String, Object> listed = new TreeMap<>();
     Protocol.NAMES.get("operations").fieldNames().forEachRemaining(name -> listed.put(name, Protocol.arguments(name)));
     listed.remove("plan");
+    listed.remove("plan_batch_of_changes");
     assertEquals(listed, calls.given);
   }
 
   private Changelog changes(ChangelogRange range) throws Exception {
     ChangelogContext.DeduplicationMode mode = ChangelogContext.DeduplicationMode.NET_CHANGES;
     return catalog.loadChangelog(ORDERS, new ChangelogContext(range, mode, true), CaseInsensitiveStringMap.empty());
+  }
+
+  private void streamOfChanges() throws Exception {
+    JsonNode found = calls.ask("load_changes", JsonTree.object());
+    ObjectNode scan = JsonTree.object();
+    scan.putArray("columns");
+    ChangesStream stream = new ChangesStream(new ReadableTable(catalog, ORDERS, found), scan);
+    stream.prepareForTriggerAvailableNow();
+    assertTrue(calls.last.get("start").isNull());
+    Offset start = stream.initialOffset();
+    assertEquals("{\"uuid\":\"u\",\"commit\":1,\"attempt\":null,\"time_us\":null}", start.json());
+    assertEquals(start, stream.latestOffset(stream.deserializeOffset(start.json()), stream.getDefaultReadLimit()));
+    assertEquals(7, calls.last.get("until").asLong());
+    calls.answer("end_of_changes", "{\"newest\":7,\"offset\":{\"commit\":7}}");
+    assertEquals("{\"commit\":7}", stream.latestOffset(start, stream.getDefaultReadLimit()).json());
   }
 
   @Test
