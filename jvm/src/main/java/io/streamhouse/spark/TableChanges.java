@@ -25,7 +25,8 @@ final class TableChanges implements Changelog {
     this.table = table;
   }
 
-  static TableChanges load(StreamhouseCatalog catalog, Identifier identifier, ChangelogContext context)
+  /** Gives the type that its caller gives: for any other the JVM would look the two up, also where they are absent. */
+  static Changelog load(StreamhouseCatalog catalog, Identifier identifier, ChangelogContext context)
       throws NoSuchTableException {
     ObjectNode arguments = StreamhouseCatalog.named(identifier).put("mode", context.deduplicationMode().value());
     describe(arguments.putObject("range"), context.range());
