@@ -33,9 +33,12 @@ from streamhouse_spark.log.segments.scan import LogSplit, read_split, require_no
 from streamhouse_spark.query.row_mask import RowMask
 from streamhouse_spark.query.row_selection import matching, without
 from streamhouse_spark.read.binlog import binlog_batches
+from streamhouse_spark.read.change_rows import change_batches
 from streamhouse_spark.read.changes import Changes
+from streamhouse_spark.read.commit_runs import Int64Array
 from streamhouse_spark.read.pieces import (
     BinlogPiece,
+    ChangesPiece,
     KeyedPiece,
     LakePiece,
     LogPiece,
@@ -181,6 +184,8 @@ class PieceReader:
                 return self._before(split, offset)
             case BinlogPiece(split, schema):
                 return self._binlog(split, schema)
+            case ChangesPiece():
+                return change_batches(piece, self._placed(piece), self._metadata)
             case ViewPiece(suffix):
                 raise ValueError(f"${suffix} is a view, which has no pieces")
 
@@ -203,6 +208,17 @@ class PieceReader:
         wanted = TableSchema((CHANGE_COLUMN, *schema.columns)) if has_changes else schema
         for found in read_split(self._table.storage, split, wanted, records=self._records):
             yield with_metadata(found, self._metadata) if self._metadata or has_changes else found.batch
+
+    def _placed(self, piece: ChangesPiece) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+        """Rows of the log, or of the lake where it was trimmed, with their offsets."""
+        if isinstance(piece.rows, OffsetsPiece):
+            for base_offset, batch in self._trimmed(piece.rows.bucket, piece.rows.offsets):
+                yield np.arange(base_offset, base_offset + batch.num_rows), batch
+            return
+        split, schema = piece.rows.split, self._plan.schema
+        wanted = TableSchema((CHANGE_COLUMN, *schema.columns)) if split.has_changes else schema
+        for found in self._log_batches(split, wanted):
+            yield np.arange(found.base_offset, found.offsets.end), found.batch
 
     def _before(self, split: LogSplit, offset: int) -> Iterator[pa.RecordBatch]:
         """Rows of a snapshot by key, at the offset before the one that they are from."""

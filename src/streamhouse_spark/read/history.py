@@ -78,7 +78,7 @@ def _row(record: Record, part: Attempt, *, is_keyed: bool) -> Sequence[Any]:
     return (
         record.number,
         record.time_ms,
-        _operation(part.actions, added, is_keyed=is_keyed),
+        operation_of(part.actions, added, is_keyed=is_keyed),
         record.author.user if record.author else None,
         record.author.engine if record.author else None,
         part.transaction.app_id if part.transaction else None,
@@ -90,7 +90,8 @@ def _row(record: Record, part: Attempt, *, is_keyed: bool) -> Sequence[Any]:
     )
 
 
-def _operation(actions: Sequence[act.Action], added: Sequence[Segment], *, is_keyed: bool) -> str:
+def operation_of(actions: Sequence[act.Action], added: Sequence[Segment], *, is_keyed: bool) -> str:
+    """Return the name of what an attempt with these actions did, which ``added`` segments."""
     first = actions[0]
     if isinstance(first, act.Create):
         return "copy" if first.former_uuids else "create"

@@ -14,6 +14,7 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
 from streamhouse_spark.log.commits.deletions import rows_from_json, rows_to_json
 from streamhouse_spark.log.segments.scan import LogSplit
+from streamhouse_spark.read.commit_runs import CommitRuns
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
@@ -121,6 +122,41 @@ class BinlogPiece:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangesPiece:
+    """Rows of a bucket as changes, with the commit that made each; rows at offsets of no commit are left out."""
+
+    rows: LogPiece | OffsetsPiece
+    commits: CommitRuns
+    is_deleted: bool = False
+    """Whether the commits deleted the rows, of a table without a primary key; else they appended them."""
+    key: tuple[str, ...] = ()
+    """The primary key, if keys may have several changes in one commit, of which the net one counts."""
+
+    @property
+    def bucket(self) -> int:
+        return self.rows.split.bucket if isinstance(self.rows, LogPiece) else self.rows.bucket
+
+    @property
+    def size_bytes(self) -> int:
+        return self.rows.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "changes",
+            "rows": self.rows.to_json(),
+            "commits": self.commits.to_json(),
+            "is_deleted": self.is_deleted,
+            "key": list(self.key),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ChangesPiece:
+        rows = piece_from_json(data["rows"])
+        assert isinstance(rows, LogPiece | OffsetsPiece)
+        return cls(rows, CommitRuns.from_json(data["commits"]), data["is_deleted"], tuple(data["key"]))
+
+
+@dataclass(frozen=True, slots=True)
 class ViewPiece:
     """A whole system or metadata table."""
 
@@ -131,7 +167,7 @@ class ViewPiece:
         return {"kind": "view", "suffix": self.suffix}
 
 
-Piece = LogPiece | LakePiece | OffsetsPiece | KeyedPiece | StartPiece | BinlogPiece | ViewPiece
+Piece = LogPiece | LakePiece | OffsetsPiece | KeyedPiece | StartPiece | BinlogPiece | ChangesPiece | ViewPiece
 
 
 def piece_from_json(data: Mapping[str, Any]) -> Piece:
@@ -152,6 +188,8 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
             return StartPiece(LogSplit.from_json(data["split"]), data["offset"])
         case "binlog":
             return BinlogPiece(LogSplit.from_json(data["split"]), TableSchema.from_json(data["schema"]))
+        case "changes":
+            return ChangesPiece.from_json(data)
         case _:
             return ViewPiece(data["suffix"])
 

@@ -15,8 +15,18 @@ from streamhouse_spark.datasource.spark_schema import canonical_schema
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.segments.scan import cut_split
 from streamhouse_spark.query.row_mask import RowMask
+from streamhouse_spark.read.change_rows import cut_changes
 from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.pieces import BinlogPiece, KeyedPiece, LogPiece, Piece, ReadPlan, StartPiece, ViewPiece
+from streamhouse_spark.read.pieces import (
+    BinlogPiece,
+    ChangesPiece,
+    KeyedPiece,
+    LogPiece,
+    Piece,
+    ReadPlan,
+    StartPiece,
+    ViewPiece,
+)
 from streamhouse_spark.schema.conversion import Conversion
 from streamhouse_spark.table.views import BINLOG, open_view
 from streamhouse_spark.warehouse.connection import Connection
@@ -130,7 +140,9 @@ def by_bucket(pieces: Iterable[Piece]) -> Iterator[Piece]:
 def cut_pieces(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
     """Give the pieces, with large ones of the log in parts."""
     for piece in pieces:
-        if isinstance(piece, LogPiece | StartPiece) and piece.size_bytes > target_bytes * 3 // 2:
+        if isinstance(piece, ChangesPiece):
+            yield from cut_changes(piece, target_bytes)
+        elif isinstance(piece, LogPiece | StartPiece) and piece.size_bytes > target_bytes * 3 // 2:
             yield from (replace(piece, split=split) for split in cut_split(piece.split, target_bytes))
         else:
             yield piece

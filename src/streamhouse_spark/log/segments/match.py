@@ -31,6 +31,8 @@ def _bounds(state: TableState, segment: Segment, offsets: OffsetRange, asked: fr
     written = state.schemas[segment.schema_id]
     stats = segment.stats or {}
     bounds = _place_bounds(segment, offsets)
+    if not state.primary_key:  # with one, each row says itself what it is
+        bounds[CHANGE_TYPE.name] = exactly("insert")
     for column in state.schema.columns:
         if column.name not in asked:
             continue
@@ -67,7 +69,6 @@ def _place_bounds(segment: Segment, offsets: OffsetRange) -> dict[str, Bounds]:
     inside = segment.offsets.intersect(offsets)
     times_us = segment.time_runs[1] * 1000
     return {
-        CHANGE_TYPE.name: exactly("insert"),
         BUCKET.name: exactly(segment.bucket),
         LOG_OFFSET.name: Bounds(inside.start, max(inside.start, inside.end - 1), may_be_null=False),
         COMMIT_TIMESTAMP.name: Bounds(int(np.min(times_us)), int(np.max(times_us)), may_be_null=False),

@@ -16,11 +16,14 @@ CHANGE_TYPE = pa.field("_change_type", pa.string(), nullable=False)
 BUCKET = pa.field("_bucket", pa.int32(), nullable=False)
 LOG_OFFSET = pa.field("_log_offset", pa.int64(), nullable=False)
 COMMIT_TIMESTAMP = pa.field("_commit_timestamp", pa.timestamp("us", "UTC"), nullable=True)
+COMMIT_VERSION = pa.field("_commit_version", pa.int64(), nullable=False)
 ROW_ID = pa.field("_row_id", pa.int64(), nullable=False)
 """A row's bucket and offset as one number, see `row_ids`: the name of a row that an UPDATE, DELETE or MERGE read."""
 
 CHANGELOG_FIELDS = (CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP)
 """Columns of ``<table>$changelog`` before the table's columns."""
+CHANGES_FIELDS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP.with_nullable(False))
+"""Columns of Spark's ``CHANGES`` behind the table's columns."""
 METADATA_FIELDS = (BUCKET, LOG_OFFSET, COMMIT_TIMESTAMP)
 """Columns that ``includeMetadata`` puts before the table's columns."""
 

@@ -126,6 +126,23 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     ask("create_table", **keyed, **declared, partitioning=[], primary_key=["id"], like={})
     pinned = ask("load", **keyed, version=None, timestamp_us=None)["pin"]
     ask("row_level_operation", pin=pinned, command="DELETE", options={})
+    asked = {"by": "version", "start": "1", "end": None, "includes_start": True, "includes_end": True}
+    changes = ask("load_changes", **keyed, range=asked, mode="none")
+    start = {"uuid": changes["uuid"], "commit": 0, "attempt": None, "time_us": None}
+    assert sorted(start) == sorted(PROTOCOL["given"]["offset_of_changes"])
+    assert ask("end_of_changes", pin=changes["pin"], start=start, until=None) == {"newest": 1, "offset": None}
+    connection.table("sales.keyed").upsert([{"id": 1, "dt": None}])
+    end = ask("end_of_changes", pin=changes["pin"], start=start, until=None)["offset"]
+    assert sorted(end) == sorted(start)
+    more = {
+        "options": {},
+        "hadoop_version": "3.5.0",
+        "reads_once": True,
+        "drops_rows": True,
+        "start": start,
+        "end": end,
+    }
+    ask("plan_batch_of_changes", pin=changes["pin"], **read, **more)
     ask("rename_table", **keyed, to_database="sales", to_table="renamed")
     assert ask("drop_table", **orders, purge=True) == {"dropped": True}
     ask("drop_table", database="sales", table="renamed", purge=False)

@@ -24,6 +24,20 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.table.views import CHANGELOG, LAKE
 from streamhouse_spark.warehouse.connection import Connection
 
+_OF_CHANGES = frozenset(
+    {
+        "startingversion",
+        "endingversion",
+        "startingtimestamp",
+        "endingtimestamp",
+        "startingboundinclusive",
+        "endingboundinclusive",
+        "deduplicationmode",
+        "computeupdates",
+    }
+)
+"""Options of which Spark has made the range of ``CHANGES``, in small letters."""
+
 
 def check_options(_connection: Connection, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Answer a call of the catalog: refuse options of a stream or a write before Spark makes a worker that does."""
@@ -42,9 +56,17 @@ def check_options(_connection: Connection, arguments: Mapping[str, Any]) -> Mapp
                     "lack the value NULL before they come here, so they would be overwritten; use MERGE INTO … WHEN "
                     "MATCHED THEN UPDATE SET, or df.write.format('streamhouse') with the option"
                 )
+        case "changes":
+            _refuse_unlike_changes(arguments["name"], given)
         case mode:
             raise ValueError(f"unknown mode {mode!r}")
     return {}
+
+
+def _refuse_unlike_changes(name: str, given: Mapping[str, str]) -> None:
+    unknown = sorted(option for option in given if option.lower() not in _OF_CHANGES)
+    if unknown:
+        raise InvalidOptionError(f"option {unknown[0]} of {name} is unknown; leave it out")
 
 
 def _refuse_merging(name: str, options: WriteOptions | StreamWriteOptions) -> None:

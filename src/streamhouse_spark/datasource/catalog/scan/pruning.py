@@ -6,11 +6,18 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from streamhouse_spark.log.segments.metadata_columns import BUCKET, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ROW_ID
+from streamhouse_spark.log.segments.metadata_columns import (
+    BUCKET,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    LOG_OFFSET,
+    ROW_ID,
+)
 from streamhouse_spark.schema.table_schema import TableSchema
 
 METADATA_TYPES: Mapping[str, pa.DataType] = {
-    f.name: f.type for f in (CHANGE_TYPE, BUCKET, LOG_OFFSET, COMMIT_TIMESTAMP, ROW_ID)
+    f.name: f.type for f in (CHANGE_TYPE, BUCKET, LOG_OFFSET, COMMIT_VERSION, COMMIT_TIMESTAMP, ROW_ID)
 }
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, METADATA_FIELDS, ROW_ID
+from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, COMMIT_VERSION, METADATA_FIELDS, ROW_ID
 from streamhouse_spark.read.pieces import Piece, ReadPlan, piece_from_json
 
-_METADATA = {field.name: field for field in (CHANGE_TYPE, *METADATA_FIELDS, ROW_ID)}
+_METADATA = {field.name: field for field in (CHANGE_TYPE, *METADATA_FIELDS, COMMIT_VERSION, ROW_ID)}
 
 
 @dataclass(frozen=True, slots=True)

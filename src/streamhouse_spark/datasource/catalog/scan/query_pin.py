@@ -24,6 +24,8 @@ from streamhouse_spark.table.views import CHANGELOG, LAKE, open_view
 from streamhouse_spark.warehouse.connection import Connection
 
 _STATES_MAX = 16
+CHANGES = "changes"
+"""In the place of a suffix: the changes of a range of commits. No name of a table has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,23 @@ class QueryPin:
     """Whether an UPDATE, DELETE or MERGE reads the table to write it."""
     attempt: str | None = None
     """Attempt of the commit's record: a table that was restored from a backup has another one at its number."""
+    first: int = 0
+    """With suffix ``changes``: the first commit."""
+    last: int = 0
+    """And the last one; before the first, there are none."""
+    is_open: bool = False
+    """And whether a stream goes on behind the last one."""
+    schema_id: int | None = None
+    """And the schema whose columns such a stream has."""
+    after_us: int | None = None
+    """And the time that was shown with the commit before the first, of a stream."""
+    is_net: bool = False
+    """And whether rows of a log table that were both added and removed by these commits are left out."""
 
     @property
     def name(self) -> str:
+        if self.suffix == CHANGES:
+            return f"{self.table} CHANGES"
         return self.table if self.suffix is None else f"{self.table}${self.suffix}"
 
     @property
@@ -141,3 +157,8 @@ class _States:
 
 
 _STATES = _States()
+
+
+def keep_state(state: TableState) -> None:
+    """Keep a state that scans of a pin will ask for."""
+    _STATES.keep(state)

@@ -29,7 +29,7 @@ from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
 from streamhouse_spark.datasource.catalog.scan.pruning import METADATA_TYPES, column_types
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
 from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
-from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin, pin_of, pinned
+from streamhouse_spark.datasource.catalog.scan.query_pin import CHANGES, QueryPin, pin_of, pinned
 from streamhouse_spark.datasource.catalog.scan.sources import Question, sources_of
 from streamhouse_spark.datasource.catalog.scan.units import Units, narrowest, units_of
 from streamhouse_spark.datasource.catalog.transforms import partitioning_of
@@ -39,7 +39,14 @@ from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.model.marks import LakeMarks
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS, ROW_ID, with_fields
+from streamhouse_spark.log.segments.metadata_columns import (
+    CHANGELOG_FIELDS,
+    CHANGES_FIELDS,
+    COMMIT_VERSION,
+    METADATA_FIELDS,
+    ROW_ID,
+    with_fields,
+)
 from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.read.ranges import row_bytes
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -49,7 +56,7 @@ from streamhouse_spark.warehouse.connection import Connection
 METADATA_COLUMNS = (*(field.with_nullable(True) for field in METADATA_FIELDS), ROW_ID)
 """The hidden columns of a table. All but the last may be null: rows that another engine rewrote in the lake have lost
 their log position."""
-_KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog", BINLOG: "changelog"}
+_KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog", BINLOG: "changelog", CHANGES: "changes"}
 
 
 def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -99,6 +106,8 @@ def _columns(table: TableHandle, state: TableState, pin: QueryPin) -> pa.Schema:
         return state.schema.arrow
     if pin.suffix == CHANGELOG:
         return with_fields(CHANGELOG_FIELDS, state.schema.arrow)
+    if pin.suffix == CHANGES:
+        return with_fields(list(state.schema.arrow), pa.schema(CHANGES_FIELDS))
     return canonical_schema(open_view(table, pin.suffix).schema)
 
 
@@ -145,10 +154,10 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     columns = tuple(available.field(str(name)).name for name in args["columns"])
     filters = args.get("filters") or []
     read = _read_columns(state.schema, columns)
-    node = parse_filters(filters, column_types(state.schema))
+    node = parse_filters(filters, _filtered_types(state, pin))
     lake = lake_marks(table, is_read=reads_lake(pin, options, state))
     found = sources_of(Question(table, state, pin, options, read, node))
-    metadata = tuple(name for name in METADATA_TYPES if name in columns and pin.suffix in (None, CHANGELOG))
+    metadata = _metadata(pin, columns)
     cores = max(1, args.get("parallelism") or 1)
     reached = _reached(table, args)
     units = units_of(
@@ -179,6 +188,23 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         "read": hot.to_text(),
         "grounds": grounds_of_plan(table, pin, options, lake),
     }
+
+
+def _filtered_types(state: TableState, pin: QueryPin) -> Mapping[str, pa.DataType]:
+    """Return the columns by which files and segments are chosen. What these know of kinds and times of their rows is
+    not what ``CHANGES`` show.
+    """
+    return {c.name: c.type for c in state.schema.columns} if pin.suffix == CHANGES else column_types(state.schema)
+
+
+def _metadata(pin: QueryPin, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns among those asked for that are no columns of the table, in the order in which they are
+    read.
+    """
+    if pin.suffix == CHANGES:
+        return tuple(field.name for field in CHANGES_FIELDS if field.name in columns)
+    of_log = pin.suffix in (None, CHANGELOG)
+    return tuple(name for name in METADATA_TYPES if name in columns and name != COMMIT_VERSION.name and of_log)
 
 
 def _reached(table: TableHandle, args: Mapping[str, Any]) -> FileSystems:

@@ -7,19 +7,29 @@ from dataclasses import dataclass, replace
 
 from streamhouse_spark.config.spark_options import ReadOptions
 from streamhouse_spark.datasource.catalog.scan.options import is_range
-from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin
+from streamhouse_spark.datasource.catalog.scan.query_pin import CHANGES, QueryPin
 from streamhouse_spark.datasource.read.bounds import batch_ranges, require_offsets_of_all
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.history import require_kept
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.query.predicate_tree import Node
+from streamhouse_spark.read.commit_changes import plan_changes
 from streamhouse_spark.read.deleted_rows import require_changes_told
-from streamhouse_spark.read.pieces import BinlogPiece, KeyedPiece, LogPiece, OffsetsPiece, Piece, ViewPiece
+from streamhouse_spark.read.pieces import (
+    BinlogPiece,
+    ChangesPiece,
+    KeyedPiece,
+    LogPiece,
+    OffsetsPiece,
+    Piece,
+    ViewPiece,
+)
 from streamhouse_spark.read.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.read.planner import Pruning, Sources, Wanted, plan_pin, pruned, scan_lake
 from streamhouse_spark.read.ranges import binlog_pieces, range_pieces
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
+from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.views import BINLOG, CHANGELOG, LAKE
 
 
@@ -49,6 +59,8 @@ def sources_of(asked: Question) -> Sources:
         snapshot_id = _snapshot_of(asked)
         lake = None if snapshot_id is None else scan_lake(asked.table, asked.state, snapshot_id, asked.wanted)
         return replace(_of_log(asked, ()), lake=lake)
+    if pin.suffix == CHANGES:
+        return _changes(asked)
     if pin.suffix == CHANGELOG or is_range(options):
         return _ranges(asked)
     if pin.suffix == BINLOG:
@@ -66,6 +78,8 @@ def bucket_of(piece: Piece) -> int | None:
             return bucket
         case KeyedPiece(bucket):
             return bucket
+        case ChangesPiece():
+            return piece.bucket
     return None
 
 
@@ -102,7 +116,8 @@ def _kept(asked: Question, found: Sources) -> Sources:
 def _splits(found: Sources) -> list[LogSplit]:
     tails = list(found.keyed.tails) if found.keyed is not None else []
     bases = [p.base for p in found.pieces if isinstance(p, KeyedPiece) and p.base is not None]
-    return [*tails, *bases, *(p.split for p in found.pieces if isinstance(p, LogPiece | BinlogPiece))]
+    logs = (piece.rows if isinstance(piece, ChangesPiece) else piece for piece in found.pieces)
+    return [*tails, *bases, *(p.split for p in logs if isinstance(p, LogPiece | BinlogPiece))]
 
 
 def _snapshot_of(asked: Question) -> int | None:
@@ -112,6 +127,16 @@ def _snapshot_of(asked: Question) -> int | None:
     if options.as_of_timestamp_ms is not None:
         return asked.table.open_lake().snapshot_as_of(options.as_of_timestamp_ms).id
     return asked.pin.lake_snapshot
+
+
+def _changes(asked: Question) -> Sources:
+    """The changes of the pinned range; with the primary key, where they are told apart by it."""
+    pin, state, pruning = asked.pin, asked.state, asked.wanted.pruning
+    plan = plan_changes(asked.table, state, pin.first, pin.last, pruning, is_net=pin.is_net, after_us=pin.after_us)
+    key = state.primary_key if any(piece.key for piece in plan.pieces) else ()
+    wanted = {*asked.columns, *key}
+    schema = TableSchema(tuple(column for column in state.schema.columns if column.name in wanted))
+    return _kept(asked, Sources(plan.state, schema, pieces=plan.pieces, are_exact=False))
 
 
 def _ranges(asked: Question) -> Sources:

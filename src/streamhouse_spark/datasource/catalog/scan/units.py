@@ -15,6 +15,7 @@ from streamhouse_spark.datasource.read.partitions import by_bucket, cut_pieces, 
 from streamhouse_spark.lake.model.scan_files import ScanFile
 from streamhouse_spark.read.pieces import (
     BinlogPiece,
+    ChangesPiece,
     KeyedPiece,
     LakePiece,
     LogPiece,
@@ -157,6 +158,8 @@ def _python_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact
         case KeyedPiece(_, lake):
             num_rows = lake.num_rows if lake is not None else max(1, size_bytes // _KEYED_ROW_BYTES)
             return PythonUnit(piece, bucket, num_rows, size_bytes, is_exact=False)
+        case ChangesPiece():
+            return PythonUnit(piece, bucket, piece.commits.num_rows, size_bytes, is_exact=False)
         case ViewPiece():
             return PythonUnit(piece, bucket, 1, size_bytes, is_exact=False)
 

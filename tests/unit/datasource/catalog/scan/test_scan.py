@@ -410,6 +410,18 @@ def test_the_changelog(orders, scans):
     assert {r["_change_type"] for r in rows} == {"insert"}
 
 
+def test_a_changelog_is_filtered_by_the_kind_of_change(catalog, scans):
+    catalog.create("sales", "people", "id bigint, n int", primary_key=["id"])
+    people = scans.connection.table("sales.people")
+    people.upsert([{"id": 1, "n": 0}])
+    people.upsert([{"id": 1, "n": 1}])
+    people.delete([1])
+    for kind in ("insert", "update_before", "update_after", "delete"):
+        wanted = {"op": "=", "children": [{"column": ["_change_type"]}, {"literal": kind, "type": '"string"'}]}
+        found = scans.rows("sales.people$changelog", ["_change_type"], filters=[wanted])
+        assert {"_change_type": kind} in found
+
+
 @pytest.mark.parametrize(
     "suffix", ["buckets", "segments", "commits", "schemas", "options", "tiering", "lake$snapshots"]
 )

@@ -44,7 +44,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * Table#version} is set. It uses one instance for all uses of a table within the query. So a query sees one state, the
  * newest.
  */
-public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespaces, FunctionCatalog, ProcedureCatalog {
+public class StreamhouseCatalog
+    implements StagingTableCatalog, ChangesCatalog, SupportsNamespaces, FunctionCatalog, ProcedureCatalog {
   private String name;
   private PythonCalls python = new PythonCalls(Map.of());
 

@@ -134,6 +134,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
   @Override
   public MicroBatchStream toMicroBatchStream(String checkpoint) {
     streaming = true;
+    if (table.hasKind("changes")) return new ChangesStream(table, request());
     table.checkOptions("readStream", options);
     Map<String, String> all = table.python.options(options);
     all.put("path", table.tableName());

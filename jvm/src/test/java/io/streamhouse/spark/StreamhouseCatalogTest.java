@@ -8,7 +8,12 @@ import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.IOException;
+import java.io.InputStream;
 import java.util.Map;
+import java.util.Optional;
 import java.util.TreeMap;
 import java.util.TreeSet;
 import org.apache.spark.sql.AnalysisException;
@@ -20,11 +25,15 @@ import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.catalog.Changelog;
+import org.apache.spark.sql.connector.catalog.ChangelogContext;
+import org.apache.spark.sql.connector.catalog.ChangelogRange;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.connector.expressions.Expressions;
@@ -39,6 +48,7 @@ import org.apache.spark.sql.connector.expressions.filter.AlwaysTrue;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.LocalScan;
 import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.streaming.Offset;
 import org.apache.spark.sql.connector.write.RowLevelOperation;
 import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
 import org.apache.spark.sql.types.DataTypes;
@@ -60,6 +70,8 @@ class StreamhouseCatalogTest {
           .answer("drop_database", "{\"dropped\":true}")
           .answer("tables", "{\"tables\":[\"orders\"]}")
           .answer("load", loaded("table", "p1"))
+          .answer("load_changes", loaded("changes", "p1").replaceFirst("\\{", "{\"row_id\":[\"id\"],\"first\":2,"))
+          .answer("end_of_changes", "{\"newest\":7,\"offset\":null}")
           .answer("load_source", loaded("lake", "p1").replace("sales.orders", "sales.orders$lake"))
           .answer("replace_table", loaded("table", "p1").replaceFirst("\\{", "{\"replaces\":\"o\","))
           .answer("drop_table", "{\"dropped\":true}")
@@ -110,7 +122,7 @@ class StreamhouseCatalogTest {
         .build();
   }
 
-  /** All but `plan`, whose arguments say how many cores Spark has. */
+  /** All but plans, whose arguments say how many cores Spark has. */
   @Test
   void eachOperationIsGivenItsArguments() throws Exception {
     calls.begin().join();
@@ -128,6 +140,10 @@ class StreamhouseCatalogTest {
     catalog.alterTable(ORDERS, TableChange.setProperty("a", "b"));
     catalog.renameTable(ORDERS, Identifier.of(new String[] {"lakehouse", "sales"}, "other"));
     assertEquals("orders$lake", catalog.loadSource(Map.of("path", "sales.orders$lake")).identifier.name());
+    Changelog changes = changes(new ChangelogRange.VersionRange("2", Optional.of("3"), true, false));
+    assertEquals("id", changes.rowId()[0].describe());
+    assertTrue(changes.containsIntermediateChanges());
+    streamOfChanges();
     PartitionedTable table = (PartitionedTable) catalog.loadTable(ORDERS);
     table.truncateTable();
     Predicate[] some = {new Predicate("IS_NULL", new Expression[] {FieldReference.column("id")})};
@@ -149,7 +165,67 @@ class StreamhouseCatalogTest {
     Map<String, Object> listed = new TreeMap<>();
     Protocol.NAMES.get("operations").fieldNames().forEachRemaining(name -> listed.put(name, Protocol.arguments(name)));
     listed.remove("plan");
+    listed.remove("plan_batch_of_changes");
     assertEquals(listed, calls.given);
+  }
+
+  private Changelog changes(ChangelogRange range) throws Exception {
+    ChangelogContext.DeduplicationMode mode = ChangelogContext.DeduplicationMode.NET_CHANGES;
+    return catalog.loadChangelog(ORDERS, new ChangelogContext(range, mode, true), CaseInsensitiveStringMap.empty());
+  }
+
+  private void streamOfChanges() throws Exception {
+    JsonNode found = calls.ask("load_changes", JsonTree.object());
+    ObjectNode scan = JsonTree.object();
+    scan.putArray("columns");
+    ChangesStream stream = new ChangesStream(new ReadableTable(catalog, ORDERS, found), scan);
+    stream.prepareForTriggerAvailableNow();
+    assertTrue(calls.last.get("start").isNull());
+    Offset start = stream.initialOffset();
+    assertEquals("{\"uuid\":\"u\",\"commit\":1,\"attempt\":null,\"time_us\":null}", start.json());
+    assertEquals(start, stream.latestOffset(stream.deserializeOffset(start.json()), stream.getDefaultReadLimit()));
+    assertEquals(7, calls.last.get("until").asLong());
+    calls.answer("end_of_changes", "{\"newest\":7,\"offset\":{\"commit\":7}}");
+    assertEquals("{\"commit\":7}", stream.latestOffset(start, stream.getDefaultReadLimit()).json());
+  }
+
+  /** As in Spark 4.1, which looks at the constructors: for that the JVM checks the code of all methods. */
+  @Test
+  void itIsMadeWhereSparkHasNoChanges() throws Exception {
+    ClassLoader older =
+        new ClassLoader(getClass().getClassLoader()) {
+          @Override
+          protected Class<?> loadClass(String name, boolean resolve) throws ClassNotFoundException {
+            if (name.startsWith(Changelog.class.getName())) throw new ClassNotFoundException(name);
+            if (!name.startsWith("io.streamhouse.")) return super.loadClass(name, resolve);
+            Class<?> known = findLoadedClass(name);
+            if (known != null) return known;
+            try (InputStream file = getParent().getResourceAsStream(name.replace('.', '/') + ".class")) {
+              byte[] bytes = file.readAllBytes();
+              return defineClass(name, bytes, 0, bytes.length);
+            } catch (IOException error) {
+              throw new ClassNotFoundException(name, error);
+            }
+          }
+        };
+    Class<?> found = older.loadClass(StreamhouseCatalog.class.getName());
+    assertNotEquals(StreamhouseCatalog.class, found);
+    assertInstanceOf(TableCatalog.class, found.getDeclaredConstructor().newInstance());
+  }
+
+  @Test
+  void aRangeOfChangesIsGivenAsSparkHasIt() throws Exception {
+    changes(new ChangelogRange.VersionRange("2", Optional.of("3"), true, false));
+    String versions = "{\"by\":\"version\",\"start\":\"2\",\"end\":\"3\",";
+    assertEquals(versions + "\"includes_start\":true,\"includes_end\":false}", calls.last.get("range").toString());
+    assertEquals("netChanges", calls.last.get("mode").asText());
+    changes(new ChangelogRange.TimestampRange(5L, Optional.empty(), false, true));
+    String times = "{\"by\":\"timestamp\",\"start\":5,\"end\":null,\"includes_start\":false,\"includes_end\":true}";
+    assertEquals(times, calls.last.get("range").toString());
+    changes(new ChangelogRange.UnboundedRange());
+    assertEquals("{\"by\":\"none\"}", calls.last.get("range").toString());
+    calls.refuse("load_changes", "TABLE_NOT_FOUND");
+    assertThrows(NoSuchTableException.class, () -> changes(new ChangelogRange.UnboundedRange()));
   }
 
   @Test

@@ -1,0 +1,148 @@
+"""Rows of the log in the form of Spark's ``CHANGES``: each with its kind of change, and the commit that made it.
+
+A key has at most one change in a commit. Several writers may share a record, and each changes the key: then the row
+before the first of them and the row after the last are its change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.slicing import one_array, taken_rows
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.keys.key_codec import encode_keys
+from streamhouse_spark.keys.keyed_batch import sorted_indexes
+from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, with_fields
+from streamhouse_spark.log.segments.scan import cut_split
+from streamhouse_spark.read.commit_runs import Int64Array
+from streamhouse_spark.read.pieces import ChangesPiece, LogPiece
+
+_NAMES = {
+    ChangeType.INSERT: "insert",
+    ChangeType.UPDATE_BEFORE: "update_preimage",
+    ChangeType.UPDATE_AFTER: "update_postimage",
+    ChangeType.DELETE: "delete",
+}
+
+
+def cut_changes(piece: ChangesPiece, target_bytes: int) -> Iterator[ChangesPiece]:
+    """Cut a large piece in parts, but never between changes of which only the net one counts."""
+    if not isinstance(piece.rows, LogPiece) or piece.size_bytes <= target_bytes * 3 // 2:
+        yield piece
+        return
+    split, commits = piece.rows.split, piece.commits
+    start = split.offsets.start
+    for part in cut_split(split, target_bytes):
+        run = int(commits.find(np.array([part.offsets.end - 1], np.int64))[0])
+        end = int(commits.ends[run]) if run >= 0 and commits.is_grouped[run] else part.offsets.end
+        offsets = OffsetRange(start, max(start, end))
+        if held := commits.within(offsets):
+            segments = tuple(s for s in split.segments if s.offsets.intersect(offsets))
+            yield replace(piece, rows=LogPiece(replace(split, offsets=offsets, segments=segments)), commits=held)
+        start = offsets.end
+
+
+def change_batches(
+    piece: ChangesPiece, found: Iterable[tuple[Int64Array, pa.RecordBatch]], fields: Sequence[pa.Field]
+) -> Iterator[pa.RecordBatch]:
+    """Give the changes of a piece with the metadata columns before their own.
+
+    ``found`` has rows with their offsets, in the order of these. Of a table with a primary key the first column is the
+    kind of change, and the columns of the piece's ``key`` are among the others.
+    """
+    commits = piece.commits
+    waiting: list[tuple[int, pa.RecordBatch]] = []
+    for offsets, batch in found:
+        runs = commits.find(offsets)
+        if not commits.is_grouped[runs].any():
+            yield from _net(piece, waiting, fields)
+            yield from _told(piece, runs, batch, fields)
+            continue
+        versions = np.where(commits.is_grouped[runs] & (runs >= 0), commits.versions[runs], -1)
+        borders = [0, *(np.flatnonzero(np.diff(versions)) + 1).tolist(), len(versions)]
+        for first, last in pairwise(borders):
+            version, part = int(versions[first]), batch.slice(first, last - first)
+            if waiting and waiting[0][0] != version:
+                yield from _net(piece, waiting, fields)
+            if version >= 0:
+                waiting.append((version, part))
+            else:
+                yield from _told(piece, runs[first:last], part, fields)
+    yield from _net(piece, waiting, fields)
+
+
+def _told(
+    piece: ChangesPiece, runs: Int64Array, batch: pa.RecordBatch, fields: Sequence[pa.Field]
+) -> Iterator[pa.RecordBatch]:
+    """Give the rows that a commit is known of, as they are."""
+    there = runs >= 0
+    if not there.all():
+        batch, runs = batch.filter(pa.array(there)), runs[there]
+    if batch.num_rows:
+        commits = piece.commits
+        yield _with_fields(piece, batch, commits.versions[runs], commits.times_us[runs], fields)
+
+
+def _net(
+    piece: ChangesPiece, waiting: list[tuple[int, pa.RecordBatch]], fields: Sequence[pa.Field]
+) -> Iterator[pa.RecordBatch]:
+    """Give the net change of each key of the one commit whose changes are ``waiting``, and forget these."""
+    if not waiting:
+        return
+    version = waiting[0][0]
+    rows = net_changes([batch for _, batch in waiting], piece.key)
+    waiting.clear()
+    time_us = piece.commits.times_us[np.argmax(piece.commits.versions == version)]
+    for batch in rows.to_batches():
+        filled = np.full(batch.num_rows, version, np.int64), np.full(batch.num_rows, time_us, np.int64)
+        yield _with_fields(piece, batch, *filled, fields)
+
+
+def net_changes(changes: Sequence[pa.RecordBatch], key: Sequence[str]) -> pa.Table:
+    """Return the net change of each key, in the order of the keys, from changes in the order of the log: their kind is
+    the first column.
+
+    A row that is again as it was counts as changed.
+    """
+    rows = pa.Table.from_batches(changes)
+    kinds = rows.column(0).to_numpy()
+    order, is_first = sorted_indexes(encode_keys([one_array(rows.column(name)) for name in key]))
+    starts = np.flatnonzero(is_first)
+    first, last = order[starts], order[np.append(starts[1:], len(order))[: len(starts)] - 1]
+    was = np.isin(kinds[first], (ChangeType.UPDATE_BEFORE, ChangeType.DELETE))
+    stays = np.isin(kinds[last], (ChangeType.UPDATE_AFTER, ChangeType.INSERT))
+    both = was & stays
+    before = np.where(both, ChangeType.UPDATE_BEFORE, ChangeType.DELETE)
+    after = np.where(both, ChangeType.UPDATE_AFTER, ChangeType.INSERT)
+    shown = np.column_stack([was, stays]).reshape(-1)
+    types = np.column_stack([before, after]).reshape(-1).astype(np.int8)[shown]
+    chosen = taken_rows(rows, np.column_stack([first, last]).reshape(-1)[shown])
+    return chosen.set_column(0, rows.schema.field(0), pa.array(types, pa.int8()))
+
+
+def _with_fields(
+    piece: ChangesPiece, batch: pa.RecordBatch, versions: Int64Array, times_us: Int64Array, fields: Sequence[pa.Field]
+) -> pa.RecordBatch:
+    columns, schema = batch.columns, batch.schema
+    kinds = np.full(batch.num_rows, ChangeType.DELETE if piece.is_deleted else ChangeType.INSERT, np.int8)
+    if schema.names[:1] == [CHANGE_TYPE.name]:
+        kinds, columns, schema = columns[0].to_numpy(), columns[1:], pa.schema(list(schema)[1:])
+    values = {
+        CHANGE_TYPE.name: lambda: _names().take(pa.array(kinds)),
+        COMMIT_VERSION.name: lambda: pa.array(versions),
+        COMMIT_TIMESTAMP.name: lambda: pa.array(times_us).cast(COMMIT_TIMESTAMP.type),
+    }
+    arrays = [values[field.name]() for field in fields]
+    return pa.RecordBatch.from_arrays([*arrays, *columns], schema=with_fields(fields, schema))
+
+
+@cache
+def _names() -> pa.Array:
+    return pa.array([_NAMES[kind] for kind in sorted(ChangeType)])

@@ -1,0 +1,333 @@
+"""Changes of a table between two commits, as Spark's ``CHANGES`` shows them: which rows each commit added and removed.
+
+Commits are told by their records, and rows by the log. A log table's rows at offsets that a record appends are
+inserts, those that it deletes by their offsets are deletes. With a primary key the log has the changes themselves. What
+no record tells row by row (a truncation, a dropped partition) is refused with the number of its commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from streamhouse_spark.config.properties import ADOPTED, CHANGELOG_IMAGE, NOTHING_ADOPTED
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.actions import Append, DeleteRows, LakePair, Retier, moves_rows
+from streamhouse_spark.log.commits.history import state_at
+from streamhouse_spark.log.commits.record import Record
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.scan import LogSplit, whole_range
+from streamhouse_spark.read.commit_runs import CommitRuns
+from streamhouse_spark.read.history import newest_first, operation_of
+from streamhouse_spark.read.pieces import ChangesPiece, LogPiece, OffsetsPiece
+from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.read.ranges import LAKE_RANGE_ROWS, row_bytes
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import WINDOW
+
+Parts = dict[int, list[tuple[OffsetRuns, int, int, bool]]]
+"""Bucket → offsets, each with number, time and whether it is grouped of their commit: see `CommitRuns.of`."""
+_FIRST: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    record: Record
+    time_us: int
+    """The time that is shown, later than that of the commit before."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesPlan:
+    state: TableState
+    """The state whose log has the rows, with the columns of the state that was asked for."""
+    pieces: tuple[ChangesPiece, ...]
+
+
+def times_us(times_ms: Sequence[int], after_us: int | None = None) -> npt.NDArray[np.int64]:
+    """Return the times that commits are shown with, from their own in the order of the commits: each is its own, or a
+    microsecond behind the one before, whichever is later. ``after_us`` was shown before them.
+    """
+    steps = np.arange(len(times_ms), dtype=np.int64)
+    own = np.array(times_ms, np.int64) * 1000 - steps
+    if after_us is not None and len(own):
+        own[0] = max(int(own[0]), after_us + 1)
+    shown: npt.NDArray[np.int64] = np.maximum.accumulate(own) + steps
+    return shown
+
+
+def range_of_times(
+    storage: Storage, state: TableState, start_us: int | None, end_us: int | None, *, includes: tuple[bool, bool]
+) -> tuple[int, int]:
+    """Return the first and the last commit between two times; ``includes`` says whether at the times themselves, too.
+
+    A later record with an earlier time corrects a clock that ran ahead, as in `pin_as_of`. Raises `OffsetsTrimmedError`
+    where the records that may be the first are no longer kept.
+    """
+    first, last, earliest_ms, reached = state.version + 1, 0, state.time_ms, state.version + 1
+    for record in newest_first(storage, state):
+        earliest_ms, reached = min(earliest_ms, record.time_ms), record.number
+        time_us = earliest_ms * 1000
+        if end_us is None or time_us < end_us or (includes[1] and time_us == end_us):
+            last = max(last, record.number)
+        if start_us is None or time_us > start_us or (includes[0] and time_us == start_us):
+            first = record.number
+        elif last:
+            break
+    if first == reached > _FIRST:
+        raise OffsetsTrimmedError(
+            f"CHANGES of {state.name} from {start_us} µs: records of commits before {reached} are no longer kept, so "
+            f"that the first of that time is not known; the first version that is there is {reached}"
+        )
+    return first, last
+
+
+def require_changes(state: TableState) -> None:
+    """Require that the log tells changes in full. Raises `InvalidOptionError` for ``table.changelog.image`` WAL."""
+    if state.primary_key and state.properties.get(CHANGELOG_IMAGE, "full").lower() == "wal":
+        raise InvalidOptionError(
+            f"CHANGES of {state.name}: its log has no rows before updates, and tells no insert from an update "
+            f"({CHANGELOG_IMAGE} is wal); read {state.name}$changelog, which has what there is"
+        )
+
+
+def plan_changes(
+    table: TableHandle,
+    state: TableState,
+    first: int,
+    last: int,
+    pruning: Pruning,
+    *,
+    is_net: bool = False,
+    after_us: int | None = None,
+) -> ChangesPlan:
+    """Find the changes of the commits from ``first`` to ``last`` of a state. ``is_net`` leaves out the rows of a log
+    table that were both added and removed between them.
+
+    Raises `OffsetsTrimmedError`, naming the first commit from which on all are there, `SnapshotExpiredError` as
+    `state_at`, `InvalidOptionError` for a commit whose changes no record tells.
+    """
+    if last < max(first, _FIRST):
+        return ChangesPlan(state, ())
+    require_changes(state)
+    then = _state_at(table, state, first, last)
+    commits = _commits(table.storage, then, max(first, _FIRST), last, after_us)
+    _require_told(table, then, commits)
+    source = state
+    if state.truncation is not None and state.truncation.commit > last:
+        source = replace(then, schema_id=state.schema_id, schemas=state.schemas)
+    added, removed = _parts(commits)
+    _require_kept(source, commits, first)
+    if is_net and removed:
+        added, removed = _without(added, removed), _without(removed, added)
+    return ChangesPlan(source, tuple(_pieces(source, added, removed, pruning)))
+
+
+def news(table: TableHandle, state: TableState, first: int, last: int, after_us: int | None) -> Commit | None:
+    """Return the last commit from ``first`` to ``last`` that added or removed rows, with the time that it is shown
+    with; None where none did. Raises as `plan_changes` does for records that are no longer kept.
+    """
+    if last < max(first, _FIRST):
+        return None
+    commits = _commits(table.storage, _state_at(table, state, first, last), max(first, _FIRST), last, after_us)
+    return next((commit for commit in reversed(commits) if moves_rows(commit.record.actions)), None)
+
+
+def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> TableState:
+    """Return the state behind the range, or the one that was asked for, which tells as much of the range unless the
+    table was truncated in between.
+    """
+    if last == state.version:
+        return state
+    try:
+        return state_at(table.log, table.storage, last)
+    except SnapshotExpiredError as error:
+        if state.truncation is not None and state.truncation.commit > last:
+            raise _not_kept(state, first, state.truncation.commit + 1) from error
+        return state
+
+
+# -- commits ----------------------------------------------------------------------------------------------------------
+
+
+def _commits(storage: Storage, then: TableState, first: int, last: int, after_us: int | None) -> list[Commit]:
+    """Read the records from ``first`` to ``last``, and as many before as decide about their times."""
+    found: list[Record] = []
+    reached = then.version + 1
+    for record in newest_first(storage, then):
+        reached = record.number
+        if reached > last:
+            continue
+        is_before = reached < first
+        if is_before and (record.time_ms < found[-1].time_ms or first - record.number > WINDOW):
+            break
+        found.append(record)
+    found.reverse()
+    if not found or found[0].number > first:
+        raise _not_kept(then, first, reached)
+    wanted = first - found[0].number
+    if after_us is not None:
+        found, wanted = found[wanted:], 0
+    shown = times_us([record.time_ms for record in found], after_us).tolist()
+    return [Commit(record, time_us) for record, time_us in zip(found, shown, strict=True)][wanted:]
+
+
+def _not_kept(state: TableState, first: int, reached: int) -> OffsetsTrimmedError:
+    return OffsetsTrimmedError(
+        f"CHANGES of {state.name} from version {first}: its record is no longer kept; the first version that is there "
+        f"is {reached}"
+    )
+
+
+def _require_told(table: TableHandle, then: TableState, commits: Sequence[Commit]) -> None:
+    """Require that records tell the rows that each commit added and removed. Raises `InvalidOptionError`."""
+    first = commits[0].record.number
+    truncated = then.truncation.commit if then.truncation is not None else 0
+    if found := next((commit.record for commit in commits if commit.record.number == truncated), None):
+        raise _untold(then, found, "removed all rows at once")
+    if first == _FIRST and then.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
+        raise _untold(then, commits[0].record, "took over the rows of a lake table")
+    if then.primary_key:
+        return
+    before: LakePair | None = None
+    for commit in commits:
+        for action in (action for part in commit.record.attempts for action in part.actions):
+            if isinstance(action, Retier) and action.starts:
+                raise _untold(then, commit.record, "gave up rows that only the lake had")
+            if not isinstance(action, LakePair):
+                continue
+            before = before if before is not None else _pair_before(table, then, action, first)
+            dropped, told = (before.dropped_rows, before.told) if before is not None else (0, 0)
+            if action.dropped_rows > dropped and (action.told == told or ADOPTED in then.properties):
+                raise _untold(then, commit.record, "removed rows from the lake that no record names")
+            before = action
+
+
+def _pair_before(table: TableHandle, then: TableState, pair: LakePair, first: int) -> LakePair | None:
+    """Return the lake snapshot that was recorded before one, the first since the commit ``first``."""
+    if not pair.dropped_rows or first == _FIRST:
+        return None
+    place = next((i for i, known in enumerate(then.lake_history) if known == pair), 0)
+    return then.lake_history[place - 1] if place else state_at(table.log, table.storage, first - 1).recorded_lake
+
+
+def _untold(then: TableState, record: Record, what: str) -> InvalidOptionError:
+    added = [s for part in record.attempts for a in part.actions if isinstance(a, Append) for s in a.segments]
+    operation = operation_of(record.actions, added, is_keyed=bool(then.primary_key))
+    return InvalidOptionError(
+        f"CHANGES of {then.name}: commit {record.number} ({operation}) {what}, which is no change of single rows; "
+        f"begin at version {record.number + 1}, or compare the table VERSION AS OF {max(record.number - 1, 1)} and of "
+        f"{record.number}"
+    )
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _parts(commits: Sequence[Commit]) -> tuple[Parts, Parts]:
+    """Return the offsets that the commits appended, and those that they deleted."""
+    added: Parts = {}
+    removed: Parts = {}
+    for commit in commits:
+        number, attempts = commit.record.number, commit.record.attempts
+        writers: dict[int, set[int]] = {}
+        appended: dict[int, list[OffsetRuns]] = {}
+        for place, part in enumerate(attempts):
+            for action in part.actions:
+                if isinstance(action, Append):
+                    for segment in action.segments:
+                        writers.setdefault(segment.bucket, set()).add(place)
+                        runs = OffsetRuns.dense(segment.base_offset, segment.num_rows)
+                        appended.setdefault(segment.bucket, []).append(runs)
+                elif isinstance(action, DeleteRows):
+                    for bucket, runs in action.rows.items():
+                        removed.setdefault(bucket, []).append((runs, number, commit.time_us, False))
+        for bucket, parts in appended.items():
+            joined = OffsetRuns.union(parts), number, commit.time_us, len(writers[bucket]) > 1
+            added.setdefault(bucket, []).append(joined)
+    return added, removed
+
+
+def _without(parts: Parts, others: Parts) -> Parts:
+    """Return the offsets that the others do not have."""
+    found: Parts = {}
+    for bucket, of_bucket in parts.items():
+        gone = OffsetRuns.union([runs for runs, *_ in others.get(bucket, [])])
+        left = [(runs.without(gone), version, time_us, False) for runs, version, time_us, _ in of_bucket]
+        found[bucket] = [part for part in left if part[0]]
+    return {bucket: of_bucket for bucket, of_bucket in found.items() if of_bucket}
+
+
+def _require_kept(source: TableState, commits: Sequence[Commit], first: int) -> None:
+    """Require that log or lake still have the rows of all commits. Raises `OffsetsTrimmedError`."""
+    gone = [commit.record.number for commit in commits if _has_gone(source, commit.record)]
+    if not gone:
+        return
+    reached = gone[-1] + 1
+    rest = f"the first version that is there is {reached}"
+    if reached > source.version:
+        rest = f"none of its versions is there until more is committed, as version {reached}"
+    raise OffsetsTrimmedError(
+        f"CHANGES of {source.name} from version {first}: the log no longer has the rows of commit {gone[-1]}; {rest}"
+    )
+
+
+def _has_gone(source: TableState, record: Record) -> bool:
+    for action in (action for part in record.attempts for action in part.actions):
+        if isinstance(action, Append):
+            if any(not _is_there(source, s.bucket, s.offsets) for s in action.segments):
+                return True
+        elif isinstance(action, DeleteRows):
+            starts: Mapping[int, int] = {bucket: log.start for bucket, log in source.buckets.items()}
+            if any(runs.range.start < starts[bucket] for bucket, runs in action.rows.items() if runs):
+                return True
+    return False
+
+
+def _is_there(source: TableState, bucket: int, offsets: OffsetRange) -> bool:
+    """Tell whether the log has the rows, or else the lake, which lacks deleted ones and knows no changes."""
+    start = source.buckets[bucket].start
+    if offsets.start >= start:
+        return True
+    is_whole = source.has_lake and not source.primary_key and not source.deletions
+    return is_whole and min(offsets.end, start) <= source.lake_offset(bucket)
+
+
+def _pieces(source: TableState, added: Parts, removed: Parts, pruning: Pruning) -> Iterator[ChangesPiece]:
+    allowed = pruning.buckets(source)
+    for is_deleted, parts in ((False, added), (True, removed)):
+        for bucket, of_bucket in sorted(parts.items()):
+            if allowed is None or bucket in allowed:
+                yield from _of_bucket(source, bucket, CommitRuns.of(of_bucket), pruning, is_deleted=is_deleted)
+
+
+def _of_bucket(
+    source: TableState, bucket: int, commits: CommitRuns, pruning: Pruning, *, is_deleted: bool
+) -> Iterator[ChangesPiece]:
+    start = source.buckets[bucket].start
+    trimmed = commits.within(OffsetRange(0, start))
+    for begin in range(trimmed.range.start, trimmed.range.end, LAKE_RANGE_ROWS) if trimmed else ():
+        part = OffsetRange(begin, min(begin + LAKE_RANGE_ROWS, trimmed.range.end))
+        piece = OffsetsPiece(bucket, part, len(part) * row_bytes(source, bucket))
+        yield ChangesPiece(piece, trimmed.within(part), is_deleted)
+    if not (held := commits.within(OffsetRange(start, max(start, commits.range.end)))):
+        return
+    is_grouped = bool(held.is_grouped.any())
+    split = _chosen(source, whole_range(source, bucket, held.range), held, Pruning() if is_grouped else pruning)
+    if split.segments:
+        yield ChangesPiece(LogPiece(split), held, is_deleted, source.primary_key if is_grouped else ())
+
+
+def _chosen(source: TableState, split: LogSplit, commits: CommitRuns, pruning: Pruning) -> LogSplit:
+    """Leave out the segments without rows of the commits, and those that a filter surely does not want."""
+    kept = tuple(
+        s for s in split.segments if commits.reaches(s.offsets) and pruning.keeps_segment(source, s, split.offsets)
+    )
+    return replace(split, segments=kept, schemas={s.schema_id: split.schemas[s.schema_id] for s in kept})

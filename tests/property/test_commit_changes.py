@@ -1,0 +1,143 @@
+"""Any history: the changes of its commits, laid over an older version, give the newer one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from changes_replayed import check_history
+from faults.keyed_groups import KINDS, together
+from faults.sim import sim_world
+from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+IDS = st.integers(0, 7)
+DAYS = st.sampled_from([0, 1, 2])
+ROWS = st.lists(st.tuples(IDS, DAYS), max_size=4)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), ROWS),
+        st.tuples(st.just("partitions"), ROWS),
+        st.tuples(st.just("where"), ROWS, DAYS),
+        st.tuples(st.just("delete"), IDS),
+        st.tuples(st.just("back"), st.integers(1, 9)),
+        st.tuples(st.just("merge")),
+        st.tuples(st.just("tier")),
+        st.tuples(st.just("trim")),
+    ),
+    max_size=10,
+)
+WRITES = st.lists(
+    st.tuples(
+        st.sampled_from(["upsert", "delete", "name"]),
+        st.lists(
+            st.fixed_dictionaries({"id": st.integers(0, 3), "name": st.sampled_from("ab"), "n": st.integers(0, 2)}),
+            min_size=1,
+            max_size=3,
+        ),
+    ),
+    min_size=1,
+    max_size=4,
+)
+GROUPS = st.lists(WRITES | st.sampled_from(["merge", "tier", "trim"]), min_size=1, max_size=6)
+
+
+def tier(table: Table) -> None:
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(run_tasks_locally(table.storage, table.settings, table.world))
+
+
+def trim(table: Table) -> None:
+    state = table.refresh()
+    starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
+    if starts:
+        table.log.commit(lambda _state, _time_ms: (Trim(starts),))
+
+
+@pytest.mark.parametrize("num_examples", [25, pytest.param(400, marks=pytest.mark.long)])
+def test_a_table_without_a_key(num_examples):
+    @settings(deadline=None, max_examples=num_examples)
+    @given(steps=STEPS)
+    def any_history(steps):
+        table = Warehouse("wh", storage=MemoryStorage(sim_world()), world=sim_world(1)).create_table(
+            "d.t", "id BIGINT, day INT", partition_by=["day"], buckets=2
+        )
+        for step in steps:
+            done(table, step, table.append)
+        check_history(table)
+
+    any_history()
+
+
+@pytest.mark.parametrize("num_examples", [15, pytest.param(200, marks=pytest.mark.long)])
+def test_a_table_with_a_key(num_examples):
+    @settings(deadline=None, max_examples=num_examples)
+    @given(steps=STEPS)
+    def any_history(steps):
+        with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, STREAMHOUSE_CACHE_DIR=cache):
+            close_tablets()
+            table = Warehouse("wh", storage=MemoryStorage(sim_world()), world=sim_world(1)).create_table(
+                "d.t", "id BIGINT, day INT, n INT", primary_key=["id", "day"], partition_by=["day"], buckets=2
+            )
+            for step in steps:
+                done(table, step, table.upsert)
+            check_history(table)
+            close_tablets()
+
+    any_history()
+
+
+def done(table: Table, step: Any, write: Any) -> None:
+    def rows(pairs: Any) -> list[dict[str, Any]]:
+        number = {"n": table.refresh().version} if table.state.primary_key else {}
+        return [{"id": one, "day": day, **number} for one, day in pairs]
+
+    match step:
+        case ("append", pairs):
+            write(rows(pairs))
+        case ("partitions", pairs):
+            table.overwrite_partitions(rows(pairs))
+        case ("where", pairs, day):
+            table.overwrite(rows((n, d) for n, d in pairs if d == day), where=[("day", "=", day)])
+        case ("delete", gone) if table.state.primary_key:
+            table.delete([(gone, 0), (gone, 1)])
+        case ("delete", gone):
+            table.delete(where=[("id", "=", gone)])
+        case ("back", back):
+            table.rollback_to_version(max(1, table.refresh().version - back))
+        case ("merge",):
+            table.merge_inline()
+        case ("tier",):
+            tier(table)
+        case ("trim",):
+            trim(table)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "wal"])
+@pytest.mark.parametrize("num_examples", [10, pytest.param(150, marks=pytest.mark.long)])
+def test_writers_that_share_records(kind, num_examples, own_cache):
+    @settings(deadline=None, max_examples=num_examples)
+    @given(groups=GROUPS, buckets=st.sampled_from([1, 2]))
+    def any_history(groups, buckets):
+        close_tablets()
+        table = Warehouse("wh", storage=MemoryStorage()).create_table(
+            "d.t", "id BIGINT, name STRING, n BIGINT", primary_key=["id"], buckets=buckets, properties=dict(KINDS[kind])
+        )
+        for number, step in enumerate(groups):
+            if isinstance(step, str):
+                done(table, (step,), table.upsert)
+            else:
+                together(table, step, number)
+        check_history(table)
+
+    any_history()
