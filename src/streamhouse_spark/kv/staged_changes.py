@@ -138,8 +138,9 @@ class ChangeStager:
         """Stage the changes that ``batches`` make to their buckets in ``state``, or to empty buckets where ``places``
         say so. A ``state`` with attempts that are not stored yet needs their ``overlay``.
 
-        Durable when this returns, or small enough for the record. Raises `ConstraintViolatedError`, `TabletAheadError`, and `OffsetsTrimmedError`
-        or `StorageError` where rows cannot be read or changes cannot be stored, `RowsUnknownError` as the overlay.
+        Durable when this returns, or small enough for the record. Raises `ConstraintViolatedError`,
+        `TabletAheadError`, `OffsetsTrimmedError` or `StorageError` where rows cannot be read or changes cannot be
+        stored, `RowsUnknownError` as the overlay.
         """
         staged_ms = self.storage.now_ms()
         changes = {bucket: self._changes(bucket, batches[bucket], state, at, overlay) for bucket, at in places.items()}

@@ -68,7 +68,9 @@ class StagingPlan:
         properties = state.parsed
         routing = Routing.of(state.num_buckets, properties)
         shape, newest = table.segment_options(state), state.anchors.newest
-        return cls(connection, table.name, table.uuid, state.schema, shape, routing, newest, replaced, properties.checks)
+        return cls(
+            connection, table.name, table.uuid, state.schema, shape, routing, newest, replaced, properties.checks
+        )
 
     def message(
         self,

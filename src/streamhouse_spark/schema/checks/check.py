@@ -76,22 +76,42 @@ def stored_key(properties: Mapping[str, str], name: str) -> str | None:
     return next((key for key in properties if key.casefold() == wanted), None)
 
 
-def require_checked(checks: Iterable[Check], rows: pa.Table | pa.RecordBatch, table: str, where: str = "") -> None:
-    """Raise `ConstraintViolatedError` if a condition is false for a row, with the number of such rows and the first.
-
-    ``where`` says where the rows are, if they are not about to be written.
-    """
+def require_checked(checks: Iterable[Check], rows: pa.Table | pa.RecordBatch, table: str) -> None:
+    """Raise `ConstraintViolatedError` if a condition is false for a row that is about to be written."""
     if not rows.num_rows:
         return
     for check in checks:
-        breach = check.in_breach(rows)
+        breaches = Breaches(check)
+        breaches.look(rows)
+        breaches.require_none(f"for {table}", "correct these rows or leave them out")
+
+
+class Breaches:
+    """Counts the rows that are in breach of one constraint, and keeps the first."""
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        self._count = 0
+        self._num_rows = 0
+        self._example = ""
+
+    def look(self, rows: pa.Table | pa.RecordBatch) -> None:
+        """Count those among further rows."""
+        self._num_rows += rows.num_rows
+        breach = self._check.in_breach(rows)
         if not pc.any(breach).as_py():
-            continue
-        count = pc.sum(breach).as_py()
-        row = rows.slice(pc.index(breach, True).as_py(), 1)
-        names = sorted(check.condition.columns(), key=rows.schema.names.index)[:_SHOWN_COLUMNS]
-        values = ", ".join(f"{name} = {shown(row.column(name)[0].as_py())}" for name in names)
-        raise ConstraintViolatedError(
-            f"{count} of {rows.num_rows} rows {where or f'for {table}'} are in breach of its constraint '{check.name}' "
-            f"CHECK ({check.text}), such as {values}; nothing was written, correct these rows or leave them out"
-        )
+            return
+        self._count += pc.sum(breach).as_py()
+        if not self._example:
+            row = rows.slice(pc.index(breach, True).as_py(), 1)
+            columns = self._check.condition.columns()
+            names = [name for name in rows.schema.names if name in columns][:_SHOWN_COLUMNS]
+            self._example = ", ".join(f"{name} = {shown(row.column(name)[0].as_py())}" for name in names)
+
+    def require_none(self, where: str, advice: str) -> None:
+        """Raise `ConstraintViolatedError` with the number of the rows, and the first of them."""
+        if self._count:
+            raise ConstraintViolatedError(
+                f"{self._count} of {self._num_rows} rows {where} are in breach of constraint '{self._check.name}' "
+                f"CHECK ({self._check.text}), such as {self._example}; nothing was written, {advice}"
+            )

@@ -66,7 +66,7 @@ def _constant(part: Part) -> pa.Scalar:
 
 def _exact_type(kind: Kind) -> pa.DataType:
     digits = max(1, kind.whole + kind.scale)
-    return pa.decimal128(digits, kind.scale) if digits <= 38 else pa.decimal256(digits, kind.scale)  # noqa: PLR2004
+    return pa.decimal128(digits, kind.scale) if digits <= 38 else pa.decimal256(digits, kind.scale)
 
 
 def _calculated(part: Part, left: Any, right: Any) -> Any:

@@ -38,7 +38,7 @@ _TOKEN: Final = re.compile(
 )
 _COMPARISONS: Final = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _LENGTHS: Final = ("length", "char_length", "character_length")
-_WORDS: Final = frozenset("and or not in between like is null true false".split())
+_WORDS: Final = frozenset(["and", "or", "not", "in", "between", "like", "is", "null", "true", "false"])
 _DEPTH_MAX: Final = 50
 DIGITS_MAX: Final = 76
 """Digits of the widest decimal; a sum or product that may have more is refused."""
@@ -331,9 +331,7 @@ class _Parser:
     def _refuse(self, why: str, position: int | None = None) -> NoReturn:
         at = self._at() if position is None else position
         found = repr(self._text[at : at + 30]) if self._text[at:].strip() else "the end"
-        raise InvalidOptionError(
-            f"{self._what} CHECK ({self._text}): {found} at character {at + 1} {why}; {_POSSIBLE}"
-        )
+        raise InvalidOptionError(f"{self._what} CHECK ({self._text}): {found} at character {at + 1} {why}; {_POSSIBLE}")
 
 
 def _not(part: Part) -> Part:

@@ -27,6 +27,7 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableInfo;
+import org.apache.spark.sql.connector.catalog.constraints.Check;
 import org.apache.spark.sql.connector.catalog.constraints.Constraint;
 import org.apache.spark.sql.connector.catalog.constraints.PrimaryKey;
 import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
@@ -244,9 +245,12 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
     if (writtenByDataFrame() && SQLConf.get().defaultDataSourceName().equals(properties.get(PROP_PROVIDER))) {
       properties.remove(PROP_PROVIDER);
     }
-    arguments.set("properties", JsonTree.object(properties));
     ArrayNode key = arguments.putArray("primary_key");
     for (Constraint constraint : info.constraints()) {
+      if (constraint instanceof Check && constraint.enforced()) {
+        properties.put("table.constraint." + constraint.name(), ((Check) constraint).predicateSql());
+        continue;
+      }
       if (!(constraint instanceof PrimaryKey)) {
         throw Errors.analysis("constraint " + constraint.toDDL() + " is not supported; leave it out");
       }
@@ -254,6 +258,7 @@ public class StreamhouseCatalog implements StagingTableCatalog, SupportsNamespac
         key.add(String.join(".", column.fieldNames()));
       }
     }
+    arguments.set("properties", JsonTree.object(properties));
     return arguments;
   }
 
