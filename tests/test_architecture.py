@@ -95,7 +95,7 @@ PUBLIC = {
     "cdc", "lookup_join", "delta_join", "materialize", "RefreshService", "relocate",
     "BucketOffsets", "LogPosition", "OffsetRange", "Transaction",
     "StreamhouseError", "ErrorKind", "WarehouseNotFoundError", "TableNotFoundError", "TableExistsError",
-    "InvalidNameError", "InvalidOptionError", "SchemaMismatchError", "CommitConflictError", "CommitStateUnknownError",
+    "InvalidNameError", "InvalidOptionError", "SchemaMismatchError", "CommitConflictError", "CommitStateUnknownError", "ConstraintViolatedError",
     "TransactionConflictError", "ProducerFencedError", "WriterFullError", "WriterStoppedError",
     "OffsetsTrimmedError", "SnapshotExpiredError", "LakeRolledBackError",
     "LakeMismatchError", "WarehouseMovedError", "DifferentHistoryError",

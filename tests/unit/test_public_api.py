@@ -14,6 +14,7 @@ NAMES = {
     "BucketOffsets",
     "CommitConflictError",
     "CommitStateUnknownError",
+    "ConstraintViolatedError",
     "CorruptDataError",
     "DifferentHistoryError",
     "ErrorKind",
