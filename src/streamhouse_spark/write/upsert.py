@@ -37,7 +37,6 @@ from streamhouse_spark.kv.tablets import tablet
 from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.row_choice import Choose
-from streamhouse_spark.schema.checks.check import Check
 from streamhouse_spark.schema.defaults import default_values, without_defaults
 from streamhouse_spark.schema.rows import can_be_read_again, coerce
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -64,7 +63,6 @@ class KeyedSchema:
     """Column indexes of the bucket key in the schema; none for a table of one bucket."""
     lake_format: LakeFormat
     """The lake format whose hash gives the buckets."""
-    checks: tuple[Check, ...] = ()
 
     @classmethod
     def of(cls, state: TableState, warehouse_url: str) -> KeyedSchema:
@@ -80,7 +78,6 @@ class KeyedSchema:
             state.num_buckets,
             tuple(state.schema.names.index(name) for name in bucket_key),
             properties.datalake_format,
-            properties.checks,
         )
 
     @cached_property
@@ -302,7 +299,7 @@ class KeyedTable:
             engine,
             shape.tablet_of,
             before_images=shape.properties.changelog_image == "full",
-            checks=shape.checks,
+            checks=shape.properties.checks,
         )
 
     def commit(

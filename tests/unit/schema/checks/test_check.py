@@ -80,9 +80,9 @@ def answer(text: str, **row: object) -> bool | None:
         ("b = TRUE", {"b": True}, True),
         ("day >= '2026-01-31'", {"day": dt.date(2026, 1, 30)}, False),
         ("at < '2026-01-31T12:00:00Z'", {"at": dt.datetime(2026, 1, 31, 11, tzinfo=dt.UTC)}, True),
-        ("plain < '2026-01-31 12:00:00'", {"plain": dt.datetime(2026, 1, 31, 13)}, False),  # noqa: DTZ001
+        ("plain < '2026-01-31 12:00:00'", {"plain": dt.datetime(2026, 1, 31, 13)}, False),
         ("`odd name` == 1", {"odd name": 1}, True),
-        ("I <> 2 -- a comment is none".split(" --")[0], {"i": 2}, False),
+        (["I <> 2", " a comment is none"][0], {"i": 2}, False),
         ("a IS NOT NULL", {"a": []}, True),
     ],
 )

@@ -136,8 +136,12 @@ def _check_of(path: TablePath, change: Mapping[str, Any], properties: Mapping[st
     taken.
     """
     if "check" not in change:
-        _refuse(path, change, "a table checks NOT NULL and its primary key, which CREATE TABLE says, and CHECK constraints that are "
-            "enforced; leave it out")
+        _refuse(
+            path,
+            change,
+            "a table checks NOT NULL and its primary key, which CREATE TABLE says, and CHECK constraints that are "
+            "enforced; leave it out",
+        )
     name, text = change["check"]
     if stored_key(properties, name) is not None:
         raise InvalidOptionError(
