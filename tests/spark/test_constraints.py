@@ -15,7 +15,7 @@ POSITIVE = "table.constraint.positive"
 
 
 def breach_of(act: Any) -> None:
-    with pytest.raises(PySparkException, match="CONSTRAINT_VIOLATED: .*positive"):
+    with pytest.raises(PySparkException, match=r"CONSTRAINT_VIOLATED: .*positive"):
         act()
 
 
