@@ -96,6 +96,7 @@ PUBLIC = {
     "BucketOffsets", "LogPosition", "OffsetRange", "Transaction",
     "StreamhouseError", "ErrorKind", "WarehouseNotFoundError", "TableNotFoundError", "TableExistsError",
     "InvalidNameError", "InvalidOptionError", "SchemaMismatchError", "CommitConflictError", "CommitStateUnknownError",
+    "ConstraintViolatedError",
     "TransactionConflictError", "ProducerFencedError", "WriterFullError", "WriterStoppedError",
     "OffsetsTrimmedError", "SnapshotExpiredError", "LakeRolledBackError",
     "LakeMismatchError", "WarehouseMovedError", "DifferentHistoryError",

@@ -11,6 +11,7 @@ from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
+    ConstraintViolatedError,
     CorruptDataError,
     DifferentHistoryError,
     ErrorKind,
@@ -58,6 +59,7 @@ __all__ = [
     "BucketOffsets",
     "CommitConflictError",
     "CommitStateUnknownError",
+    "ConstraintViolatedError",
     "CorruptDataError",
     "DifferentHistoryError",
     "ErrorKind",

@@ -9,6 +9,7 @@
     ├── InvalidNameError           INVALID      a database, table or suffix that cannot be
     ├── InvalidOptionError         INVALID      an option, property or argument that cannot be
     ├── SchemaMismatchError        INVALID      rows or schemas that do not fit the table
+    │   └── ConstraintViolatedError             rows for which a CHECK constraint is false
     ├── MissingExtraError          INVALID      an optional dependency is not installed
     ├── OffsetsTrimmedError        INVALID      the offsets asked for are no longer kept
     ├── SnapshotExpiredError       INVALID      the snapshot asked for is no longer kept
@@ -123,6 +124,10 @@ class InvalidOptionError(StreamhouseError):
 
 class SchemaMismatchError(StreamhouseError):
     kind = ErrorKind.INVALID
+
+
+class ConstraintViolatedError(SchemaMismatchError):
+    """Rows for which a CHECK constraint of the table is false. Nothing was written."""
 
 
 class MissingExtraError(StreamhouseError):

@@ -84,7 +84,8 @@ class TestStatements:
     @pytest.mark.parametrize(
         ("clause", "says"),
         [
-            ("ADD CONSTRAINT c CHECK (n >= 0)", "add constraint"),
+            ("ADD CONSTRAINT c CHECK (upper(name) <> 'ZZ')", "calls upper(…), which is not understood"),
+            ("ADD CONSTRAINT c UNIQUE (n)", "add constraint"),
             ("ADD CONSTRAINT k PRIMARY KEY (n)", "its primary key, which CREATE TABLE says"),
             ("DROP CONSTRAINT c", "drop constraint c"),
             ("REPLACE COLUMNS (id BIGINT, other STRING)", "REPLACE COLUMNS would drop every column"),

@@ -14,6 +14,7 @@ NAMES = {
     "BucketOffsets",
     "CommitConflictError",
     "CommitStateUnknownError",
+    "ConstraintViolatedError",
     "CorruptDataError",
     "DifferentHistoryError",
     "ErrorKind",
@@ -66,7 +67,7 @@ def test_the_names_are_these():
 
 def test_every_error_of_the_contract_is_there():
     errors = {n for n in NAMES if n.endswith("Error") and n != "StreamhouseError"}
-    assert len(errors) == 22
+    assert len(errors) == 23
     for name in errors:
         error = getattr(sh, name)
         assert issubclass(error, sh.StreamhouseError)

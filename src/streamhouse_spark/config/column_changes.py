@@ -101,12 +101,18 @@ def _require_allowed(
         ("of the primary key", key, "rows are found by it"),
         ("the bucket key", bucket_key, "rows lie by it"),
         ("what table.merge-engine compares", version, "rows are merged by it"),
+        *(
+            (f"named in the constraint '{c.name}'", set(c.condition.columns()), f"CHECK ({c.text})")
+            for c in parsed.checks
+        ),
         ("cut into partitions", set(parsed.partition_sources), "rows lie by it"),
     ]
     for name in changes.dropped:
+        _refuse(schema.column(name).name, "dropped", roles[4:-1], "drop the constraint first")
         _refuse(schema.column(name).name, "dropped", roles, "create a new table without it, and copy the rows")
     for name in changes.renamed:
         _refuse(schema.column(name).name, "renamed", roles[:1], "create a new table with that name, and copy the rows")
+        _refuse(schema.column(name).name, "renamed", roles[4:-1], "drop the constraint first")
     # Of a wider type Paimon's hash is another, Iceberg's is the same.
     fixed = roles[:3] if parsed.datalake_format == "paimon" else [*roles[:2], roles[-1]]
     for name, kind in changes.widened.items():

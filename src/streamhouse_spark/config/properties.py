@@ -19,6 +19,7 @@ from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core import text_values as values
 from streamhouse_spark.core.model import is_unicode
 from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.schema.checks.check import CONSTRAINT, Check, check_constraint_name, parse_checks
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.partition_fields import PartitionField, parse_fields, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -78,6 +79,9 @@ class TableProperties:
     auto_partition: AutoPartition | None = None
     """``table.auto-partition.*``: which partitions are so old that their rows leave the log as soon as the lake has
     them, before ``table.log.ttl``; None where ``table.auto-partition.enabled`` is false."""
+
+    checks: tuple[Check, ...] = ()
+    """``table.constraint.<name>``: conditions that are false for no row of the table."""
 
     @property
     def partition_sources(self) -> tuple[str, ...]:
@@ -140,6 +144,7 @@ _KNOWN: Final = (
     "table.statistics.columns",
     *AUTO_PARTITION_PROPERTIES,
     "comment",
+    f"{CONSTRAINT}<name>",
     PRIMARY_KEY,
     MERGE_ENGINE,
     VERSION_COLUMN,
@@ -170,7 +175,7 @@ def parse_properties(
         check_property_name(name)
         if not is_unicode(value):
             raise InvalidOptionError(f"property {name} is {value[:100]!r}, which is no Unicode text; write it anew")
-        if values.looks_like_secret(name, value):
+        if not name.startswith(CONSTRAINT) and values.looks_like_secret(name, value):
             raise InvalidOptionError(
                 f"property {name} has a value that looks like a credential, and properties are stored for all to read; "
                 "give credentials as s3.* options or in the environment",
@@ -218,7 +223,10 @@ def parse_properties(
         partition_fields=fields,
         primary_key=primary_key,
         auto_partition=parse_auto_partition(properties, schema, partitions, lake_enabled=lake_enabled),
+        checks=parse_checks(properties, schema),
     )
+    if parsed.checks and VIEW in properties:
+        raise InvalidOptionError("a materialized view has the rows of its query, and no constraint; leave it out")
     if parsed.datalake_format == "paimon":
         _refuse_transforms(fields, "an Iceberg lake; a Paimon lake is partitioned by columns themselves")
         check_paimon_columns(schema, partitions, bucket_key, primary_key)
@@ -245,6 +253,9 @@ def default_bucket_key(primary_key: Sequence[str], partition_by: Sequence[str], 
 def check_property_name(name: str) -> None:
     """Refuse a name that is no property of a table. Raises `InvalidOptionError`."""
     if name in _KNOWN or is_keyed_property(name):
+        return
+    if name.startswith(CONSTRAINT):
+        check_constraint_name(name)
         return
     near = values.nearest(name, _KNOWN)
     hint = f"did you mean {near}?" if near else f"known are {', '.join(_KNOWN)}"

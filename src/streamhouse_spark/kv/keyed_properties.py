@@ -23,6 +23,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.keys.key_codec import is_key_type
 from streamhouse_spark.kv.aggregation import DEFAULT_FUNCTION, DELIMITER, fold_of
 from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, FirstRowMerge, MergeEngine, VersionedMerge
+from streamhouse_spark.schema.checks.check import Check, parse_checks
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.partition_fields import parse_field, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -58,6 +59,8 @@ class KeyedProperties:
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     """``fields.<column>.agg`` and ``fields.<column>.listagg.delimiter``; columns without one keep their last value that
     is not null. Fixed."""
+    checks: tuple[Check, ...] = ()
+    """``table.constraint.<name>``: conditions that are false for no row of the table."""
 
 
 def parse_keyed_properties(
@@ -83,6 +86,7 @@ def parse_keyed_properties(
         changelog_image=image,
         insert_existing=cast("InsertExisting", _word(properties, INSERT_EXISTING, "error", get_args(InsertExisting))),
         aggregates=_aggregates(properties, schema, primary_key, engine),
+        checks=parse_checks(properties, schema),
     )
 
 

@@ -18,6 +18,7 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.core.slicing import ROW_BYTES_MAX
 from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import stored_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch, RowsTooLargeError
 from streamhouse_spark.kv.changes import Changes, changes_of, unseen_changes
@@ -31,6 +32,7 @@ from streamhouse_spark.log.append import INLINE_BYTES_MAX, inline_share, is_kept
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.shared_object import grouped, stage_group
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline
+from streamhouse_spark.schema.checks.check import Check, require_checked
 from streamhouse_spark.storage.base import Storage
 
 BucketPosition = tuple[int, int]
@@ -118,6 +120,8 @@ class ChangeStager:
     tablet_of: Callable[[int], Tablet]
     """Returns the tablet of a bucket on this host."""
     before_images: bool = True
+    checks: tuple[Check, ...] = ()
+    """Constraints that the rows keep as they will be stored: merged, with defaults."""
 
     @property
     def sees_whole_buckets(self) -> bool:
@@ -134,11 +138,14 @@ class ChangeStager:
         """Stage the changes that ``batches`` make to their buckets in ``state``, or to empty buckets where ``places``
         say so. A ``state`` with attempts that are not stored yet needs their ``overlay``.
 
-        Durable when this returns, or small enough for the record. Raises `TabletAheadError`, and `OffsetsTrimmedError`
-        or `StorageError` where rows cannot be read or changes cannot be stored, `RowsUnknownError` as the overlay.
+        Durable when this returns, or small enough for the record. Raises `ConstraintViolatedError`,
+        `TabletAheadError`, `OffsetsTrimmedError` or `StorageError` where rows cannot be read or changes cannot be
+        stored, `RowsUnknownError` as the overlay.
         """
         staged_ms = self.storage.now_ms()
         changes = {bucket: self._changes(bucket, batches[bucket], state, at, overlay) for bucket, at in places.items()}
+        for found in changes.values() if self.checks else ():
+            self._require_checked(found, state.name)
         segments = self._segments({bucket: found for bucket, found in changes.items() if len(found)}, state)
         return {
             bucket: StagedChanges(
@@ -168,6 +175,12 @@ class ChangeStager:
                 f"the batch and the row that is there, are too many (a row may have {ROW_BYTES_MAX}); nothing was "
                 "written: store large values in parts, or write rows of one key in several batches"
             ) from None
+
+    def _require_checked(self, changes: Changes, table: str) -> None:
+        """Raise `ConstraintViolatedError` for a row that a constraint forbids, before anything is stored."""
+        stays = (changes.types == ChangeType.INSERT) | (changes.types == ChangeType.UPDATE_AFTER)
+        rows = pa.Table.from_arrays(list(changes.columns), schema=self.layout.values.schema.arrow)
+        require_checked(self.checks, rows.filter(pa.array(stays)), table)
 
     def _may_go_unseen(self, batch: KeyedBatch) -> bool:
         """Tell whether the changes of a batch need no look at the stored rows: whole rows over whatever is there.

@@ -33,6 +33,7 @@ from streamhouse_spark.log.commits.waiting import Committed
 from streamhouse_spark.log.segments.shared_object import grouped, stage_group
 from streamhouse_spark.log.segments.streams import Part, SegmentStream, StreamForm, stage_streams
 from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX, SegmentOptions, StagedSegment, one_batch, stage_inline
+from streamhouse_spark.schema.checks.check import Check, require_checked
 from streamhouse_spark.schema.defaults import same_defaults
 from streamhouse_spark.schema.evolution import can_be_read_as
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -80,6 +81,8 @@ class Staged:
     """Store time at which staging began."""
     missing: frozenset[int] = frozenset()
     """Columns that the rows lacked when they came in: the schema's defaults fill them."""
+    checks: tuple[Check, ...] = ()
+    """The constraints that the rows keep."""
 
     @property
     def num_rows(self) -> int:
@@ -113,8 +116,10 @@ class Stager:
         routing: Routing,
         world: World,
         *,
+        checks: tuple[Check, ...] = (),
         inline_bytes_max: int = INLINE_BYTES_MAX,
     ) -> None:
+        self._checks = checks
         self._storage = storage
         self._table_uuid = table_uuid
         self._options = options
@@ -124,7 +129,11 @@ class Stager:
         self._sticky = int(world.ids.jitter() * routing.num_buckets)
 
     def stage(self, rows: pa.Table, missing: frozenset[int] = frozenset()) -> Staged:
-        """Stage all rows; durable when this returns, visible when committed. ``missing`` is as in `Staged`."""
+        """Stage all rows; durable when this returns, visible when committed. ``missing`` is as in `Staged`.
+
+        Raises `ConstraintViolatedError`, before anything is stored, for rows for which a constraint is false.
+        """
+        require_checked(self._checks, rows, "the table")
         staged_ms = self._storage.now_ms()
         if rows.num_rows and rows.nbytes <= self._inline_bytes_max:
             staged = [stage_inline(part, bucket, self._options) for bucket, part in self._routed(rows)]
@@ -132,7 +141,7 @@ class Stager:
                 staged = self._as_objects(rows)
         else:
             staged = self._as_objects(rows)
-        return Staged(self._table_uuid, self._options.schema_id, tuple(staged), staged_ms, missing)
+        return Staged(self._table_uuid, self._options.schema_id, tuple(staged), staged_ms, missing, self._checks)
 
     def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
         """Write the rows as segments, those of a bucket in the order of its rows."""
@@ -227,7 +236,8 @@ def gathered(staged: Iterable[Staged]) -> Staged:
         )
     segments = tuple(s for p in parts for s in p.segments)
     missing = frozenset[int]().union(*(p.missing for p in parts))
-    return Staged(first.table_uuid, first.schema_id, segments, min(p.staged_ms for p in parts), missing)
+    checks = tuple(check for check in first.checks if all(check in p.checks for p in parts))
+    return Staged(first.table_uuid, first.schema_id, segments, min(p.staged_ms for p in parts), missing, checks)
 
 
 Require = Callable[[TableState], None]
@@ -329,6 +339,12 @@ def _require_fresh(state: TableState, staged: Staged, now_ms: int) -> None:
         written = state.schemas[schema_id]
         if not written_fits(written, state.schema) or not same_defaults(written, state.schema, staged.missing):
             raise altered_meanwhile(state)
+    if staged.segments and not {(c.name, c.text) for c in state.parsed.checks} <= {
+        (c.name, c.text) for c in staged.checks
+    }:
+        raise CommitConflictError(
+            f"{state.name}: a constraint was added while rows were written; nothing was written, write them again"
+        )
     if staged.segments and not is_kept(state, (s.segment.uuid for s in staged.segments), staged.staged_ms, now_ms):
         age_ms = now_ms - staged.staged_ms
         raise CommitConflictError(

@@ -1,4 +1,10 @@
-"""Committing an ALTER TABLE, and forgetting transactions. **Commit point:** one record, with all changes."""
+"""Committing an ALTER TABLE, and forgetting transactions. **Commit point:** one record, with all changes.
+
+A constraint is added only behind a state all of whose rows were checked: each attempt of the commit compares the ends
+of the buckets with those of the rows that were read, and checks what was appended since, so no row that another process
+committed between is missed. The same record begins a new schema of the same columns. A writer that staged rows before
+it plans again behind it: a log table's compares the constraints that its rows kept, and one by key the schema.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +14,71 @@ from streamhouse_spark.config.alteration import Alteration, AlteredTable, altere
 from streamhouse_spark.core.model import is_text_list
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.actions import Action, ForgetTransactions, SetProperties, SetSchema
+from streamhouse_spark.log.commits.actions import (
+    Action,
+    ForgetTransactions,
+    SetProperties,
+    SetSchema,
+    has_constraints,
+)
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import name_sum
+from streamhouse_spark.schema.checks.check import Check, parse_checks
+from streamhouse_spark.table.checked_rows import CheckedRows, LookAgainError
+
+_LOOKS_MAX = 3
+"""How often all rows are checked before the commit's attempt does so, while other threads wait for it."""
 
 
 def alter_table(table: TableHandle, change: Alteration) -> None:
     """See `Table.alter`."""
-    table.log.commit(lambda state, _time_ms: altering(table, state, change))
+    for attempt in range(_LOOKS_MAX + 1):
+        checked = CheckedRows(table, may_look=attempt == _LOOKS_MAX)
+        if has_constraints(change.set_properties):
+            state = table.refresh()
+            checked.look(state, _added_checks(state, altered_from(state, change)))
+
+        def plan(state: TableState, _time_ms: int, checked: CheckedRows = checked) -> Sequence[Action]:
+            actions = altering(table, state, change)
+            checked.follow(state, _added_checks(state, altered_from(state, change)))
+            return actions
+
+        try:
+            table.log.commit(plan)
+        except LookAgainError:
+            continue
+        return
 
 
 def altering(table: TableHandle, state: TableState, change: Alteration) -> Sequence[Action]:
     """Return the actions that alter a table of this state; none if it is that already. Raises as `Table.alter`."""
     table.require_there(state)  # of a dropped table it is no answer that it has this column already
-    after = altered(change, state.schema_id, state.schemas, state.partition_by, state.properties)
+    after = altered_from(state, change)
     if state.primary_key:
         _check_keyed(after, state.partition_by)
     actions: list[Action] = []
-    if after.schema != state.schema:
+    if _added_checks(state, after) and after.schema_id == state.schema_id:
+        actions.append(SetSchema(max(state.schemas) + 1, after.schema))
+    elif after.schema != state.schema:
         actions.append(SetSchema(after.schema_id, after.schema))
     if after.properties != state.properties:
         actions.append(_changed_properties(state.properties, after.properties))
     return actions
+
+
+def altered_from(state: TableState, change: Alteration) -> AlteredTable:
+    """Return the table of this state after the change. Raises as `altered`."""
+    return altered(change, state.schema_id, state.schemas, state.partition_by, state.properties)
+
+
+def _added_checks(state: TableState, after: AlteredTable) -> tuple[Check, ...]:
+    """Return the constraints that the table has not yet, over the columns of today."""
+    added = {
+        name: text
+        for name, text in after.properties.items()
+        if has_constraints([name]) and state.properties.get(name) != text
+    }
+    return parse_checks(added, state.schema) if added else ()
 
 
 def forget_transactions(table: TableHandle, app_ids: Sequence[str]) -> None:

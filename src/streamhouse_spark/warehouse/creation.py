@@ -20,7 +20,7 @@ from streamhouse_spark.core.model import TablePath, is_text_list
 from streamhouse_spark.core.paths import commit_key, manifest_key
 from streamhouse_spark.core.text_values import join_names, parse_names
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.log.commits.actions import Create
+from streamhouse_spark.log.commits.actions import Create, has_constraints
 from streamhouse_spark.log.commits.record import Record, encode_record
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
 from streamhouse_spark.schema.partition_fields import join_fields, parse_fields, split_fields
@@ -60,6 +60,11 @@ def create_action(
             "adopting one (adopt_table); leave it out"
         )
     if adopted is not None:
+        if has_constraints(texts):
+            raise InvalidOptionError(
+                f"table {path}: nobody checked the rows of the adopted lake table; adopt it without constraints, then "
+                "add these by ALTER TABLE … ADD CONSTRAINT"
+            )
         texts[ADOPTED] = adopted
     if buckets is not None and texts.setdefault("bucket.num", str(buckets)) != str(buckets):
         raise InvalidOptionError(f"table {path}: buckets={buckets} and bucket.num={texts['bucket.num']}; give one")

@@ -98,6 +98,7 @@ class Appends:
             if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
                 properties = state.parsed
                 routing = Routing.of(state.num_buckets, properties)
-                stager = Stager(table.storage, table.uuid, table.segment_options(state), routing, table.world)
+                options = table.segment_options(state)
+                stager = Stager(table.storage, table.uuid, options, routing, table.world, checks=properties.checks)
                 self._known = (state.schema_id, state.properties, stager)
             return self._known[2]

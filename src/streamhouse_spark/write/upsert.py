@@ -299,6 +299,7 @@ class KeyedTable:
             engine,
             shape.tablet_of,
             before_images=shape.properties.changelog_image == "full",
+            checks=shape.properties.checks,
         )
 
     def commit(

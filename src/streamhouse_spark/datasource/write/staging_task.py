@@ -21,6 +21,7 @@ from streamhouse_spark.log.append import INLINE_BYTES_MAX, Routing, Staged, Stag
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.segments.shared_object import grouped, stage_group
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline
+from streamhouse_spark.schema.checks.check import Check
 from streamhouse_spark.schema.rows import filled
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
@@ -59,6 +60,7 @@ class StagingPlan:
     routing: Routing
     history: HistoryMark | None
     replaced: ReplacedPart | None = None
+    checks: tuple[Check, ...] = ()
 
     @classmethod
     def of(cls, connection: Connection, table: Table, replaced: ReplacedPart | None = None) -> StagingPlan:
@@ -66,7 +68,9 @@ class StagingPlan:
         properties = state.parsed
         routing = Routing.of(state.num_buckets, properties)
         shape, newest = table.segment_options(state), state.anchors.newest
-        return cls(connection, table.name, table.uuid, state.schema, shape, routing, newest, replaced)
+        return cls(
+            connection, table.name, table.uuid, state.schema, shape, routing, newest, replaced, properties.checks
+        )
 
     def message(
         self,
@@ -79,7 +83,7 @@ class StagingPlan:
 
         Raises `SchemaMismatchError` for values that do not fit.
         """
-        stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max)
+        stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max, self.checks)
         parts, seen = [], []
         for chunk in chunks(batches):
             rows, missing = filled(chunk, self.schema, table=self.table)
@@ -96,10 +100,16 @@ def joined_partitions(seen: Sequence[pa.Table]) -> pa.Table | None:
 
 
 def task_stager(
-    connection: Connection, table_uuid: str, shape: SegmentOptions, routing: Routing, inline_bytes_max: int
+    connection: Connection,
+    table_uuid: str,
+    shape: SegmentOptions,
+    routing: Routing,
+    inline_bytes_max: int,
+    checks: tuple[Check, ...] = (),
 ) -> Stager:
     warehouse = connection.warehouse()
-    return Stager(warehouse.storage, table_uuid, shape, routing, warehouse.world, inline_bytes_max=inline_bytes_max)
+    storage, world = warehouse.storage, warehouse.world
+    return Stager(storage, table_uuid, shape, routing, world, checks=checks, inline_bytes_max=inline_bytes_max)
 
 
 def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -11,6 +11,7 @@ from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.deletions import rows_from_json, rows_to_json
 from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.schema.checks.check import CONSTRAINT
 from streamhouse_spark.schema.table_schema import TableSchema
 
 COPY: Final = "copy"
@@ -285,6 +286,20 @@ def _of_parts(kind: str, segments: Iterable[Segment]) -> str:
     return f"{kind}-parts" if any(segment.part is not None for segment in segments) else kind
 
 
+def _with_checks(kind: str, properties: Mapping[str, str]) -> str:
+    """Return the kind of an action with these properties.
+
+    With constraints it has a name of its own: a version of this package that does not know them would write rows that
+    they forbid, so it is stopped here.
+    """
+    return f"{kind}-checked" if has_constraints(properties) else kind
+
+
+def has_constraints(properties: Iterable[str]) -> bool:
+    """Tell whether constraints are among properties of these names."""
+    return any(name.startswith(CONSTRAINT) for name in properties)
+
+
 def without_rows(action: Action, payload: Payload) -> Action:
     """Return the action as it reads back from storage: inline rows are in the payload, and their segments hold the
     positions.
@@ -308,7 +323,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
     match action:
         case Create():
             return {
-                "type": COPY if action.former_uuids else "create",
+                "type": _with_checks(COPY if action.former_uuids else "create", action.properties),
                 "name": action.name,
                 "columns": action.schema.to_json(),
                 "partition_by": list(action.partition_by),
@@ -337,7 +352,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
         case Retier(lake_location, starts):
             return {"type": "retier", "lake_location": lake_location, "starts": _to_json_map(starts)}
         case SetProperties(changed, removed):
-            return {"type": "properties", "set": dict(changed), "unset": list(removed)}
+            return {"type": _with_checks("properties", changed), "set": dict(changed), "unset": list(removed)}
         case SetSchema(schema_id, schema):
             return {"type": "schema", "schema_id": schema_id, "columns": schema.to_json()}
         case Rename(name):
@@ -370,9 +385,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
 
 def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  # noqa: C901 - as above
     match data["type"]:
-        case "create":
-            return _create_from_json(data)
-        case "copy":
+        case "create" | "copy" | "create-checked" | "copy-checked":
             return _create_from_json(data)
         case "append" | "append-parts":
             return Append(tuple(segment_from_json(s, payload) for s in data["segments"]))
@@ -389,7 +402,7 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return lake_from_json(data)
         case "retier":
             return Retier(data["lake_location"], _from_json_map(data["starts"]))
-        case "properties":
+        case "properties" | "properties-checked":
             return SetProperties(data["set"], tuple(data["unset"]))
         case "schema":
             return SetSchema(data["schema_id"], TableSchema.from_json(data["columns"]))

@@ -25,7 +25,7 @@ from streamhouse_spark.core.paths import (
     tag_key,
 )
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError, StreamhouseError
-from streamhouse_spark.log.commits.actions import Payload
+from streamhouse_spark.log.commits.actions import Payload, has_constraints
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
@@ -44,8 +44,10 @@ first of these segments; and of a copy's checkpoint: the older version would tak
 engine's, and `drop_partition` would also drop their rows from behind the call."""
 DELETED_VERSION = 4
 """Format of a checkpoint with deleted rows, which an older version of this package would read."""
-NEWEST_VERSION = 5
+TAGS_VERSION = 5
 """Format of a checkpoint with tags: an older version of this package would delete what they keep."""
+NEWEST_VERSION = 6
+"""Format of a checkpoint with constraints: an older version of this package would write rows that they forbid."""
 
 LANDMARK_EVERY = 256
 """Distance of floors that are never deleted, in floors."""
@@ -105,8 +107,10 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
 
 def _version(state: TableState) -> int | None:
     """Return the oldest format that can hold all of the state."""
-    if state.tags:
+    if has_constraints(state.properties):
         return NEWEST_VERSION
+    if state.tags:
+        return TAGS_VERSION
     if state.deletions:
         return DELETED_VERSION
     if state.former_uuids or any(segment.part is not None for segment in state.kept_segments()):

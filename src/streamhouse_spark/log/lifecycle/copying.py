@@ -202,10 +202,11 @@ class _Copy:
         return encode_frame(kind, header, [bytes(frame.payload)], version=version)
 
     def _action(self, action: Mapping[str, Any]) -> dict[str, Any]:
-        if action["type"] in ("create", COPY):
+        if action["type"] in ("create", COPY, "create-checked", f"{COPY}-checked"):
             former = [*action.get("former_uuids", ()), self._old_uuid]
-            return {**action, "type": COPY, "former_uuids": former, "properties": _at_home(action["properties"])}
-        if action["type"] == "properties":
+            kind = f"{COPY}-checked" if action["type"].endswith("-checked") else COPY
+            return {**action, "type": kind, "former_uuids": former, "properties": _at_home(action["properties"])}
+        if action["type"] in ("properties", "properties-checked"):
             return {**action, "set": _at_home(action["set"])}
         if action["type"] in ("condemn", "purge"):
             return {**action, "keys": [self._place(key) for key in action["keys"]]}

@@ -16,6 +16,7 @@ from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, 
 from streamhouse_spark.datasource.catalog.ddl.databases import require_database
 from streamhouse_spark.datasource.catalog.description import STATUS_PREFIX
 from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.schema.checks.check import CONSTRAINT, stored_key
 from streamhouse_spark.schema.ddl import parse_struct_json
 from streamhouse_spark.schema.defaults import SqlText
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -23,10 +24,6 @@ from streamhouse_spark.warehouse.connection import Connection
 
 _COPY = "create a new table with the column as you want it, and insert the rows of this one"
 _REFUSED: Final = {
-    "add_constraint": "a table checks NOT NULL and its primary key, which CREATE TABLE says, and no other constraint; "
-    "leave it out, and check rows in the query that writes them",
-    "drop_constraint": "a table has no constraint but its primary key, which it keeps; create a new table without it, "
-    "and insert the rows of this one",
     "update_position": f"columns keep their order; name them in the order that you want in your queries, or {_COPY}",
 }
 _POSSIBLE: Final = "columns can be added, renamed, dropped and widened, comments, defaults and properties changed"
@@ -60,7 +57,7 @@ def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     _refuse_replacing(path, args["changes"], table.state.schema)
     changes = _Changes()
     for change in args["changes"]:
-        _collect(path, change, changes, args.get("time_zone"))
+        _collect(path, change, changes, args.get("time_zone"), table.state.properties)
     added = StructJson(json.dumps({"type": "struct", "fields": changes.fields})) if changes.fields else None
     table.alter(
         add_columns=added,
@@ -87,7 +84,9 @@ def _refuse_replacing(path: TablePath, changes: Sequence[Mapping[str, Any]], sch
         )
 
 
-def _collect(path: TablePath, change: Mapping[str, Any], changes: _Changes, time_zone: str | None) -> None:
+def _collect(
+    path: TablePath, change: Mapping[str, Any], changes: _Changes, time_zone: str | None, properties: Mapping[str, str]
+) -> None:
     match change["change"]:
         case "set_property":
             _require_own(path, change["name"])
@@ -110,10 +109,45 @@ def _collect(path: TablePath, change: Mapping[str, Any], changes: _Changes, time
         case "update_default":
             sql = change.get("default")
             changes.defaults[_column(path, change["path"])] = None if sql is None else SqlText(sql, time_zone)
+        case "add_constraint" | "drop_constraint":
+            _collect_constraint(path, change, changes, properties)
         case "update_nullability":
             _refuse(path, change, _DROP_NOT_NULL if change.get("nullable") else _NOT_NULL)
         case kind:
             _refuse(path, change, _REFUSED.get(kind, _POSSIBLE))
+
+
+def _collect_constraint(
+    path: TablePath, change: Mapping[str, Any], changes: _Changes, properties: Mapping[str, str]
+) -> None:
+    if change["change"] == "add_constraint":
+        name, text = _check_of(path, change, properties)
+        changes.set_properties[name] = text
+        return
+    key = stored_key(properties, change["text"])
+    if key is not None:
+        changes.unset_properties.append(key)
+    elif not change.get("if_exists"):
+        _refuse(path, change, "the table has no CHECK constraint of this name, and keeps its primary key")
+
+
+def _check_of(path: TablePath, change: Mapping[str, Any], properties: Mapping[str, str]) -> tuple[str, str]:
+    """Return the property of a new CHECK constraint. Raises `InvalidOptionError` for another, or a name that is
+    taken.
+    """
+    if "check" not in change:
+        _refuse(
+            path,
+            change,
+            "a table checks NOT NULL and its primary key, which CREATE TABLE says, and CHECK constraints that are "
+            "enforced; leave it out",
+        )
+    name, text = change["check"]
+    if stored_key(properties, name) is not None:
+        raise InvalidOptionError(
+            f"ALTER TABLE {path}: it has a constraint '{name}' already; choose another name, or drop it first"
+        )
+    return CONSTRAINT + name, text
 
 
 def _require_own(path: TablePath, name: str) -> None:

@@ -3,6 +3,8 @@ package io.streamhouse.spark;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.constraints.Check;
+import org.apache.spark.sql.connector.catalog.constraints.Constraint;
 
 /** Changes of ALTER TABLE as JSON. */
 final class ChangeJson {
@@ -56,11 +58,16 @@ final class ChangeJson {
       return node.put("change", "update_default").put("default", sql == null || sql.isEmpty() ? null : sql);
     }
     if (change instanceof TableChange.AddConstraint) {
-      String ddl = ((TableChange.AddConstraint) change).constraint().toDDL();
-      return node.put("change", "add_constraint").put("text", ddl);
+      Constraint constraint = ((TableChange.AddConstraint) change).constraint();
+      node.put("change", "add_constraint").put("text", constraint.toDDL());
+      if (constraint instanceof Check && constraint.enforced()) {
+        node.putArray("check").add(constraint.name()).add(((Check) constraint).predicateSql());
+      }
+      return node;
     }
     if (change instanceof TableChange.DropConstraint) {
-      return node.put("change", "drop_constraint").put("text", ((TableChange.DropConstraint) change).name());
+      return node.put("change", "drop_constraint").put("text", ((TableChange.DropConstraint) change).name())
+          .put("if_exists", ((TableChange.DropConstraint) change).ifExists());
     }
     return node.put("change", "other").put("text", change.getClass().getSimpleName());
   }

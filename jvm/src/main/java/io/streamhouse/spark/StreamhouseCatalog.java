@@ -6,7 +6,6 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.EnumSet;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -27,13 +26,8 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableInfo;
-import org.apache.spark.sql.connector.catalog.constraints.Constraint;
-import org.apache.spark.sql.connector.catalog.constraints.PrimaryKey;
 import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
-import org.apache.spark.sql.connector.expressions.NamedReference;
-import org.apache.spark.sql.connector.expressions.Transform;
-import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
@@ -236,7 +230,7 @@ public class StreamhouseCatalog
 
   private Table create(Identifier identifier, TableInfo info, JsonNode like)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
-    ObjectNode arguments = described(identifier, info);
+    ObjectNode arguments = TableDescription.of(identifier, info);
     arguments.set("like", like);
     try {
       python().ask("create_table", arguments, "TABLE_EXISTS", "DATABASE_NOT_FOUND");
@@ -247,35 +241,6 @@ public class StreamhouseCatalog
       if (refused.is("TABLE_EXISTS")) throw new TableAlreadyExistsException(identifier);
       throw new NoSuchNamespaceException(identifier.namespace());
     }
-  }
-
-  /** A table in Spark's description for creating or replacing it. */
-  private static ObjectNode described(Identifier identifier, TableInfo info) {
-    ObjectNode arguments = named(identifier).put("schema", info.schema().json()).put("time_zone", timeZone());
-    arguments.put("as_select", callers().stream().anyMatch(call -> call.contains("AsSelectExec#")));
-    ArrayNode transforms = arguments.putArray("partitioning");
-    for (Transform transform : info.partitions()) transforms.add(TransformJson.of(transform));
-    Map<String, String> properties = new HashMap<>(info.properties());
-    // saveAsTable and toTable without format() name Spark's default format, which nobody asked for
-    if (writtenByDataFrame() && SQLConf.get().defaultDataSourceName().equals(properties.get(PROP_PROVIDER))) {
-      properties.remove(PROP_PROVIDER);
-    }
-    arguments.set("properties", JsonTree.object(properties));
-    ArrayNode key = arguments.putArray("primary_key");
-    for (Constraint constraint : info.constraints()) {
-      if (!(constraint instanceof PrimaryKey)) {
-        throw Errors.analysis("constraint " + constraint.toDDL() + " is not supported; leave it out");
-      }
-      for (NamedReference column : ((PrimaryKey) constraint).columns()) {
-        key.add(String.join(".", column.fieldNames()));
-      }
-    }
-    return arguments;
-  }
-
-  /** The zone in which a timestamp without one, such as that of a default, is a moment. */
-  private static String timeZone() {
-    return SQLConf.get().sessionLocalTimeZone();
   }
 
   /** CREATE TABLE … AS SELECT: the table exists before its rows do, and is dropped again if they fail. */
@@ -289,7 +254,7 @@ public class StreamhouseCatalog
   @Override
   public StagedTable stageReplace(Identifier identifier, TableInfo info) throws NoSuchTableException {
     try {
-      ObjectNode arguments = described(identifier, info);
+      ObjectNode arguments = TableDescription.of(identifier, info);
       JsonNode found = python().ask("replace_table", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
       return new StagedWritableTable(this, identifier, found, false);
     } catch (Refused refused) {
@@ -310,24 +275,9 @@ public class StreamhouseCatalog
     }
   }
 
-  private static List<String> callers() {
-    List<String> calls = new ArrayList<>();
-    StackWalker.getInstance().forEach(frame -> calls.add(frame.getClassName() + "#" + frame.getMethodName()));
-    return calls;
-  }
-
-  /** Whether a DataFrame writes. In Spark Connect its plan runs later, so SQL is told by the callers that run it. */
-  private static boolean writtenByDataFrame() {
-    List<String> calls = callers();
-    boolean connect = calls.stream().anyMatch(call -> call.contains(".SparkConnectPlanExecution#"));
-    return connect
-        ? calls.stream().noneMatch(call -> call.endsWith("#executeSQL"))
-        : calls.stream().anyMatch(call -> call.contains(".DataFrameWriter#") || call.contains(".DataStreamWriter#"));
-  }
-
   @Override
   public Table alterTable(Identifier identifier, TableChange... changes) throws NoSuchTableException {
-    ObjectNode arguments = named(identifier).put("time_zone", timeZone());
+    ObjectNode arguments = named(identifier).put("time_zone", TableDescription.timeZone());
     ArrayNode described = arguments.putArray("changes");
     for (TableChange change : changes) described.add(ChangeJson.of(change));
     try {

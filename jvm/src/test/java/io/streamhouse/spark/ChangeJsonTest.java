@@ -35,7 +35,7 @@ class ChangeJsonTest {
         "{'change':'update_position','path':['s','a.b']}",
         TableChange.updateColumnPosition(PATH, ColumnPosition.first()));
     assertChange(
-        "{'change':'drop_constraint','text':'k'}", TableChange.dropConstraint("k", false, false));
+        "{'change':'drop_constraint','text':'k','if_exists':false}", TableChange.dropConstraint("k", false, false));
   }
 
   @Test

@@ -1,0 +1,70 @@
+package io.streamhouse.spark;
+
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
+import org.apache.spark.sql.connector.catalog.TableInfo;
+import org.apache.spark.sql.connector.catalog.constraints.Check;
+import org.apache.spark.sql.connector.catalog.constraints.Constraint;
+import org.apache.spark.sql.connector.catalog.constraints.PrimaryKey;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.internal.SQLConf;
+
+/** A table that is to be made, as JSON. */
+final class TableDescription {
+  private TableDescription() {}
+
+  /** A table in Spark's description for creating or replacing it. */
+  static ObjectNode of(Identifier identifier, TableInfo info) {
+    ObjectNode arguments = StreamhouseCatalog.named(identifier).put("schema", info.schema().json()).put("time_zone", timeZone());
+    arguments.put("as_select", callers().stream().anyMatch(call -> call.contains("AsSelectExec#")));
+    ArrayNode transforms = arguments.putArray("partitioning");
+    for (Transform transform : info.partitions()) transforms.add(TransformJson.of(transform));
+    Map<String, String> properties = new HashMap<>(info.properties());
+    // saveAsTable and toTable without format() name Spark's default format, which nobody asked for
+    if (writtenByDataFrame() && SQLConf.get().defaultDataSourceName().equals(properties.get(TableCatalog.PROP_PROVIDER))) {
+      properties.remove(TableCatalog.PROP_PROVIDER);
+    }
+    ArrayNode key = arguments.putArray("primary_key");
+    for (Constraint constraint : info.constraints()) {
+      if (constraint instanceof Check && constraint.enforced()) {
+        properties.put("table.constraint." + constraint.name(), ((Check) constraint).predicateSql());
+        continue;
+      }
+      if (!(constraint instanceof PrimaryKey)) {
+        throw Errors.analysis("constraint " + constraint.toDDL() + " is not supported; leave it out");
+      }
+      for (NamedReference column : ((PrimaryKey) constraint).columns()) {
+        key.add(String.join(".", column.fieldNames()));
+      }
+    }
+    arguments.set("properties", JsonTree.object(properties));
+    return arguments;
+  }
+
+  /** The zone in which a timestamp without one, such as that of a default, is a moment. */
+  static String timeZone() {
+    return SQLConf.get().sessionLocalTimeZone();
+  }
+
+  private static List<String> callers() {
+    List<String> calls = new ArrayList<>();
+    StackWalker.getInstance().forEach(frame -> calls.add(frame.getClassName() + "#" + frame.getMethodName()));
+    return calls;
+  }
+
+  /** Whether a DataFrame writes. In Spark Connect its plan runs later, so SQL is told by the callers that run it. */
+  private static boolean writtenByDataFrame() {
+    List<String> calls = callers();
+    boolean connect = calls.stream().anyMatch(call -> call.contains(".SparkConnectPlanExecution#"));
+    return connect
+        ? calls.stream().noneMatch(call -> call.endsWith("#executeSQL"))
+        : calls.stream().anyMatch(call -> call.contains(".DataFrameWriter#") || call.contains(".DataStreamWriter#"));
+  }
+}

@@ -1,0 +1,78 @@
+"""The rows that are there when a constraint is added: read once, and then only what is appended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.errors import ConstraintViolatedError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.pin import Pin, pin_newest
+from streamhouse_spark.read.planner import Wanted, plan_pin
+from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
+from streamhouse_spark.schema.checks.check import Breaches, Check
+
+
+class LookAgainError(Exception):
+    """All rows have to be checked again, which a commit's attempt does not do."""
+
+
+class CheckedRows:
+    """The state whose rows keep the constraints that are added. For one commit; calls follow one another."""
+
+    def __init__(self, table: TableHandle, *, may_look: bool) -> None:
+        """With ``may_look`` a commit's attempt reads all rows where it has to, however long."""
+        self._table = table
+        self._may_look = may_look
+        self._known: tuple[TableState, frozenset[tuple[str, str]]] | None = None
+
+    def look(self, state: TableState, checks: Sequence[Check]) -> None:
+        """Check all rows of a state. Raises `ConstraintViolatedError`."""
+        if checks:
+            begun = Begun(None, reader="a check of all rows of {name}", advice="run it again")
+            self._known = with_stand_ins(self._table, pin_newest(state), begun, lambda pin: self._checked(pin, checks))
+
+    def follow(self, state: TableState, checks: Sequence[Check]) -> None:
+        """Check the rows of a later state that were not checked. Raises as `look`, `LookAgainError`."""
+        names = _names(checks)
+        if not checks:
+            return
+        known, kept = self._known if self._known is not None else (None, frozenset())
+        if known is not None and names <= kept and known.schema_id == state.schema_id:
+            if known.ends == state.ends:  # without an append no row is new
+                return
+            if not state.primary_key and self._has_followed(known, state, checks):
+                return
+        if not self._may_look:
+            raise LookAgainError
+        self.look(state, checks)
+
+    def _has_followed(self, known: TableState, state: TableState, checks: Sequence[Check]) -> bool:
+        if any(not state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in known.buckets.items()):
+            return False
+        ends = {bucket: OffsetRange(known.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()}
+        try:
+            self._known = self._checked(
+                Pin(state, None, {b: offsets for b, offsets in ends.items() if offsets}), checks
+            )
+        except ConstraintViolatedError:  # of rows that may be deleted by now
+            return False
+        return True
+
+    def _checked(self, pin: Pin, checks: Sequence[Check]) -> tuple[TableState, frozenset[tuple[str, str]]]:
+        of_checks = frozenset[str]().union(*(check.condition.columns() for check in checks))
+        names = tuple(name for name in pin.state.schema.names if name in of_checks)
+        plan = plan_pin(self._table, pin, Wanted(names)).plan(self._table)
+        found = [Breaches(check) for check in checks]
+        for batch in read_batches(self._table, plan):
+            for breaches in found:
+                breaches.look(batch)
+        for breaches in found:
+            breaches.require_none(f"of {self._table.name}", "correct these rows first")
+        return pin.state, _names(checks)
+
+
+def _names(checks: Sequence[Check]) -> frozenset[tuple[str, str]]:
+    return frozenset((check.name, check.text) for check in checks)
