@@ -22,15 +22,14 @@ final class TableDescription {
 
   /** A table in Spark's description for creating or replacing it. */
   static ObjectNode of(Identifier identifier, TableInfo info) {
-    ObjectNode arguments = StreamhouseCatalog.named(identifier).put("schema", info.schema().json()).put("time_zone", timeZone());
+    ObjectNode arguments = StreamhouseCatalog.named(identifier);
+    arguments.put("schema", info.schema().json()).put("time_zone", timeZone());
     arguments.put("as_select", callers().stream().anyMatch(call -> call.contains("AsSelectExec#")));
     ArrayNode transforms = arguments.putArray("partitioning");
     for (Transform transform : info.partitions()) transforms.add(TransformJson.of(transform));
     Map<String, String> properties = new HashMap<>(info.properties());
     // saveAsTable and toTable without format() name Spark's default format, which nobody asked for
-    if (writtenByDataFrame() && SQLConf.get().defaultDataSourceName().equals(properties.get(TableCatalog.PROP_PROVIDER))) {
-      properties.remove(TableCatalog.PROP_PROVIDER);
-    }
+    if (writtenByDataFrame()) properties.remove(TableCatalog.PROP_PROVIDER, SQLConf.get().defaultDataSourceName());
     ArrayNode key = arguments.putArray("primary_key");
     for (Constraint constraint : info.constraints()) {
       if (constraint instanceof Check && constraint.enforced()) {
