@@ -24,7 +24,6 @@ from streamhouse_spark.log.commits.actions import (
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import name_sum
 from streamhouse_spark.schema.checks.check import Check, parse_checks
-from streamhouse_spark.table.checked_rows import CheckedRows, LookAgainError
 
 _LOOKS_MAX = 3
 """How often all rows are checked before the commit's attempt does so, while other threads wait for it."""
@@ -32,11 +31,15 @@ _LOOKS_MAX = 3
 
 def alter_table(table: TableHandle, change: Alteration) -> None:
     """See `Table.alter`."""
+    if not has_constraints(change.set_properties):
+        table.log.commit(lambda state, _time_ms: altering(table, state, change))
+        return
+    from streamhouse_spark.table.checked_rows import CheckedRows, LookAgainError  # it reads, as other changes do not
+
     for attempt in range(_LOOKS_MAX + 1):
         checked = CheckedRows(table, may_look=attempt == _LOOKS_MAX)
-        if has_constraints(change.set_properties):
-            state = table.refresh()
-            checked.look(state, _added_checks(state, altered_from(state, change)))
+        state = table.refresh()
+        checked.look(state, _added_checks(state, altered_from(state, change)))
 
         def plan(state: TableState, _time_ms: int, checked: CheckedRows = checked) -> Sequence[Action]:
             actions = altering(table, state, change)
