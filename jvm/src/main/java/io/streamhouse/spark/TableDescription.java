@@ -18,6 +18,9 @@ import org.apache.spark.sql.internal.SQLConf;
 
 /** A table that is to be made, as JSON. */
 final class TableDescription {
+  /** The beginning of the properties that have CHECK constraints. */
+  private static final String CONSTRAINT = "table.constraint.";
+
   private TableDescription() {}
 
   /** A table in Spark's description for creating or replacing it. */
@@ -33,7 +36,7 @@ final class TableDescription {
     ArrayNode key = arguments.putArray("primary_key");
     for (Constraint constraint : info.constraints()) {
       if (constraint instanceof Check && constraint.enforced()) {
-        properties.put("table.constraint." + constraint.name(), ((Check) constraint).predicateSql());
+        properties.put(CONSTRAINT + constraint.name(), ((Check) constraint).predicateSql());
         continue;
       }
       if (!(constraint instanceof PrimaryKey)) {
