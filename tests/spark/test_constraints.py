@@ -68,3 +68,51 @@ def test_adding_and_dropping(spark: Any, wh: Any, make: Any) -> None:
     spark.sql(f"ALTER TABLE {name} DROP CONSTRAINT POSITIVE")
     spark.sql(f"INSERT INTO {name} VALUES (1, -1)")
     assert found(spark, f"SELECT * FROM {name}") == [(1, -1)]
+
+
+@pytest.mark.parametrize("key", ["", ", PRIMARY KEY (id)"])
+def test_a_stream_of_the_table_goes_on_behind_a_new_constraint(
+    spark: Any, make: Any, checkpoint: str, key: str
+) -> None:
+    target = make("_to", columns="id BIGINT", bucket_num="1")
+    source = f"{target}_read"
+    spark.sql(f"CREATE TABLE {source} (id BIGINT NOT NULL, n INT{key})")
+    read = source if not key else f"{source[: source.rindex('.')]}.`{source.rsplit('.', 1)[1]}$changelog`"
+    query = (
+        spark.readStream.table(read)
+        .select("id")
+        .writeStream.option("checkpointLocation", checkpoint)
+        .trigger(processingTime="200 milliseconds")
+        .toTable(target)
+    )
+    try:
+        spark.sql(f"INSERT INTO {source} VALUES (1, 1)")
+        query.processAllAvailable()
+        spark.sql(f"ALTER TABLE {source} ADD CONSTRAINT positive CHECK (n > 0)")
+        spark.sql(f"INSERT INTO {source} VALUES (2, 2)")
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sorted(found(spark, f"SELECT id FROM {target}")) == [(1,), (2,)]
+    described = {row.col_name: row.data_type for row in spark.sql(f"DESCRIBE EXTENDED {source}").collect()}
+    assert "table.constraint.positive=n > 0" in described["Table Properties"]
+    spark.sql(f"DROP TABLE {source}")
+
+
+def test_a_stream_into_the_table_goes_on_behind_a_new_constraint(spark: Any, make: Any, checkpoint: str) -> None:
+    source = make("_from", columns="id BIGINT")
+    target = make("_to", columns="id BIGINT NOT NULL", bucket_num="1")
+    stream = spark.readStream.table(source).writeStream.option("checkpointLocation", checkpoint)
+    query = stream.trigger(processingTime="200 milliseconds").toTable(target)
+    try:
+        spark.sql(f"INSERT INTO {source} VALUES (1)")
+        query.processAllAvailable()
+        spark.sql(f"ALTER TABLE {target} ADD CONSTRAINT positive CHECK (id > 0)")
+        spark.sql(f"INSERT INTO {source} VALUES (2)")
+        query.processAllAvailable()
+        spark.sql(f"INSERT INTO {source} VALUES (-3)")
+        with pytest.raises(StreamingQueryException, match="CONSTRAINT_VIOLATED"):
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sorted(found(spark, f"SELECT id FROM {target}")) == [(1,), (2,)]
