@@ -23,7 +23,7 @@ class CheckedRows:
     """The state whose rows keep the constraints that are added. For one commit; calls follow one another."""
 
     def __init__(self, table: TableHandle, *, may_look: bool) -> None:
-        """With ``may_look`` a commit's attempt reads all rows where it has to, however long."""
+        """Take a table; with ``may_look`` a commit's attempt reads all rows where it has to, however long."""
         self._table = table
         self._may_look = may_look
         self._known: tuple[TableState, frozenset[tuple[str, str]]] | None = None
