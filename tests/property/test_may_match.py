@@ -181,7 +181,8 @@ class Held:
         self.rows, self.by = rows, by
         self.files = [file_of(rows, nan_is_counted=counted) for counted in (False, True)]
         self.segment = segment_of(rows, by)
-        self.state = STATE if not by else SimpleNamespace(schema=TABLE, schemas={1: TABLE}, partition_by=tuple(by))
+        held = SimpleNamespace(schema=TABLE, schemas={1: TABLE}, partition_by=tuple(by), primary_key=())
+        self.state = held if by else STATE
 
     def require_kept(self, node: Node, matches: list[bool]) -> None:
         """Require that ``node`` leaves out nothing that holds a row that matches."""

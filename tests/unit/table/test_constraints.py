@@ -44,6 +44,8 @@ class TestWrites:
         assert "constraint 'positive' CHECK (amount > 0), such as amount = Decimal('-1.00')" in text
         assert table.refresh().version == version
         assert rows_of(table).keys() == {1, 2}
+        table.append([{"id": 3, "amount": 1}, {"id": 4, "amount": 1}])
+        assert rows_of(table).keys() == {1, 2, 3, 4}
 
     def test_overwriting_and_replacing(self, wh):
         table = made(wh)
