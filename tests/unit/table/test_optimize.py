@@ -12,6 +12,7 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, Sc
 from streamhouse_spark.lake.model.values import CompactReport
 from streamhouse_spark.lake.parquet import clustering
 from streamhouse_spark.lake.parquet.file_writer import cluster_of
+from streamhouse_spark.lake.parquet.reader import has_whole_footer
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.table import lake_maintain
@@ -167,6 +168,13 @@ def test_files_are_about_as_large_as_they_are_meant_to_be(wh, monkeypatch):
     sizes = table.lake.files()["file_size_in_bytes"].to_pylist()
     assert len(sizes) > 5
     assert all(60_000 < size < 220_000 for size in sizes)  # the footers hold offsets as well
+
+
+def test_files_have_footers_with_checksums(table):
+    table.lake.optimize("a")
+    lake = table.open_lake()
+    paths = table.lake.files()["file_path"].to_pylist()
+    assert all(cluster_of(path) and has_whole_footer(lake.place.files_at(path), path) for path in paths)
 
 
 def test_deleted_rows_are_left_behind(wh, table):

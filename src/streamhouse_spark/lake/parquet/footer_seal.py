@@ -38,7 +38,9 @@ _BACK = KEY[16:].encode() + b"\x18" + bytes([_VALUE_BYTES])
 _FRAME = _FRONT + _BACK
 _END_BYTES = 8
 """Bytes of the length of the Thrift structure, 4, and of the magic."""
-_OWN_NAME = re.compile(r"(data-)?[0-9]{5}-(deletes|[0-9]{20}(-[0-9]{20})?)(-[0-9a-f]{32})+\.parquet")
+_OWN_NAME = re.compile(
+    r"(data-)?[0-9]{5}-(deletes|[0-9]{20}(-[0-9]{20})?)(-[0-9a-f]{32})+(_[0-9a-f]{8}_[0-9a-f]{8})?\.parquet"
+)
 
 
 @dataclass(frozen=True, slots=True)
