@@ -117,9 +117,11 @@ class Stager:
         world: World,
         *,
         checks: tuple[Check, ...] = (),
+        table: str = "the table",
         inline_bytes_max: int = INLINE_BYTES_MAX,
     ) -> None:
         self._checks = checks
+        self._table = table
         self._storage = storage
         self._table_uuid = table_uuid
         self._options = options
@@ -133,7 +135,7 @@ class Stager:
 
         Raises `ConstraintViolatedError`, before anything is stored, for rows for which a constraint is false.
         """
-        require_checked(self._checks, rows, "the table")
+        require_checked(self._checks, rows, self._table)
         staged_ms = self._storage.now_ms()
         if rows.num_rows and rows.nbytes <= self._inline_bytes_max:
             staged = [stage_inline(part, bucket, self._options) for bucket, part in self._routed(rows)]

@@ -40,7 +40,7 @@ class TestWrites:
         with pytest.raises(ConstraintViolatedError) as caught:
             table.append([{"id": 3, "amount": 1}, {"id": 4, "amount": -1}, {"id": 5, "amount": 0}])
         text = str(caught.value)
-        assert text.startswith("CONSTRAINT_VIOLATED: 2 of 3 rows")
+        assert text.startswith(f"CONSTRAINT_VIOLATED: 2 of 3 rows for {table.name} are in breach")
         assert "constraint 'positive' CHECK (amount > 0), such as amount = Decimal('-1.00')" in text
         assert table.refresh().version == version
         assert rows_of(table).keys() == {1, 2}

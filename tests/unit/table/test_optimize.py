@@ -79,6 +79,7 @@ def test_rows_and_offsets_stay_and_files_hold_ranges(table):
     rows, offsets = lake_rows(table), by_offset(table)
     shown = table.lake.optimize("a", dry_run=True)
     assert (shown.files_removed, shown.rows, shown.snapshot) == (ROUNDS, ROUNDS * ROWS, None)
+    assert shown.files_added > 5
     assert table.lake.files().num_rows == ROUNDS
     assert files_read(table, [("a", "=", 500)]) == ROUNDS
     report = table.lake.optimize("a")
@@ -238,6 +239,7 @@ def test_a_large_table_is_clustered_in_several_commits(wh, monkeypatch):
     monkeypatch.setattr("streamhouse_spark.lake.parquet.compaction.COMPACT_BYTES_MAX", 1)
     table = filled(wh)
     snapshots = table.lake.snapshots().num_rows
+    assert table.lake.optimize("a", dry_run=True).rows == ROUNDS * ROWS
     assert table.lake.optimize("a").rows == ROUNDS * ROWS
     assert table.lake.snapshots().num_rows == snapshots + 3
     assert by_offset(table) == {0: list(range(ROUNDS * ROWS))}

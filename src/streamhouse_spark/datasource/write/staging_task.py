@@ -83,7 +83,9 @@ class StagingPlan:
 
         Raises `SchemaMismatchError` for values that do not fit.
         """
-        stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max, self.checks)
+        stager = task_stager(
+            self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max, self.checks, self.table
+        )
         parts, seen = [], []
         for chunk in chunks(batches):
             rows, missing = filled(chunk, self.schema, table=self.table)
@@ -106,10 +108,13 @@ def task_stager(
     routing: Routing,
     inline_bytes_max: int,
     checks: tuple[Check, ...] = (),
+    table: str = "the table",
 ) -> Stager:
     warehouse = connection.warehouse()
     storage, world = warehouse.storage, warehouse.world
-    return Stager(storage, table_uuid, shape, routing, world, checks=checks, inline_bytes_max=inline_bytes_max)
+    return Stager(
+        storage, table_uuid, shape, routing, world, checks=checks, table=table, inline_bytes_max=inline_bytes_max
+    )
 
 
 def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -10,7 +10,7 @@ from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
-from streamhouse_spark.lake.iceberg.maintenance.compaction import files_with_deletes, rewrite
+from streamhouse_spark.lake.iceberg.maintenance.compaction import current, files_with_deletes, rewrite
 from streamhouse_spark.lake.iceberg.maintenance.purging import without_deleted
 from streamhouse_spark.lake.iceberg.round import data_location
 from streamhouse_spark.lake.model.values import CompactReport
@@ -22,14 +22,14 @@ from streamhouse_spark.lake.parquet.reader import offset_file
 def cluster(
     place: IcebergLocation, how: Clustering, chosen: Collection[str], *, dry_run: bool
 ) -> tuple[CompactReport, int | None]:
-    """Cluster as `LakeTable.cluster` does; returns the report and the id of the new snapshot."""
-    if not dry_run:
-        place.bring_up()
-    table = place.find()
-    planned = table.metadata.current_snapshot() if table else None
-    if table is None or planned is None:
+    """Cluster as `LakeTable.cluster` does; returns the report and the id of the new snapshot.
+
+    A dry run reports all that a call after another would do, with the number of files that is aimed at.
+    """
+    newest = current(place, dry_run=dry_run)
+    if newest is None:
         return CompactReport(), None
-    place.require_owner(table.metadata)
+    table, planned = newest
     files = place.files_at(data_location(table))
 
     def group_of(stored: Sequence[StoredFile]) -> CompactGroup | None:
@@ -49,7 +49,11 @@ def cluster(
             raise LakeMismatchError(
                 f"lake table {table.location()} has deletes of another engine that name no file; compact it there first"
             )
-        current = [file.stored() for file in found if file.data.spec_id == table.metadata.default_spec_id]
-        asked = [file for file in current if file.location in chosen]
-        groups = list(within_budget(plan_clusters(asked, how, group_of)))
-    return rewrite(place, table, planned, groups, partial(write_cluster, how), dry_run=dry_run)
+        stored = [file.stored() for file in found if file.data.spec_id == table.metadata.default_spec_id]
+        asked = [file for file in stored if file.location in chosen]
+        plan = plan_clusters(asked, how, group_of)
+        groups = list(plan if dry_run else within_budget(plan))
+    if dry_run:
+        report, _ = rewrite(place, table, planned, groups, partial(write_cluster, how), dry_run=True)
+        return replace(report, files_added=sum(how.num_lanes(g.size_bytes) for g in groups if g.num_rows)), None
+    return rewrite(place, table, planned, groups, partial(write_cluster, how), dry_run=False)

@@ -53,16 +53,27 @@ WriteGroup: TypeAlias = Callable[
 
 def compact(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[CompactReport, int | None]:
     """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
-    if not dry_run:
-        place.bring_up()
-    table = place.find()
-    planned = table.metadata.current_snapshot() if table else None
-    if table is None or planned is None:
+    found = current(place, dry_run=dry_run)
+    if found is None:
         return CompactReport(), None
-    place.require_owner(table.metadata)
+    table, planned = found
     with lake_metadata(table.location()):
         groups = plan_compaction(place, table, planned, purge=purge)
     return rewrite(place, table, planned, groups, merge_group, dry_run=dry_run)
+
+
+def current(place: IcebergLocation, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
+    """Return the lake table and its newest snapshot, brought up to the table's schema but for a dry run; None where
+    there is none.
+    """
+    if not dry_run:
+        place.bring_up()
+    table = place.find()
+    snapshot = table.metadata.current_snapshot() if table else None
+    if table is None or snapshot is None:
+        return None
+    place.require_owner(table.metadata)
+    return table, snapshot
 
 
 def rewrite(
