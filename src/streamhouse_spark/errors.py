@@ -13,6 +13,7 @@
     ├── MissingExtraError          INVALID      an optional dependency is not installed
     ├── OffsetsTrimmedError        INVALID      the offsets asked for are no longer kept
     ├── SnapshotExpiredError       INVALID      the snapshot asked for is no longer kept
+    ├── NotAuthorizedError         INVALID      a client of `streamhouse serve` lacks a right on a table
     ├── DifferentHistoryError      INVALID      a position of another history of the table: it was restored or copied
     ├── CommitConflictError        CONFLICT     another writer won; nothing was written
     ├── TransactionConflictError   CONFLICT     an application id is used by two queries
@@ -139,6 +140,10 @@ class OffsetsTrimmedError(StreamhouseError):
 
 
 class SnapshotExpiredError(StreamhouseError):
+    kind = ErrorKind.INVALID
+
+
+class NotAuthorizedError(StreamhouseError):
     kind = ErrorKind.INVALID
 
 

@@ -8,6 +8,7 @@ import click
 
 from streamhouse_spark.cli.service_log import log_to_stderr
 from streamhouse_spark.cli.session import Command, Session, take_pairs
+from streamhouse_spark.errors import InvalidOptionError
 
 _PORT_MAX = (1 << 16) - 1
 
@@ -29,11 +30,18 @@ curl -X POST http://127.0.0.1:8181/api/v1/tables/sales.orders/rows -H 'Content-T
 
 # for other machines: TLS, and tokens (a line each: read TOKEN, or write TOKEN)
 streamhouse -w s3://bucket/warehouse serve --host 0.0.0.0 --token-file tokens --tls-cert cert.pem --tls-key key.pem
+
+# rights by table, for services and for people of an identity provider, and a log of who did what
+streamhouse -w s3://bucket/warehouse serve --access rights.toml --audit-log audit.log
 """,
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=click.IntRange(0, _PORT_MAX), default=8181, show_default=True, help="0 takes a free one.")
 @click.option("--token-file", metavar="FILE", help="Tokens that may read, or read and write; else everybody may.")
+@click.option(
+    "--access", metavar="FILE", help="Clients, groups of an identity provider, and their rights by table; TOML."
+)
+@click.option("--audit-log", metavar="FILE", help="A line of JSON for each request that reads or writes a table.")
 @click.option("--tls-cert", metavar="FILE", help="Certificate chain, in PEM.")
 @click.option("--tls-key", metavar="FILE", help="Its private key, in PEM.")
 @click.option("--insecure", is_flag=True, help="Listen for other machines without a token or TLS.")
@@ -59,6 +67,8 @@ def serve(
     host: str,
     port: int,
     token_file: str | None,
+    access: str | None,
+    audit_log: str | None,
     tls_cert: str | None,
     tls_key: str | None,
     *,
@@ -73,22 +83,35 @@ def serve(
     /api/v1 takes and gives rows, /metrics is for Prometheus, and / is a page. Nothing needs this server, and any number
     of them may run: all that they share lies in the warehouse. Runs until Ctrl-C.
     """
-    from streamhouse_spark.serve.access import Access, parse_tokens
-    from streamhouse_spark.serve.options import ServeOptions
+    from streamhouse_spark.serve.access import Access
+    from streamhouse_spark.serve.access_file import WatchedAccess, parse_tokens
+    from streamhouse_spark.serve.audit import AuditLog, require_writable
+    from streamhouse_spark.serve.options import AccessOf, ServeOptions
     from streamhouse_spark.serve.server import Listening
     from streamhouse_spark.serve.server import serve as serve_until_stopped
 
-    access = parse_tokens(token_file) if token_file is not None else Access()
-    options = ServeOptions(access, client_config, grace_minutes * 60_000)
+    clock = session.warehouse.world.clock
+    rights: AccessOf = Access
+    if token_file is not None and access is not None:
+        raise InvalidOptionError("--token-file and --access exclude each other: give one file, of tokens or of rights")
+    if token_file is not None:
+        tokens = parse_tokens(token_file)
+        rights = lambda: tokens  # noqa: E731 - one of three
+    elif access is not None:
+        rights = WatchedAccess(access, clock)
     listening = Listening(host, port, tls_cert, tls_key, insecure)
 
     if check:
-        listening.require_safe(access)
+        listening.require_safe(rights())
         listening.require_certificate()
+        if audit_log is not None:
+            require_writable(audit_log)
         click.echo(f"{session.warehouse_location} with {len(session.warehouse.tables())} tables can be served")
         return
 
     log_to_stderr()
+    audit = AuditLog(audit_log, clock) if audit_log is not None else None
+    options = ServeOptions(rights, client_config, grace_minutes * 60_000, audit)
 
     def started(url: str) -> None:
         text = f"serving {session.warehouse_location} at {url} (Iceberg REST at {url}/iceberg) until Ctrl-C"

@@ -1,66 +1,51 @@
-"""Rights over HTTP: a bearer token may read, or read and write."""
+"""The tokens of a server: from an ``Authorization`` header to a client."""
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, Literal
 
-from streamhouse_spark.errors import InvalidOptionError
-
-Right = Literal["read", "write"]
-_RIGHTS: Final = ("read", "write")
-_TOKEN_CHARS_MIN: Final = 16
+from streamhouse_spark.serve.oidc import TokenIssuer
+from streamhouse_spark.serve.rights import ANYBODY, Client
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The tokens of a server, and what each may do. Without tokens, everybody who reaches the server may do all."""
+    """The clients of a server by their tokens, and who else gives tokens. Without either, everybody may do all."""
 
-    rights: Mapping[bytes, Right] = field(default_factory=dict, repr=False)
+    clients: Mapping[bytes, Client] = field(default_factory=dict, repr=False)
+    """SHA-256 of a token → its client."""
+    issuer: TokenIssuer | None = None
+    requests_per_s: float | None = None
+    """Requests a second that each client may send; None for no limit."""
 
     @property
     def is_open(self) -> bool:
-        return not self.rights
+        return not self.clients and self.issuer is None
 
-    def right_of(self, authorization: str | None) -> Right | None:
-        """Return the right of an ``Authorization`` header; None for one that has no known token.
+    def client_of(self, authorization: str | None) -> Client | None:
+        """Return the client of an ``Authorization`` header; None for one that has no valid token.
 
-        Every token is compared, each in the same time whatever it is, so that answers tell nothing of tokens.
+        Every token is compared, each in the same time whatever it is, so that answers tell nothing of tokens. May ask
+        the issuer for its keys, so it is not for an event loop. Raises `StorageError` where the issuer does not answer.
         """
         if self.is_open:
-            return "write"
+            return ANYBODY
         scheme, _, given = (authorization or "").partition(" ")
-        token = given.strip().encode() if scheme.casefold() == "bearer" else b""
-        found: Right | None = None
-        for known, right in self.rights.items():
-            if hmac.compare_digest(known, token):
-                found = right
+        token = given.strip() if scheme.casefold() == "bearer" else ""
+        if not token:
+            return None
+        digest = digest_of(token)
+        found: Client | None = None
+        for known, client in self.clients.items():
+            if hmac.compare_digest(known, digest):
+                found = client
+        if found is None and self.issuer is not None:
+            found = self.issuer.client_of(token)
         return found
 
 
-def parse_tokens(path: str) -> Access:
-    """Read a file of tokens: a line each, ``read TOKEN`` or ``write TOKEN``, which includes reading.
-
-    Raises `InvalidOptionError` for a file that cannot be read, and lines of another form. No text shows a token.
-    """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise InvalidOptionError(f"--token-file {path} cannot be read: {error}; give a text file of tokens") from error
-    rights: dict[bytes, Right] = {}
-    for number, line in enumerate(lines, start=1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        if len(words) != 2 or words[0] not in _RIGHTS or len(words[1]) < _TOKEN_CHARS_MIN:
-            raise InvalidOptionError(
-                f"--token-file {path}, line {number}: expected 'read TOKEN' or 'write TOKEN' with a token of at least "
-                f"{_TOKEN_CHARS_MIN} characters; make one with: openssl rand -hex 32"
-            )
-        rights[words[1].encode()] = "write" if words[0] == "write" else "read"
-    if not rights:
-        raise InvalidOptionError(f"--token-file {path} has no token; write a line 'read TOKEN' or 'write TOKEN'")
-    return Access(rights)
+def digest_of(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse
 from streamhouse_spark.errors import (
     ErrorKind,
     InvalidNameError,
+    NotAuthorizedError,
     StorageRefusedError,
     StreamhouseError,
     TableNotFoundError,
@@ -33,7 +34,7 @@ def status_of(error: StreamhouseError) -> int:
             return 404
         case WriterFullError():
             return 429
-        case StorageRefusedError():
+        case NotAuthorizedError() | StorageRefusedError():
             return 403
     return _STATUS[error.kind]
 

@@ -1,4 +1,4 @@
-"""The web application of ``streamhouse serve``: its routes, and the check of rights before each."""
+"""The web application of ``streamhouse serve``: its routes, and what is before each of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamhouse_spark.core.clock import Clock
-from streamhouse_spark.serve.access import Access
-from streamhouse_spark.serve.answers import iceberg_error
 from streamhouse_spark.serve.counts import ServedCounts
+from streamhouse_spark.serve.guard import ICEBERG, Guard
 from streamhouse_spark.serve.iceberg_rest import iceberg_routes
 from streamhouse_spark.serve.openapi import openapi
 from streamhouse_spark.serve.options import ServeOptions
@@ -26,13 +25,10 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 
 logger = logging.getLogger(__name__)
 
-ICEBERG: Final = "/iceberg"
 API: Final = "/api/v1"
 _OPEN_PATHS: Final = ("/", "/health", f"{ICEBERG}/v1/config", f"{API}/openapi.json")
 """Answered without a token: they tell nothing of the warehouse."""
 _AREAS: Final = ("iceberg", "api", "metrics", "health", "page")
-_READS_BY_POST: Final = "/metrics"
-"""End of the one path that engines post to while they read."""
 
 
 def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starlette:
@@ -48,7 +44,10 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
         Mount(ICEBERG, routes=iceberg_routes(tables, options.client_config)),
     ]
     clock = warehouse.world.clock
-    middleware = [Middleware(_Counted, counts=counts, clock=clock), Middleware(_Guard, access=options.access)]
+    middleware = [
+        Middleware(_Counted, counts=counts, clock=clock),
+        Middleware(Guard, options.access, warehouse, _OPEN_PATHS, options.audit),
+    ]
     app = Starlette(routes=routes, middleware=middleware)
     app.state.tables = tables
     return app
@@ -74,43 +73,14 @@ class _Counted:
             if message["type"] == "http.response.start":
                 busy_s = (self._clock.boot_ms() - began_ms) / 1000
                 self._counts.answered(scope["method"], area, message["status"], busy_s)
+                state = scope.get("state", {})
+                client = state.get("client")
                 of = {"method": scope["method"], "path": scope["path"], "status": message["status"], "busy_s": busy_s}
+                of |= {"request": state.get("request_id"), "client": client.name if client else None}
                 logger.info("answered a request", extra={f"streamhouse_{name}": value for name, value in of.items()})
             await send(message)
 
         await self._app(scope, receive, noted)
-
-
-class _Guard:
-    """Lets a request pass whose token has the right for it."""
-
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app = app
-        self._access = access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = self._refused(Request(scope)) if scope["type"] == "http" else None
-        if refused is None:
-            await self._app(scope, receive, send)
-        else:
-            await refused(scope, receive, send)
-
-    def _refused(self, request: Request) -> Response | None:
-        path = request.url.path
-        if self._access.is_open or path in _OPEN_PATHS:
-            return None
-        right = self._access.right_of(request.headers.get("authorization"))
-        reads = request.method in ("GET", "HEAD") or (path.startswith(ICEBERG) and path.endswith(_READS_BY_POST))
-        if right == "write" or (right == "read" and reads):
-            return None
-        if right is None:
-            status, kind, text = 401, "NotAuthorizedException", "send a token: Authorization: Bearer TOKEN"
-        else:
-            status, kind, text = 403, "ForbiddenException", "this token may read, and not write"
-        if path.startswith(ICEBERG):
-            return iceberg_error(status, kind, text)
-        body = {"error": {"condition": "NOT_AUTHORIZED", "kind": "invalid", "message": f"NOT_AUTHORIZED: {text}"}}
-        return JSONResponse(body, status, {"WWW-Authenticate": "Bearer"} if right is None else None)
 
 
 def _health(request: Request) -> Response:  # noqa: ARG001 - a handler

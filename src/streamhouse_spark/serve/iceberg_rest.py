@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.serve.answers import iceberg_answer, iceberg_error
+from streamhouse_spark.serve.rights import client_of, require
 from streamhouse_spark.serve.virtual_tables import Document, VirtualTables
 from streamhouse_spark.table.views import LAKE
 
@@ -60,7 +61,7 @@ class _Catalog:
                 self._route(f"{below}/{{namespace}}/tables", self._list),
                 self._route(f"{below}/{{namespace}}/views", self._views),
                 self._route(f"{below}/{{namespace}}/tables/{{table}}", self._load),
-                Route(f"{below}/{{namespace}}/tables/{{table}}/metrics", _no_content, methods=["POST"]),
+                Route(f"{below}/{{namespace}}/tables/{{table}}/metrics", _reported, methods=["POST"]),
             ]
         return [*found, Route("/{path:path}", _refuse, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])]
 
@@ -83,12 +84,14 @@ class _Catalog:
         return JSONResponse({"defaults": {}, "overrides": overrides, "endpoints": _ENDPOINTS})
 
     def _namespaces(self, request: Request) -> Response:
-        names = [] if request.query_params.get("parent") else self._warehouse.databases()
+        client = client_of(request)
+        found = [] if request.query_params.get("parent") else self._warehouse.databases()
+        names = [name for name in found if client.knows_database(name)]
         return JSONResponse({"namespaces": [[name] for name in names]})
 
     def _namespace(self, request: Request) -> Response:
         name = request.path_params["namespace"]
-        if name not in self._warehouse.databases():
+        if not client_of(request).knows_database(name) or name not in self._warehouse.databases():
             text = f"there is no database {name} in {self._warehouse.url}"
             return iceberg_error(404, "NoSuchNamespaceException", text)
         return (
@@ -97,7 +100,8 @@ class _Catalog:
 
     def _list(self, request: Request) -> Response:
         name = request.path_params["namespace"]
-        found = [table.partition(".")[2] for table in self._warehouse.tables(name)]
+        readable = client_of(request).readable_of(self._warehouse.tables(name))
+        found = [table.partition(".")[2] for table in readable]
         return JSONResponse({"identifiers": [{"namespace": [name], "name": table} for table in found]})
 
     def _views(self, request: Request) -> Response:  # noqa: ARG002 - engines ask before they look for tables
@@ -108,6 +112,7 @@ class _Catalog:
         base, _, suffix = name.partition("$")
         if suffix not in ("", LAKE):
             raise TableNotFoundError(f"there is no {database}.{name} in this catalog: load {base}, or {base}${LAKE}")
+        require(request, "read", f"{database}.{base}")
         table = self._tables.table(f"{database}.{base}")
         if request.method == "HEAD":
             return _no_content(request)
@@ -131,6 +136,15 @@ def _with_refs_only(text: str) -> str:
     named = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
     metadata["snapshots"] = [one for one in metadata["snapshots"] if one["snapshot-id"] in named]
     return json.dumps(metadata, separators=(",", ":"))
+
+
+def _reported(request: Request) -> Response:
+    """Take the report of an engine about its scan, and keep nothing of it."""
+    try:
+        require(request, "read", "{namespace}.{table}".format_map(request.path_params))
+    except StreamhouseError as error:
+        return iceberg_answer(error)
+    return _no_content(request)
 
 
 def _no_content(request: Request) -> Response:  # noqa: ARG001 - a handler

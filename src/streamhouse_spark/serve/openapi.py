@@ -80,5 +80,8 @@ def _query(name: str, text: str) -> dict[str, Any]:
 
 def _operation(summary: str, *parameters: dict[str, Any], answers: dict[str, Any] | None = None) -> dict[str, Any]:
     content = answers or {JSON: {"schema": {"type": "object"}}}
-    responses = {"200": {"description": "OK", "content": content}, "default": {"description": "An error, as JSON."}}
+    responses = {
+        "200": {"description": "OK", "content": content},
+        "default": {"description": "An error, as JSON: 401, 403 and 429 besides those of the table."},
+    }
     return {"summary": summary, "parameters": list(parameters), "responses": responses}

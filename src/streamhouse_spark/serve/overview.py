@@ -14,7 +14,8 @@ from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.serve.answers import error_answer
 from streamhouse_spark.serve.counts import ServedCounts
-from streamhouse_spark.storage.requests import METER
+from streamhouse_spark.serve.rights import Client, client_of
+from streamhouse_spark.storage.requests import METER, Requests
 from streamhouse_spark.table.glance import TableGlance
 from streamhouse_spark.warehouse.opened_tables import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -65,14 +66,20 @@ class Overview:
         policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
         return HTMLResponse(text, headers={"Content-Security-Policy": policy, "X-Frame-Options": "DENY"})
 
-    def _json(self, request: Request) -> Response:  # noqa: ARG002 - a handler
+    def _json(self, request: Request) -> Response:
         try:
-            return JSONResponse({"warehouse": self._warehouse.url, "tables": list(self.tables())})
+            return JSONResponse({"warehouse": self._warehouse.url, "tables": self._readable(client_of(request))})
         except StreamhouseError as error:
             return error_answer(error)
 
-    def _metrics(self, request: Request) -> Response:  # noqa: ARG002 - a handler
+    def _readable(self, client: Client) -> list[Mapping[str, Any]]:
+        return [one for one in self.tables() if client.readable_of([str(one["table"])])]
+
+    def _metrics(self, request: Request) -> Response:
+        """Answer the metrics: of the tables that a client may read, and of the process for one that may read all."""
         from streamhouse_spark.serve.metrics import as_prometheus
 
-        kind, text = as_prometheus(self.tables(), _GAUGES, self._counts, METER.total())
+        client = client_of(request)
+        counts, requests = (self._counts, METER.total()) if client.may_read_all() else (ServedCounts(), Requests())
+        kind, text = as_prometheus(self._readable(client), _GAUGES, counts, requests)
         return Response(text, media_type=kind)

@@ -23,6 +23,7 @@ from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.read.tail import Tail
 from streamhouse_spark.serve.answers import RETRY_AFTER_S, error_answer
 from streamhouse_spark.serve.counts import ServedCounts
+from streamhouse_spark.serve.rights import client_of, require
 from streamhouse_spark.serve.row_bodies import media_type, parsed_rows, written_rows
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
@@ -71,10 +72,11 @@ class _Rows:
         self._in_flight_bytes = 0
         self._followers: CapacityLimiter | None = None
 
-    async def list(self, request: Request) -> Response:  # noqa: ARG002 - a handler
-        return JSONResponse({"tables": await run_in_threadpool(self._warehouse.tables)})
+    async def list(self, request: Request) -> Response:
+        return JSONResponse({"tables": client_of(request).readable_of(await run_in_threadpool(self._warehouse.tables))})
 
     async def describe(self, request: Request) -> Response:
+        require(request, "read", request.path_params["table"])
         table = await run_in_threadpool(self._opened, request)
         state = table.state
         columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in table.schema]
@@ -94,6 +96,7 @@ class _Rows:
         """Write the rows of a body: all of them, or none. **Commit point:** one record of the table's log, which other
         requests may share. Answers when the rows are durable.
         """
+        require(request, "write", request.path_params["table"])
         declared = int(request.headers.get("content-length") or 0)
         if declared > BODY_BYTES_MAX:
             return _too_large()
@@ -123,12 +126,14 @@ class _Rows:
         rows = parsed_rows(body, media_type(request.headers.get("content-type")), schema)
         offsets = _stored(table, mode, rows, transaction)
         self._counts.wrote(table.name, mode, offsets.num_rows)
+        request.scope["state"]["rows"] = offsets.num_rows
         ranges = {str(bucket): [r.start, r.end] for bucket, r in offsets.items()}
         return JSONResponse({"table": table.name, "rows": offsets.num_rows, "offsets": ranges})
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     async def read(self, request: Request) -> Response:
+        require(request, "read", request.path_params["table"])
         return await run_in_threadpool(self._read, request)
 
     def _read(self, request: Request) -> Response:
@@ -141,6 +146,7 @@ class _Rows:
         return Response(written_rows(rows, kind), media_type=kind)
 
     async def lookup(self, request: Request) -> Response:
+        require(request, "read", request.path_params["table"])
         return await run_in_threadpool(self._lookup, request)
 
     def _lookup(self, request: Request) -> Response:
@@ -161,8 +167,11 @@ class _Rows:
     async def changes(self, request: Request) -> Response:
         """Follow the table: an event a batch, whose id is the position behind it.
 
-        Who waits for rows holds a thread, of those that are for this alone: others are answered meanwhile.
+        It ends with the client's token, and goes on with the next one from the last event. Each client that waits for
+        rows holds a thread, of those that are for this alone: others are answered meanwhile.
         """
+        require(request, "read", request.path_params["table"])
+        client = client_of(request)
         threads = self._followers = self._followers or CapacityLimiter(FOLLOWERS_MAX)
         if threads.available_tokens < 1:
             return _busy(f"{FOLLOWERS_MAX} clients follow tables here already; ask another server, or later")
@@ -176,7 +185,7 @@ class _Rows:
             yield _event("begin", tail.position, [])
             pending: asyncio.Task[Any] | None = None
             try:
-                while True:
+                while client.ends_s is None or self._warehouse.world.clock.now_ms() / 1000 < client.ends_s:
                     pending = pending or asyncio.ensure_future(to_thread.run_sync(_next, tail, limiter=threads))
                     done, _ = await asyncio.wait([pending], timeout=_HEARTBEAT_MS / 1000)
                     if not done:

@@ -47,7 +47,7 @@ class Listening:
             raise InvalidOptionError("--tls-cert and --tls-key belong together: give both, or neither")
         if self.allows_insecure or _is_loopback(self.host):
             return
-        missing = ["--token-file"] if access.is_open else []
+        missing = ["--token-file or --access"] if access.is_open else []
         missing += [] if self.tls_cert else ["--tls-cert and --tls-key"]
         if missing:
             raise InvalidOptionError(
@@ -93,7 +93,7 @@ def serve(warehouse: Warehouse, options: ServeOptions, listening: Listening, sta
         raise MissingExtraError(
             f"the server needs {error.name}, which is not installed; run: pip install 'streamhouse-spark[serve]'"
         ) from error
-    listening.require_safe(options.access)
+    listening.require_safe(options.access())
     listening.require_certificate()
     app = make_app(warehouse, options)
     config = uvicorn.Config(

@@ -102,7 +102,13 @@ BESIDE = {
     "alter": {"dropped": "name"},
     "append": {"txn_app_id": "app", "txn_version": "1"},
     "tier": {"listen": "127.0.0.1:0"},
-    "serve": {"token_file": "tokens", "tls_cert": "cert.pem", "tls_key": "key.pem"},
+    "serve": {
+        "token_file": "tokens",
+        "access": "rights",
+        "audit_log": "audit.log",
+        "tls_cert": "cert.pem",
+        "tls_key": "key.pem",
+    },
 }
 """Options that do not go with the others: each is given wrong values too, and need not be right."""
 WRONG = {

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from serving import served
 from streamhouse_spark.serve import rows_api
-from streamhouse_spark.serve.access import parse_tokens
+from streamhouse_spark.serve.access_file import parse_tokens
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.options import ServeOptions
@@ -136,7 +136,8 @@ def test_too_much_at_once(client, warehouse, monkeypatch):
 def test_rights(warehouse, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("# tokens\nread 0123456789abcdef\n\nwrite fedcba9876543210\n")
-    client = TestClient(make_app(warehouse, ServeOptions(parse_tokens(str(tokens)))))
+    access = parse_tokens(str(tokens))
+    client = TestClient(make_app(warehouse, ServeOptions(lambda: access)))
 
     def status(method, path, token, **more):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -155,7 +156,7 @@ def test_rights(warehouse, tmp_path):
     assert [status("POST", reported, token, json={}) for token in (None, "0123456789abcdef")] == [401, 204]
     for path in ("/health", "/iceberg/v1/config", "/", "/api/v1/openapi.json"):
         assert status("GET", path, None) == 200
-    assert "0123456789abcdef" not in repr(ServeOptions(parse_tokens(str(tokens))))
+    assert "0123456789abcdef" not in repr(access)
 
 
 def test_metrics_and_overview(client, warehouse):

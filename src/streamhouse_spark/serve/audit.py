@@ -1,0 +1,68 @@
+"""The audit log of a server: a line of JSON for each request that asked for a right, and never a token or a row."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import os
+from collections.abc import Mapping
+from logging.handlers import WatchedFileHandler
+from pathlib import Path
+from typing import Any
+
+from streamhouse_spark.core.clock import Clock
+from streamhouse_spark.errors import InvalidOptionError
+
+logger = logging.getLogger(__name__)
+
+
+class AuditLog:
+    """Appends lines to a file, which may be moved away while the server runs, as log rotation does. Safe for threads.
+
+    Each line is one write at the file's end, so several servers may share a file on one host.
+    """
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        """Open the file; a new one is readable by its owner alone. Raises `InvalidOptionError` where that fails."""
+        require_writable(path)
+        self._clock = clock
+        self._path = path
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
+            self._file = WatchedFileHandler(path, encoding="utf-8")
+        except OSError as error:
+            raise _not_writable(path, str(error)) from error
+        self._file.setFormatter(logging.Formatter("%(message)s"))
+        self._file.handleError = self._failed  # type: ignore[method-assign]
+
+    def note(self, fields: Mapping[str, Any]) -> None:
+        """Append a line. A disk that is full ends no request: the log of the server says so."""
+        now = dt.datetime.fromtimestamp(self._clock.now_ms() / 1000, dt.UTC)
+        line = {"time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"), **fields}
+        text = json.dumps(line, ensure_ascii=True)
+        self._file.handle(logging.LogRecord("audit", logging.INFO, "", 0, text, (), None))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _failed(self, record: logging.LogRecord) -> None:
+        logger.error("the audit log %s could not be written; this line is not in it: %s", self._path, record.msg)
+
+
+def require_writable(path: str) -> None:
+    """Raise `InvalidOptionError` for a file that cannot be made or appended to, without making it."""
+    try:
+        file = Path(path)
+        if file.exists():
+            is_writable = file.is_file() and os.access(file, os.W_OK)
+        else:
+            is_writable = bool(path) and os.access(file.parent, os.W_OK | os.X_OK)
+    except (OSError, ValueError) as error:
+        raise _not_writable(path, str(error)) from error
+    if not is_writable:
+        raise _not_writable(path, "it is no file of this user, and its folder takes none")
+
+
+def _not_writable(path: str, reason: str) -> InvalidOptionError:
+    return InvalidOptionError(f"--audit-log {path} cannot be written: {reason}; give a file that can")

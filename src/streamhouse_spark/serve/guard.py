@@ -1,0 +1,129 @@
+"""The guard of a server, before each request: the client's token, its limit of requests, and the audit log."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.serve.access import Access
+from streamhouse_spark.serve.answers import error_answer, iceberg_answer, iceberg_error
+from streamhouse_spark.serve.audit import AuditLog
+from streamhouse_spark.serve.options import AccessOf
+from streamhouse_spark.serve.rate_limit import RateLimit
+from streamhouse_spark.serve.rights import Client
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+ICEBERG: Final = "/iceberg"
+_WRONG_TOKENS_PER_S: Final = 5.0
+"""Requests without a valid token that an address may send: more are refused before their token is looked at."""
+
+
+class Guard:
+    """Lets a request pass that has a client's token, and notes the client in its state; handlers ask for rights.
+
+    A request without a token gets 401, one beyond its client's limit 429, before anything of it is read.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: AccessOf,
+        warehouse: Warehouse,
+        open_paths: tuple[str, ...],
+        audit: AuditLog | None,
+    ) -> None:
+        self._app = app
+        self._access = access
+        self._ids = warehouse.world.ids
+        self._open_paths = open_paths
+        self._audit = audit
+        self._limit = RateLimit(warehouse.world.clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        state = scope.setdefault("state", {})
+        state["request_id"] = self._ids.new_uuid()
+        refused = None if request.url.path in self._open_paths else await self._refused(request, state)
+
+        async def noted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-request-id", state["request_id"].encode())]
+                self._note(request, state, message["status"])
+            await send(message)
+
+        await (refused or self._app)(scope, receive, noted)
+
+    async def _refused(self, request: Request, state: dict[str, Any]) -> Response | None:
+        access, address = self._access(), request.client.host if request.client else ""
+        try:
+            client = await self._client(access, request, address)
+        except StreamhouseError as error:
+            return iceberg_answer(error) if request.url.path.startswith(ICEBERG) else error_answer(error)
+        if isinstance(client, Response):
+            return client
+        state["client"] = client
+        rate = client.requests_per_s or access.requests_per_s
+        key = f"{address} {client.name}" if access.is_open else client.name
+        wait_s = self._limit.wait_s(key, rate) if rate else 0
+        return (
+            _answer(request, 429, f"the client {client.name} sends more than {rate:g} requests/s", wait_s)
+            if wait_s
+            else None
+        )
+
+    async def _client(self, access: Access, request: Request, address: str) -> Client | Response:
+        authorization = request.headers.get("authorization")
+        if access.issuer is None:
+            client = access.client_of(authorization)
+        else:  # it may have to ask the provider
+            client = await to_thread.run_sync(access.client_of, authorization)
+        if client is not None:
+            return client
+        wait_s = self._limit.wait_s(f"wrong tokens of {address}", _WRONG_TOKENS_PER_S)
+        if wait_s:
+            return _answer(request, 429, "too many requests without a valid token came from this address", wait_s)
+        return _answer(request, 401, "send a valid token: Authorization: Bearer TOKEN")
+
+    def _note(self, request: Request, state: dict[str, Any], status: int) -> None:
+        """Write the line of a request that asked for a right, or was refused."""
+        if self._audit is None or ("right" not in state and status not in (401, 403, 429)):
+            return
+        client = state.get("client")
+        self._audit.note(
+            {
+                "request": state["request_id"],
+                "client": client.name if client else None,
+                "address": request.client.host if request.client else None,
+                "method": request.method,
+                "path": request.url.path,
+                "right": state.get("right"),
+                "table": state.get("table"),
+                "rows": state.get("rows"),
+                "status": status,
+                "allowed": status not in (401, 403, 429),
+            }
+        )
+
+
+def _answer(request: Request, status: int, text: str, wait_s: int = 0) -> Response:
+    kinds = {401: "NotAuthorizedException", 429: "TooManyRequestsException"}
+    condition = "NOT_AUTHENTICATED" if status == 401 else "TOO_MANY_REQUESTS"
+    if request.url.path.startswith(ICEBERG):
+        answer = iceberg_error(status, kinds[status], text)
+    else:
+        kind = "invalid" if status == 401 else "unavailable"
+        body = {"condition": condition, "kind": kind, "message": f"{condition}: {text}"}
+        answer = JSONResponse({"error": body}, status)
+    if status == 401:
+        answer.headers["WWW-Authenticate"] = "Bearer"
+    if wait_s:
+        answer.headers["Retry-After"] = str(wait_s)
+    return answer

@@ -1,0 +1,104 @@
+"""Rights over HTTP: which client may read, or write, which tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from starlette.requests import Request
+
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.paths import parse_database, parse_table_name
+from streamhouse_spark.errors import InvalidNameError, NotAuthorizedError
+
+Right = Literal["read", "write"]
+_ALL: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class TablePattern:
+    """The tables of a grant: one, all of a database, or all. None stands for all."""
+
+    database: str | None = None
+    table: str | None = None
+
+    def covers(self, path: TablePath) -> bool:
+        return self.database in (None, path.database) and self.table in (None, path.table)
+
+
+ALL_TABLES: Final = TablePattern()
+
+
+def parse_pattern(text: str) -> TablePattern:
+    """Parse ``*``, ``<database>.*`` or ``<database>.<table>``. Raises `InvalidNameError`."""
+    if text == _ALL:
+        return ALL_TABLES
+    database, _, table = text.partition(".")
+    if table == _ALL:
+        return TablePattern(parse_database(database))
+    name = parse_table_name(text)
+    if name.suffix is not None:
+        raise InvalidNameError(f"{text[:80]!r}: a right is on a table with all that it shows; leave out ${name.suffix}")
+    return TablePattern(name.path.database, name.path.table)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client of the server, and the tables that it may read or write. Who may write a table may read it."""
+
+    name: str
+    readable: tuple[TablePattern, ...] = ()
+    writable: tuple[TablePattern, ...] = ()
+    requests_per_s: float | None = None
+    """None: as many as the server grants to each client."""
+    ends_s: float | None = None
+    """Unix time at which the client has to show a new token; None for one that does not end."""
+
+    def may(self, right: Right, path: TablePath) -> bool:
+        granted = self.writable if right == "write" else (*self.readable, *self.writable)
+        return any(pattern.covers(path) for pattern in granted)
+
+    def may_read_all(self) -> bool:
+        return ALL_TABLES in self.readable or ALL_TABLES in self.writable
+
+    def knows_database(self, database: str) -> bool:
+        """Tell whether any right is on the database, or on a table of it."""
+        return any(pattern.database in (None, database) for pattern in (*self.readable, *self.writable))
+
+    def readable_of(self, names: Iterable[str]) -> list[str]:
+        """Return those of the tables ``<database>.<table>`` that the client may read."""
+        return [name for name in names if self.may("read", parse_table_name(name).path)]
+
+
+ANYBODY: Final = Client("anybody", writable=(ALL_TABLES,))
+"""The client of a server that asks for no token."""
+
+
+def client_of(request: Request) -> Client:
+    """Return the client that `Guard` found for a request. Without one, nobody may do anything."""
+    client = request.scope.get("state", {}).get("client")
+    return client if isinstance(client, Client) else Client("unknown")
+
+
+def require(request: Request, right: Right, table: str) -> None:
+    """Raise `NotAuthorizedError` where the client of a request lacks a right on a table, whether that exists or not."""
+    client, path = client_of(request), parse_table_name(table).path
+    request.scope.setdefault("state", {}).update(right=right, table=str(path))
+    if not client.may(right, path):
+        raise NotAuthorizedError(
+            f'the client {client.name} may not {right} {path}; ask for a right on it: {right} = ["{path}"] in the '
+            "server's file of rights"
+        )
+
+
+def merged(name: str, clients: Sequence[Client], ends_s: float | None) -> Client:
+    """Return one client with the rights of all, such as of the groups that a person is in."""
+    rates = [one.requests_per_s for one in clients if one.requests_per_s is not None]
+    return Client(
+        name,
+        tuple(dict.fromkeys(pattern for one in clients for pattern in one.readable)),
+        tuple(dict.fromkeys(pattern for one in clients for pattern in one.writable)),
+        max(rates) if rates else None,
+        ends_s,
+    )
