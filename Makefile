@@ -58,7 +58,11 @@ test: java $(VENV)/dev.stamp ## each behaviour once, in about 11 minutes; ARGS="
 test-all: java $(VENV)/dev.stamp ## these, then all formats and stores, long histories, kills, every call of the sweeps
 	@echo 'All tests take about 27 minutes on two cores: first those of make test, then the long ones.'
 	$(PYTEST) -m 'not long and $(HERE)' $(ARGS) || [ $$? -eq 5 ]
-	$(PYTEST) -m 'long and $(HERE)' $(ARGS) || [ $$? -eq 5 ]
+	@$(MAKE) --no-print-directory test-long
+
+.PHONY: test-long
+test-long: java $(VENV)/dev.stamp ## the long ones alone; SHARE=0/3, 1/3 and 2/3 are thirds of their files
+	STREAMHOUSE_TEST_SHARE=$(SHARE) $(PYTEST) -m 'long and $(HERE)' $(ARGS) || [ $$? -eq 5 ]
 
 .PHONY: lint
 lint: $(VENV)/dev.stamp ## style, formatting, types, import rules

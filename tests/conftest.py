@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -70,13 +71,30 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests that share a JVM in one process, those of the catalog in another: they need equally long."""
+    _take_share(config, items)
     for item in items:
         if item.get_closest_marker("spark"):
             name = item.path.name
             of_catalog = "test_catalog" in name and "dml" not in name
             item.add_marker(pytest.mark.xdist_group("catalog" if of_catalog else "spark"))
+
+
+def _take_share(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the files of other shares, where ``STREAMHOUSE_TEST_SHARE`` asks for one, such as ``0/3``.
+
+    A file is in one share whole, by its name, so that what its tests have in common is made once.
+    """
+    asked = os.environ.get("STREAMHOUSE_TEST_SHARE")
+    if not asked:
+        return
+    number, _, of = asked.partition("/")
+    root = Path(__file__).parent
+    others = [i for i in items if crc32(i.path.relative_to(root).as_posix().encode()) % int(of) != int(number)]
+    left_out = set(others)
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=others)
 
 
 @pytest.hookimpl(wrapper=True)
