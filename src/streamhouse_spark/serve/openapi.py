@@ -47,6 +47,9 @@ def openapi() -> dict[str, Any]:
                         "Write rows: all of them or none, durable when answered.",
                         _TABLE,
                         _query("mode", "append, upsert or delete; by default append, with a primary key upsert."),
+                        _query("columns", "With upsert: only these columns and the key are in the rows."),
+                        _query("bad_rows", "refuse (all rows or none), skip, or dead-letter."),
+                        _query("dead_letters", "The table for rows that do not fit, such as sales.bad."),
                         {
                             "name": "Idempotency-Key",
                             "in": "header",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.csv
@@ -44,7 +44,11 @@ def parsed_rows(body: bytes, kind: str, schema: pa.Schema) -> pa.Table:
 
 
 def _as_lines(body: bytes) -> bytes:
-    """Return an array of objects, or one object, as JSON Lines."""
+    return "\n".join(json.dumps(row, separators=(",", ":")) for row in json_rows(body)).encode()
+
+
+def json_rows(body: bytes) -> list[dict[str, Any]]:
+    """Return an array of objects, or one object, as rows. Raises `SchemaMismatchError` for other JSON, and for none."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -52,7 +56,7 @@ def _as_lines(body: bytes) -> bytes:
     rows = value if isinstance(value, list) else [value]
     if not all(isinstance(row, dict) for row in rows):
         raise SchemaMismatchError('the body is JSON, and no rows; send an array of objects, such as [{"id": 1}]')
-    return "\n".join(json.dumps(row, separators=(",", ":")) for row in rows).encode()
+    return rows
 
 
 def written_rows(rows: pa.Table, kind: str) -> bytes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,14 +19,16 @@ from starlette.routing import Route
 from streamhouse_spark.core.forks import new_event
 from streamhouse_spark.core.json_text import json_text
 from streamhouse_spark.core.model import BucketOffsets, Transaction
-from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.commits.position import LogPosition
 from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.read.tail import Tail
 from streamhouse_spark.serve.answers import RETRY_AFTER_S, error_answer
+from streamhouse_spark.serve.bad_rows import BadRow, Body, body_of, parse_bad_rows, sorted_rows
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.rights import client_of, require
 from streamhouse_spark.serve.row_bodies import media_type, parsed_rows, written_rows
+from streamhouse_spark.table.dead_letters import DEAD_LETTERS
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -32,6 +36,7 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 BODY_BYTES_MAX: Final = 64 << 20
 IN_FLIGHT_BYTES_MAX: Final = 256 << 20
 """Bytes of bodies that are being written; a request beyond them is refused with 429, and nothing of it is taken."""
+BAD_ROWS_SHOWN: Final = 100
 FOLLOWERS_MAX: Final = 200
 ROWS_DEFAULT: Final = 100
 ROWS_MAX: Final = 100_000
@@ -120,15 +125,41 @@ class _Rows:
         if mode not in _MODES:
             raise InvalidOptionError(f"mode={mode[:60]!r}: expected {', '.join(_MODES)}")
         transaction = _transaction(request.headers.get("idempotency-key"))
-        schema = table.schema
-        if mode == "delete":
-            schema = pa.schema([schema.field(name) for name in table.state.primary_key])
-        rows = parsed_rows(body, media_type(request.headers.get("content-type")), schema)
-        offsets = _stored(table, mode, rows, transaction)
+        asked = _Asked.of(request, table, mode, body)
+        try:
+            offsets, bad = self._stored(request, table, asked, transaction)
+        except SchemaMismatchError as error:
+            return _refused_rows(error, table, asked)
         self._counts.wrote(table.name, mode, offsets.num_rows)
         request.scope["state"]["rows"] = offsets.num_rows
         ranges = {str(bucket): [r.start, r.end] for bucket, r in offsets.items()}
-        return JSONResponse({"table": table.name, "rows": offsets.num_rows, "offsets": ranges})
+        answer = {"table": table.name, "rows": offsets.num_rows, "offsets": ranges}
+        return JSONResponse(answer | ({"bad_rows": [one.to_json() for one in bad]} if bad else {}))
+
+    def _stored(
+        self, request: Request, table: Table, asked: _Asked, transaction: Transaction | None
+    ) -> tuple[BucketOffsets, Sequence[BadRow]]:
+        """Write the rows that the table takes; first those that it does not, into the table that is named for them.
+
+        A request that is sent again, because the server died between the two, adds to neither what it has.
+        """
+        if asked.bad_rows == "refuse":
+            return asked.stored(table, parsed_rows(asked.body, asked.kind, asked.schema), transaction), ()
+        found = sorted_rows(table, asked.rows())
+        if found.bad and asked.dead_letters:
+            require(request, "write", asked.dead_letters)
+            letters = self._warehouse.create_table(asked.dead_letters, DEAD_LETTERS, if_not_exists=True)
+            now = dt.datetime.fromtimestamp(self._warehouse.world.clock.now_ms() / 1000, dt.UTC)
+            letters.append(
+                [
+                    {"at": now, "target": table.name, "reason": one.reason, "position": str(one.row), "event": one.text}
+                    for one in found.bad
+                ],
+                transaction=transaction and Transaction(f"{transaction.app_id}:{table.name}", transaction.version),
+            )
+        if found.good is None:
+            return BucketOffsets({}), found.bad
+        return asked.stored(table, found.good, transaction), found.bad
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -217,13 +248,63 @@ class _Rows:
         return table
 
 
-def _stored(table: Table, mode: str, rows: pa.Table, transaction: Transaction | None) -> BucketOffsets:
-    match mode:
-        case "upsert":
-            return table.upsert(rows, transaction=transaction)
-        case "delete":
-            return table.delete(rows, transaction=transaction)
-    return table.append(rows, transaction=transaction)
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a request says of its rows."""
+
+    mode: str
+    body: bytes = field(repr=False)
+    kind: str
+    schema: pa.Schema
+    columns: Sequence[str] | None
+    bad_rows: str
+    dead_letters: str | None
+
+    @classmethod
+    def of(cls, request: Request, table: Table, mode: str, body: bytes) -> _Asked:
+        asked = request.query_params
+        columns = [c.strip() for c in asked["columns"].split(",")] if asked.get("columns") else None
+        dead_letters = asked.get("dead_letters")
+        bad_rows = parse_bad_rows(asked.get("bad_rows"), dead_letters)
+        if columns is not None and mode != "upsert":
+            raise InvalidOptionError(
+                f"columns= is for mode=upsert, a partial update by primary key, and not for {mode}"
+            )
+        if bad_rows != "refuse" and (columns is not None or mode == "delete"):
+            raise InvalidOptionError(
+                f"bad_rows={bad_rows} is for whole rows; leave it out, and all rows are taken or none"
+            )
+        schema, key = table.schema, table.state.primary_key
+        if mode == "delete" or columns is not None:
+            schema = pa.schema([field for field in schema if field.name in (*key, *(columns or ()))])
+        return cls(
+            mode, body, media_type(request.headers.get("content-type")), schema, columns, bad_rows, dead_letters or None
+        )
+
+    def rows(self) -> Body:
+        return body_of(self.body, self.kind, self.schema)
+
+    def stored(self, table: Table, rows: pa.Table, transaction: Transaction | None) -> BucketOffsets:
+        match self.mode:
+            case "upsert":
+                return table.upsert(rows, columns=self.columns, transaction=transaction)
+            case "delete":
+                return table.delete(rows, transaction=transaction)
+        return table.append(rows, transaction=transaction)
+
+
+def _refused_rows(error: SchemaMismatchError, table: Table, asked: _Asked) -> Response:
+    """Answer that nothing was written, with each bad row where whole rows were sent."""
+    answer = error_answer(error)
+    if asked.columns is not None or asked.mode == "delete":
+        return answer
+    try:
+        bad = sorted_rows(table, asked.rows()).bad
+    except SchemaMismatchError:
+        return answer
+    body = json.loads(bytes(answer.body))
+    body["error"]["bad_rows"] = [one.to_json() for one in bad[:BAD_ROWS_SHOWN]]
+    return JSONResponse(body, answer.status_code)
 
 
 def _transaction(key: str | None) -> Transaction | None:

@@ -17,14 +17,13 @@ from streamhouse_spark.datasource.cdc.values import UNAVAILABLE, ValueForms, typ
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.table.dead_letters import DEAD_LETTERS
 from streamhouse_spark.warehouse.connection import Connection
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 NewColumns = Literal["fail", "ignore"]
-DEAD_LETTERS: Final = "at TIMESTAMP, target STRING, reason STRING, position STRING, event STRING"
-"""Columns of a table of events that could not be read."""
 _KIND: Final = "_streamhouse_kind"
 _POSITION: Final = "_streamhouse_position"
 _PLACE: Final = "_streamhouse_place"
