@@ -250,7 +250,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a request says of its rows."""
+    """The rows of a request, and how they are to be written."""
 
     mode: str
     body: bytes = field(repr=False)
