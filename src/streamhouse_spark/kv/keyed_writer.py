@@ -36,6 +36,7 @@ from streamhouse_spark.kv.staged_changes import (
     StagedChanges,
     TabletAheadError,
 )
+from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablet_history import belongs, history_of
 from streamhouse_spark.log.append import ends_after, truncating, written_offsets
 from streamhouse_spark.log.commits.actions import Action, Append
@@ -43,6 +44,7 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import known_transaction
 from streamhouse_spark.log.commits.waiting import Committed, FollowingPlan, Plan
+from streamhouse_spark.storage.base import Storage
 
 TRIES_MAX: Final = 100
 AHEAD_MAX: Final = 3
@@ -52,6 +54,8 @@ AHEAD_KEYS_MIN: Final = 4_096
 AHEAD_BYTES_MIN: Final = 256 << 10
 """Writes of fewer keys and bytes are staged within the commit's attempt: reading the stored rows takes moments, and the
 record carries the changes."""
+APPLIED_LATER_MIN: Final = 256
+"""Writes of fewer changes are applied before the answer: that takes less time than to wake another thread."""
 
 logger = logging.getLogger(__name__)
 
@@ -96,30 +100,46 @@ class KeyedWriter:
         if committed.replay_of is None and not work.is_in_doubt:
             for bucket in work.staged:
                 with after_commit(logger, f"applying bucket {bucket} on this host", committed.state.name):
-                    self._apply(bucket, work.chain(bucket), committed.state)
+                    self._let_apply(bucket, work.chain(bucket), committed.state)
         return offsets, committed
 
-    def _apply(self, bucket: int, chain: Sequence[StagedChanges], state: TableState) -> None:
-        """Apply the committed changes of a bucket to its tablet on this host: the last of ``chain``, and those before
-        it in the record that are not applied yet. The rows are stored: a failing local disk must not look like a
-        failed write.
+    def _let_apply(self, bucket: int, chain: Sequence[StagedChanges], state: TableState) -> None:
+        """Apply the committed changes of a bucket, before or behind the answer: the rows are stored, and the tablet's
+        next use in this process comes behind it.
         """
         if any(s.values is None for s in chain):
             return  # the host that needs them next replays them: this one may never look at the bucket
-        tablet, history = self.stager.tablet_of(bucket), history_of(state)
-        if not belongs(tablet, found := tablet.extent, self.stager.storage, state):
-            return  # the next use begins it anew
-        first = chain[0].at
-        if first[0] == first[1] != found.begins:
-            tablet.truncate(first[0], after=found.history, history=history)
-            found = found._replace(begins=first[0], applied=first[0], history=history)
-        new = list(dropwhile(lambda s: s.offsets.start < found.applied, chain))
-        if new:
-            values: dict[bytes, bytes | None] = {}
-            for s in new:
-                values.update(s.values or {})
-            start, end = new[0].offsets.start, new[-1].offsets.end
-            tablet.apply(values, start, end, after=found.history, history=history)
+        tablet, storage = self.stager.tablet_of(bucket), self.stager.storage
+
+        def apply() -> None:
+            with after_commit(logger, f"applying bucket {bucket} on this host", state.name):
+                _apply(tablet, chain, state, storage)
+
+        segments = [s.segment.segment for s in chain if s.segment is not None]
+        if sum(segment.num_rows for segment in segments) < APPLIED_LATER_MIN:
+            apply()
+        else:
+            tablet.due.add(apply, sum(segment.memory_bytes for segment in segments))
+
+
+def _apply(tablet: Tablet, chain: Sequence[StagedChanges], state: TableState, storage: Storage) -> None:
+    """Apply the committed changes of a bucket to its tablet on this host: the last of ``chain``, and those before
+    it in the record that are not applied yet. A failing local disk must not look like a failed write.
+    """
+    history = history_of(state)
+    if not belongs(tablet, found := tablet.extent, storage, state):
+        return  # the next use begins it anew
+    first = chain[0].at
+    if first[0] == first[1] != found.begins:
+        tablet.truncate(first[0], after=found.history, history=history)
+        found = found._replace(begins=first[0], applied=first[0], history=history)
+    new = list(dropwhile(lambda s: s.offsets.start < found.applied, chain))
+    if new:
+        values: dict[bytes, bytes | None] = {}
+        for s in new:
+            values.update(s.values or {})
+        start, end = new[0].offsets.start, new[-1].offsets.end
+        tablet.apply(values, start, end, after=found.history, history=history)
 
 
 class _StageAheadError(Exception):

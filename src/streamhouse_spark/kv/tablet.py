@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.kv.due_changes import DueChanges
 from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, Reader, Writer
 from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles
 
@@ -64,6 +65,8 @@ class Tablet:
         one do not count.
         """
         self._files = files
+        self.due = DueChanges()
+        """Committed changes that this process applies soon. Each read applies them first."""
         self._lock = new_lock()
         self._times_begun = 0
         self._identity = json.dumps(identity, sort_keys=True).encode()
@@ -76,6 +79,7 @@ class Tablet:
         self._claim()
 
     def close(self) -> None:
+        self.due.finish()
         self._environment.close()
         self._files.release()
 
@@ -269,6 +273,7 @@ class Tablet:
             self.reset()
 
     def _read(self, action: Callable[[Reader], _Result]) -> _Result:
+        self.due.finish()  # before any lock is held: the work takes them too
         times_begun = self._times_begun
         try:
             return self._environment.read(action)
