@@ -22,7 +22,7 @@ from streamhouse_spark.errors import (
     StreamhouseError,
 )
 from streamhouse_spark.log import compaction as merge
-from streamhouse_spark.log.commits import commit_log
+from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.lifecycle import cleaning
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -34,7 +34,7 @@ Action = Callable[[Run], None]
 def small_limits() -> Iterator[None]:
     """Two segments are a run to merge, two records are worth a checkpoint, and a floor."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(commit_log, "CHECKPOINT_INTERVAL", 2))
+        stack.enter_context(mock.patch.object(checkpoint, "CHECKPOINT_INTERVAL", 2))
         stack.enter_context(mock.patch.object(cleaning, "FLOOR_STEP_MIN", 2))
         stack.enter_context(mock.patch.object(merge.plan_small_merge, "__defaults__", (2,)))
         yield

@@ -578,7 +578,7 @@ def checkpoints_count_unread() -> Iterator[None]:
             storage.put_if_absent(checkpoint_key(state.table_uuid, state.version), checkpoint._encoded(state, **floor))
         storage.put(checkpoint_hint_key(state.table_uuid), str(state.version).encode())
 
-    with patched((commit_log, "write_checkpoint", write)):
+    with patched((checkpoint, "write_checkpoint", write)):
         yield
 
 
@@ -658,7 +658,7 @@ def work_behind_a_commit_fails_the_call() -> Iterator[None]:
     def nothing_is_caught(*_: Any) -> Iterator[None]:
         yield
 
-    with patched((commit_log, "after_commit", nothing_is_caught)):
+    with patched((checkpoint, "after_commit", nothing_is_caught)):
         yield
 
 

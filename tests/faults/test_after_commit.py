@@ -53,7 +53,7 @@ def is_pointer(key):
 def spoiled(own_cache, monkeypatch):
     # What follows a commit now and then follows each.
     monkeypatch.setattr(merge, "INLINE_RECORDS_MAX", 1)
-    monkeypatch.setattr("streamhouse_spark.log.commits.commit_log.CHECKPOINT_INTERVAL", 1)
+    monkeypatch.setattr("streamhouse_spark.log.commits.checkpoint.CHECKPOINT_INTERVAL", 1)
     return Spoiled()
 
 

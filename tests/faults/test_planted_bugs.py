@@ -49,7 +49,7 @@ from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_mai
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.lake.parquet.reader import has_whole_footer
 from streamhouse_spark.lake.tiering import job as tiering
-from streamhouse_spark.log.commits import commit_log
+from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints
 from streamhouse_spark.query.projection import Projection
@@ -94,7 +94,7 @@ def a_checkpoint_that_cannot_be_stored() -> None:
         return Fault.ERROR_BEFORE if method == "put_if_absent" and "/checkpoints/" in key else None
 
     run.start_process(FaultyStorage(run.memory, plan))
-    for _ in range(commit_log.CHECKPOINT_INTERVAL + 1):
+    for _ in range(checkpoint.CHECKPOINT_INTERVAL + 1):
         run.append()
     run.check()
 
@@ -300,7 +300,7 @@ def a_checkpoint_that_was_stored_wrong() -> None:
 
 def the_newest_checkpoint_is_damaged_after_a_floor() -> None:
     """Days of writing and cleaning, with a checkpoint a day, then one flipped bit."""
-    with il.small_limits(), mock.patch.object(commit_log, "CHECKPOINT_INTERVAL", 1000):
+    with il.small_limits(), mock.patch.object(checkpoint, "CHECKPOINT_INTERVAL", 1000):
         run = Run()
         run.create()
         for _ in range(4):

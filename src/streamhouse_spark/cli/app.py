@@ -52,6 +52,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "snapshots": ("row_commands", "List the snapshots of a table's lake, oldest first."),
         "segments": ("row_commands", "List the segments of a table's hot log."),
         "history": ("history_command", "List the newest commits of a table: what each did, and by whom."),
+        "costs": ("costs", "Estimate a month's dollars of all tables on an object store."),
         "verify": ("upkeep_commands", "Check everything that a table names, byte by byte."),
         "relocate": ("relocate_command", "Make a warehouse that was moved whole where it lies now."),
     },

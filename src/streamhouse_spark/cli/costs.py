@@ -1,18 +1,74 @@
-"""``describe --costs``: the estimate of a table's costs as text."""
+"""``costs`` and ``describe --costs``: the estimates of a whole warehouse's costs, and of a table's, as text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import click
 from rich.console import Console
 
+from streamhouse_spark.cli.session import Command, Session, take_pairs
 from streamhouse_spark.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from streamhouse_spark.table.costs import TableCosts
+    from streamhouse_spark.warehouse.costs import WarehouseCosts
 
 _MIB = 1 << 20
+
+
+@click.command(
+    "costs",
+    cls=Command,
+    examples="""
+streamhouse -w s3://lake/warehouse costs
+streamhouse -w s3://lake/warehouse costs sales --price puts_usd_per_1000=0.0054
+streamhouse -w s3://lake/warehouse costs --output json | jq .estimate.total_usd
+""",
+)
+@click.argument("database", required=False)
+@click.option(
+    "--price",
+    "prices",
+    metavar="NAME=USD",
+    multiple=True,
+    callback=take_pairs,
+    help="A price: puts_usd_per_1000, gets_usd_per_1000, stored_usd_per_gib_month. May be given several times; the "
+    "others are list prices of Amazon S3.",
+)
+@click.pass_obj
+def costs(session: Session, database: str | None, prices: Mapping[str, str]) -> None:
+    """Estimate a month's dollars of all tables of a warehouse, or of one DATABASE, the dearest first.
+
+    From the commits and tiering rounds of the last day. Queries and streams are not written down and not counted. A
+    table that cannot be read is named, and the command fails.
+    """
+    found = session.warehouse.costs(parse_prices(prices), database=database)
+    session.output.document(found.to_json(), lambda console: _render_all(found, console))
+    for name, reason in found.failed.items():
+        click.echo(f"{name} is not in the estimate: {reason}", err=True)
+    if found.failed:
+        raise click.exceptions.Exit(1)
+
+
+def _render_all(costs: WarehouseCosts, console: Console) -> None:
+    dearest = sorted(costs.tables.items(), key=lambda item: -item[1].estimate.total_usd)
+    width = max([len("together"), *map(len, costs.tables)])
+    for name, of_one in dearest:
+        work = of_one.workload
+        console.print(
+            f"{name:<{width}} {_usd(of_one.estimate.total_usd):>12} a month: {work.commits_per_day:,.0f} commits and "
+            f"{work.rounds_per_day:,.0f} tiering rounds a day, {_usd(of_one.estimate.stored_usd)} for the bytes",
+            markup=False,
+        )
+    month = costs.estimate
+    console.print(
+        f"{'together':<{width}} {_usd(month.total_usd):>12} a month: {month.puts_per_day:,.0f} PUT and LIST, "
+        f"{month.gets_per_day:,.0f} GET and HEAD a day, {_usd(month.stored_usd)} for the bytes",
+        markup=False,
+    )
+    console.print(f"prices: {month.prices.name}", markup=False)
 
 
 def parse_prices(pairs: Mapping[str, str]) -> dict[str, float]:

@@ -40,6 +40,7 @@ from streamhouse_spark.lake.relocation import LakeRelocation
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
 
 if TYPE_CHECKING:
     from streamhouse_spark.lake.parquet.clustering import Clustering
@@ -54,6 +55,7 @@ class LakePlace(Protocol):
     """The place of a lake table, as far as all formats have the same."""
 
     spec: LakeTableSpec
+    storage: Storage
 
     def with_spec(self, spec: LakeTableSpec) -> Self: ...
 

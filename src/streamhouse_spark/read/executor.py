@@ -130,7 +130,7 @@ class PieceReader:
         self._mask = mask
         self._fail_on_data_loss = fail_on_data_loss
         self._changes = Changes(table, plan.keyed) if plan.keyed is not None else None
-        self._records = InlineRecords(table.storage, plan.table_uuid)
+        self._records = InlineRecords(table.storage, plan.table_uuid, table.log.recent_rows)
         self._records.expect(s for piece in plan.pieces if isinstance(piece, LogPiece) for s in piece.split.segments)
         splits = (p.split if isinstance(p, LakePiece) else p.lake for p in plan.pieces if isinstance(p, _HOLDS_LAKE))
         self._lake = FilesAhead(table.storage, table.settings, (s for s in splits if s is not None), first=files_first)

@@ -157,7 +157,7 @@ def _require_same_rows(begun: TableState, state: TableState) -> None:
 def _new_batches(
     table: TableHandle, state: TableState, positions: dict[int, int], columns: Sequence[str]
 ) -> Iterator[LogBatch]:
-    records = InlineRecords(table.storage, state.table_uuid)
+    records = InlineRecords(table.storage, state.table_uuid, table.log.recent_rows)
     records.expect(s for bucket, log in state.buckets.items() for s in log.segments if s.end_offset > positions[bucket])
     for bucket, log in state.buckets.items():
         if log.end > positions[bucket]:

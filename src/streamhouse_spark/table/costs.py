@@ -8,7 +8,7 @@ they are not written down anywhere. A reader that waits for rows sends one reque
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from streamhouse_spark.log.commits.state import LAKE_HISTORY_MAX, TableState
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, scan_pinned
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
-from streamhouse_spark.storage.requests import METER, Requests
+from streamhouse_spark.storage.requests import METER, NO_REQUESTS, Requests
 
 DAY_MS: Final = 86_400_000
 DAYS_A_MONTH: Final = 30
@@ -102,6 +102,13 @@ class CostEstimate:
     def total_usd(self) -> float:
         return self.puts_usd + self.gets_usd + self.stored_usd
 
+    @classmethod
+    def together(cls, estimates: Iterable[CostEstimate], prices: Prices) -> CostEstimate:
+        """Add up estimates at the same prices."""
+        found = list(estimates)
+        names = [field.name for field in fields(cls) if field.name != "prices"]
+        return cls(**{name: sum(getattr(one, name) for one in found) for name in names}, prices=prices)
+
 
 @dataclass(frozen=True, slots=True)
 class TableCosts:
@@ -157,11 +164,16 @@ def table_costs(table: TableHandle, prices: Mapping[str, Any] | None = None) -> 
     lake_bytes = with_stand_ins(table, pin_newest(state), Begun(()), lambda pin: _lake_bytes(table, pin))
     workload = replace(_activity(table, state), lake_bytes=lake_bytes)
     prefixes = [table_prefix(state.table_uuid), names_prefix(table.path), f"{state.lake_location}/"]
-    requests = METER.of(table.storage.url, prefixes)
-    if is_placed(state.table_uuid):
-        log_root = log_url(table).removesuffix(table_prefix(state.table_uuid).rstrip("/")).rstrip("/")
-        requests += METER.of(log_root, prefixes[:1])
+    requests = METER.of(table.storage.url, prefixes) + log_requests(table)
     return TableCosts(requests, workload, estimate(workload, chosen))
+
+
+def log_requests(table: TableHandle) -> Requests:
+    """Count this process's requests for the log of a table, where that lies in another store than the warehouse."""
+    if not is_placed(table.uuid):
+        return NO_REQUESTS
+    prefix = table_prefix(table.uuid)
+    return METER.of(log_url(table).removesuffix(prefix.rstrip("/")).rstrip("/"), [prefix])
 
 
 def _lake_bytes(table: TableHandle, pin: Pin) -> int:

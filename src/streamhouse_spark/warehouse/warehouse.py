@@ -12,17 +12,15 @@ from streamhouse_spark.config.properties import parse_properties
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.arguments import checks_arguments
 from streamhouse_spark.core.clock import World, system_author
-from streamhouse_spark.core.model import TablePath, is_unicode
+from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import LAKE_PREFIX, lake_location, parse_database, parse_table_name
 from streamhouse_spark.core.text_values import nearest
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
-    InvalidOptionError,
     StreamhouseError,
     TableExistsError,
     TableNotFoundError,
-    shown,
 )
 from streamhouse_spark.log.commits.actions import Create, Drop
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -39,6 +37,7 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.open import storage_for
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.views import TableView, open_view
+from streamhouse_spark.warehouse.arguments import check_arguments, check_comment, setting_text
 from streamhouse_spark.warehouse.creation import create_action, put_first_record
 from streamhouse_spark.warehouse.dropped_tables import DroppedTable, chosen, dropped_tables
 from streamhouse_spark.warehouse.listing import ListedTable, list_tables, list_tables_of
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
 
     from streamhouse_spark.schema.table_schema import SparkSchema
     from streamhouse_spark.warehouse.adoption import AdoptReport
+    from streamhouse_spark.warehouse.costs import WarehouseCosts
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +71,9 @@ class Warehouse:
         world: World | None = None,
         storage: Storage | None = None,
     ) -> None:
-        _check_arguments(location, settings)
+        check_arguments(location, settings)
         self._world = world or World(author=system_author("python"))
-        self._settings = {str(key): _text(value) for key, value in (settings or {}).items()}
+        self._settings = {str(key): setting_text(value) for key, value in (settings or {}).items()}
         opened = storage if storage is not None else storage_for(str(location), self._settings, self._world)
         self._storage = with_log_places(opened, self._settings, self._world)
         self._known = False
@@ -107,7 +107,7 @@ class Warehouse:
     def create_database(self, name: str, *, if_not_exists: bool = True, comment: str | None = None) -> None:
         """Create a database. Raises `TableExistsError` if it exists, unless ``if_not_exists``."""
         database = parse_database(name)
-        _check_comment(f"database {database}", comment)
+        check_comment(f"database {database}", comment)
         self._ensure()
         made = names.create_database(self._storage, database, self._world, comment=comment)
         if not made and not if_not_exists:
@@ -129,7 +129,7 @@ class Warehouse:
 
     def comment_database(self, name: str, comment: str | None) -> None:
         """Set the comment of a database, or with None remove it."""
-        _check_comment(f"database {parse_database(name)}", comment)
+        check_comment(f"database {parse_database(name)}", comment)
         while (found := self._known_database(name)).comment != comment:
             if names.point_database(self._storage, found, self._world, exists=True, comment=comment):
                 return
@@ -371,6 +371,20 @@ class Warehouse:
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
+    def costs(self, prices: Mapping[str, Any] | None = None, *, database: str | None = None) -> WarehouseCosts:
+        """Count this process's requests, and estimate a month's dollars of all tables, or of a database's.
+
+        See `streamhouse_spark.warehouse.costs`; ``prices`` are as those of `Table.costs`.
+        """
+        from streamhouse_spark.warehouse.costs import warehouse_costs
+
+        def opened(one: ListedTable) -> Table:
+            if one.log is None:  # damaged: opening it tells how
+                return self.table(str(one.path))
+            return Table(self._storage, self._settings, one.path, one.log, self._world)
+
+        return warehouse_costs(self._storage, self._listed(database), opened, prices)
+
     def clean_dropped(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
         """Delete the rest of tables that were dropped, or never got a name, longer ago than the grace.
 
@@ -469,29 +483,6 @@ class Warehouse:
 
 def _reopened(storage: Storage, settings: Mapping[str, str]) -> Warehouse:
     return Warehouse(storage.url, settings, storage=storage)
-
-
-def _text(value: object) -> str:
-    """Return a setting as text: ``True`` and 5 mean ``true`` and ``5``."""
-    return value if isinstance(value, str) else str(value).lower()
-
-
-def _check_arguments(location: object, settings: object) -> None:
-    if not isinstance(location, str | os.PathLike):
-        raise InvalidOptionError(f"the warehouse location is {shown(location)}, expected a path or a URL")
-    text = os.fsdecode(location)
-    if "\0" in text or not is_unicode(text) or len(text) > 4096 or max(map(len, text.split("/"))) > 255:
-        raise InvalidOptionError(
-            f"the warehouse location is {shown(text)}, expected a path or a URL of at most 4096 letters, "
-            "255 between two slashes, all Unicode"
-        )
-    if not isinstance(settings, Mapping | None):
-        raise InvalidOptionError(f"warehouse settings are a {type(settings).__name__}, expected a mapping of texts")
-
-
-def _check_comment(what: str, comment: object) -> None:
-    if comment is not None and (not isinstance(comment, str) or not is_unicode(comment)):
-        raise InvalidOptionError(f"the comment of {what} is {shown(comment)}, expected a text; write it anew")
 
 
 def _placed(create: Create, path: TablePath, uuid: str, *, taken: bool) -> Create:

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from streamhouse_spark.core.paths import commit_key
+
 DDL = "order_id BIGINT NOT NULL, customer STRING COMMENT 'who', amount DECIMAL(12,2), day DATE"
 
 
@@ -287,6 +289,21 @@ def test_costs(run, warehouse, orders):
         assert part in text
     free = [f"--price={name}=0" for name in ("puts_usd_per_1000", "gets_usd_per_1000", "stored_usd_per_gib_month")]
     assert run("describe", "sales.orders", "--costs", *free, "-o", "json").document["estimate"]["total_usd"] == 0
+
+
+def test_costs_of_all_tables(run, warehouse, orders):
+    warehouse.table("sales.orders").append([{"order_id": 1}])
+    quiet = warehouse.create_table("other.quiet", "id INT")
+    found = run("costs", "-o", "json").document
+    assert sorted(found["tables"]) == ["other.quiet", "sales.orders"]
+    assert found["estimate"]["total_usd"] > found["tables"]["sales.orders"]["estimate"]["total_usd"] > 0
+    assert list(run("costs", "other", "--price=gets_usd_per_1000=0", "-o", "json").document["tables"]) == [quiet.name]
+    lines = run("costs").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["sales.orders", "other.quiet", "together", "prices:"]
+    quiet.storage.put(commit_key(quiet.uuid, 1), b"damaged")
+    failed = run("costs", "-o", "json", code=1)
+    assert list(failed.document["tables"]) == ["sales.orders"]
+    assert "other.quiet is not in the estimate: CORRUPT_DATA" in failed.stderr
 
 
 def test_prices_that_cannot_be(run, orders):

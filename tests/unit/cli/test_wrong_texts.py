@@ -41,6 +41,7 @@ LINES = {
     "ls": Line({"database": "default"}),
     "top": Line({"interval": "1"}, ("--once",)),
     "describe": Line({"table": "log", "prices": "gets_usd_per_1000=0.1"}, ("--costs",)),
+    "costs": Line({"database": "default", "prices": "gets_usd_per_1000=0.1"}),
     "create": Line(
         {
             "table": "more",

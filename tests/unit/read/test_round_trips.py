@@ -134,3 +134,21 @@ def test_large_files_take_one_round_trip_more(wh, remote, world, monkeypatch, ke
     mine.delete([{"id": n} for n in range(0, ROWS, 3)]) if keyed else mine.append(rows)
     tier(mine)
     assert sorted(table.to_arrow().to_pylist(), key=str) == sorted(mine.to_arrow().to_pylist(), key=str)
+
+
+def test_rows_in_a_record_that_a_look_read_are_not_read_again(wh, remote, world):
+    """News and their end are two round trips, whoever wants the rows: a tail, or a read of the whole table."""
+    mine = wh.create_table("t", "id INT, name STRING", properties={"table.datalake.enabled": "false"})
+    write(mine, 0)
+    table = new_process(remote, world).table("t")
+    tail = table.tail("latest")
+    for number in range(1, 4):
+        write(mine, number * ROWS)
+        with remote.measured() as cost:
+            assert next(tail).num_rows == ROWS
+        assert cost.depth <= 2, cost
+        assert len(set(cost.keys)) == len(cost.keys), "nothing is asked for twice"
+    write(mine, 4 * ROWS)
+    with remote.measured() as cost:
+        assert table.to_arrow().num_rows == 5 * ROWS
+    assert cost.depth <= 2, cost

@@ -31,6 +31,7 @@ from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import ADD, DELETE, MetadataReader, key_of
 from streamhouse_spark.lake.paimon.merge_tree_files import described_by_keys
 from streamhouse_spark.lake.snapshot_times import said_ms
+from streamhouse_spark.storage.read_ahead import at_once
 
 ATTEMPTS_MAX = 20
 MANIFESTS_MIN_TO_MERGE = 30
@@ -80,6 +81,7 @@ def commit_snapshot(place: PaimonLocation, validate: Validation) -> Snapshot:
     commit_uuid = place.world.ids.new_uuid()
     for attempt in range(ATTEMPTS_MAX):
         place.world.wait_to_retry(attempt)
+        place.look_again()
         table = place.require()
         change = validate(table)
         try:
@@ -87,16 +89,32 @@ def commit_snapshot(place: PaimonLocation, validate: Validation) -> Snapshot:
         except SnapshotExpiredError as error:
             _require_overtaken(place, table, error)
             continue
-        for location, data in written.items():
-            with place.storage.create(place.files.key_of(location)) as sink:
-                sink.write(data)
+        _write(place, written)
         if place.snapshots.put(snapshot):
-            place.snapshots.point_to(snapshot)
-            place.snapshots.require_not_replaced(snapshot)
+            _tell(place, snapshot)
             return snapshot
     raise CommitConflictError(
         f"lake table {place.location}: other writers won {ATTEMPTS_MAX} times in a row; try again later"
     )
+
+
+def _tell(place: PaimonLocation, snapshot: Snapshot) -> None:
+    """Tell other engines of a snapshot that was just put, and check that none of them has replaced it."""
+    steps = (place.snapshots.point_to, place.snapshots.require_not_replaced)
+    for _ in at_once(place.storage, lambda step: step(snapshot), steps):
+        pass
+
+
+def _write(place: PaimonLocation, written: Mapping[str, bytes]) -> None:
+    """Write new files, each under its location, at the same time where that helps."""
+
+    def write(file: tuple[str, bytes]) -> None:
+        location, data = file
+        with place.storage.create(place.files.key_of(location)) as sink:
+            sink.write(data)
+
+    for _ in at_once(place.storage, write, list(written.items())):
+        pass
 
 
 def _require_overtaken(place: PaimonLocation, table: PaimonTable, error: SnapshotExpiredError) -> None:

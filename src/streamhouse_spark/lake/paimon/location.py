@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pypaimon.common.identifier import Identifier
@@ -78,6 +80,25 @@ def store_of(schema: PaimonSchema, location: str, files: PaimonFiles | None) -> 
     return FileStoreTable(files, Identifier.create("lake", "table"), location, schema)
 
 
+class _Looks(threading.local):
+    """The states that this thread has found within `one_look`, by table; None outside of it."""
+
+    tables: dict[tuple[str, str], PaimonTable] | None = None
+
+
+_looks = _Looks()
+
+
+@contextmanager
+def one_look() -> Iterator[None]:
+    """Let steps of this thread that follow one another take the newest state as the first of them found it."""
+    before, _looks.tables = _looks.tables, _looks.tables or {}
+    try:
+        yield
+    finally:
+        _looks.tables = before
+
+
 class PaimonLocation:
     """The location of one lake table. Holds nothing of the table itself: `load` reads the newest metadata."""
 
@@ -121,7 +142,23 @@ class PaimonLocation:
         return True
 
     def find(self) -> PaimonTable | None:
-        """Return the newest state, or None if there is no lake table (yet). Raises `CorruptDataError`."""
+        """Return the newest state, or None if there is no lake table (yet); within `one_look` the one that its first
+        step found. Raises `CorruptDataError`.
+        """
+        key = (self.storage.url, self.spec.location)
+        if _looks.tables is not None and key in _looks.tables:
+            return _looks.tables[key]
+        table = self._find()
+        if _looks.tables is not None and table is not None:
+            _looks.tables[key] = table
+        return table
+
+    def look_again(self) -> None:
+        """Have the next step of `one_look` look for itself."""
+        if _looks.tables is not None:
+            _looks.tables.pop((self.storage.url, self.spec.location), None)
+
+    def _find(self) -> PaimonTable | None:
         schemas: dict[int, PaimonSchema] = {}
         ahead = ReadAhead(self.storage)
         ahead.expect([*map(self._schema_key, range(_SCHEMAS_AHEAD)), self.snapshots.hint_key])
@@ -213,6 +250,7 @@ class PaimonLocation:
 
     def put_schema(self, schema: PaimonSchema) -> None:
         """Store the ``schema`` under its id, unless another has that id: the next look shows which it was."""
+        self.look_again()
         data = JSON.to_json(schema, indent=2).encode()
         slot_of_bytes(self.storage, self._schema_key(schema.id), data).take(data).won()
 

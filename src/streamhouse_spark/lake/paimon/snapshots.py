@@ -31,7 +31,7 @@ from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
 from streamhouse_spark.lake.snapshot_times import own_ms
 from streamhouse_spark.log.commits.chains import last_reached
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import ReadAhead
+from streamhouse_spark.storage.read_ahead import ReadAhead, at_once
 from streamhouse_spark.storage.slots import Holder, Slot, Taken
 
 SNAPSHOT_PREFIX = "snapshot-"
@@ -148,13 +148,18 @@ class SnapshotFolder:
         behind it. Each of them may lag behind: then more is kept.
         """
         text = JSON.to_json(snapshot, indent=2).encode()
-        for key, data in (
+
+        def put(told: tuple[str, bytes]) -> None:
+            with suppress(StorageError):
+                self._storage.put(*told)
+
+        told = [
             (self.hint_key, str(snapshot.id).encode()),
             (f"{self._table_key}/tag/{TAG_PREFIX}{COMMIT_USER}", text),
             (self.consumer_key, consumer_text(snapshot.id)),
-        ):
-            with suppress(StorageError):
-                self._storage.put(key, data)
+        ]
+        for _ in at_once(self._storage, put, told):
+            pass
 
     @property
     def consumer_key(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from streamhouse_spark.lake.model.values import (
     WriteContext,
 )
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
-from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
+from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable, one_look
 from streamhouse_spark.lake.paimon.maintenance.compaction import compact_log
 from streamhouse_spark.lake.paimon.maintenance.compaction_keyed import compact_keyed
 from streamhouse_spark.lake.paimon.maintenance.drop_partition import drop_partitions
@@ -61,6 +62,9 @@ class PaimonLake(LakeTable):
         return PaimonRelocation(self.place)
 
     # -- snapshots ------------------------------------------------------------------------------------------------
+
+    def one_look(self) -> AbstractContextManager[None]:
+        return one_look()
 
     def newest(self) -> LakeSnapshot | None:
         table = self.place.find()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -54,7 +54,7 @@ from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import check_dense, read_split
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import ReadsMany
+from streamhouse_spark.storage.read_ahead import ReadsMany, at_once
 
 logger = logging.getLogger(__name__)
 
@@ -110,8 +110,7 @@ class TieringJob:
         ``run_tasks``.
         """
         started_ms = self._world.clock.boot_ms()
-        self._lake.require_home("tiering")
-        state = self._refreshed()
+        state = self._first_look()
         targets = state.ends
         done: list[tuple[LakeSnapshot, list[LakeFile]]] = []
         conflicts = 0
@@ -144,6 +143,13 @@ class TieringJob:
             duration_ms=self._world.clock.boot_ms() - started_ms,
             healed_rows=_healed(files),
         )
+
+    def _first_look(self) -> TableState:
+        """Return the newest state of a table whose lake may be written."""
+        looks: list[Callable[[], TableState | None]] = [lambda: self._lake.require_home("tiering"), self._refreshed]
+        _, state = at_once(self._lake.place.storage, lambda look: look(), looks)
+        assert state is not None
+        return state
 
     def _round(
         self,

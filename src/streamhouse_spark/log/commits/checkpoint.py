@@ -1,4 +1,4 @@
-"""Checkpoints, which keep opening cheap, and floors, which keep deleting safe.
+"""Checkpoints, which keep opening cheap, their hint, and floors, which keep deleting safe.
 
 A checkpoint is derived: losing all of them costs time, nothing else, as long as no floor was written. It counts only
 after it was read back and found to say what its writer knows; a floor is put only where two such lie at or above it
@@ -6,15 +6,20 @@ after it was read back and found to say what its writer knows; a floor is put on
 records below a number are void and may be deleted after the grace; floors are found by reading, never by listing
 (`log.commits.floors`), so a process that slept through a clean-up learns of it before it trusts an absent,
 or a re-opened, record number.
+
+The hint names the newest checkpoint. Where requests take long, a small state that is newer stands in it, so that an
+opener has both at once. That state was not read back, so it gives no floor, and it counts only while the record that it
+ends with is in the log (`log.commits.opening`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.paths import (
     checkpoint_hint_key,
     checkpoint_key,
@@ -30,7 +35,7 @@ from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
 from streamhouse_spark.storage.base import Storage, url_of
-from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
+from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead, ReadsMany
 from streamhouse_spark.storage.slots import fill, slot_of_bytes
 
 logger = logging.getLogger(__name__)
@@ -49,6 +54,12 @@ TAGS_VERSION = 5
 NEWEST_VERSION = 6
 """Format of a checkpoint with constraints: an older version of this package would write rows that they forbid."""
 
+CHECKPOINT_INTERVAL = 40
+HINT_EVERY: Final = 20
+"""The process that commits a record whose number is a multiple of this puts its state into the hint, where requests
+take long: one put of one process, however many write."""
+HINT_FIRST: Final = 6
+"""The first record whose state is put there: openers of younger tables read from the first record on."""
 LANDMARK_EVERY = 256
 """Distance of floors that are never deleted, in floors."""
 _LANDMARK_VERSION = 2
@@ -57,12 +68,23 @@ it is stopped here."""
 _COPIES = 2
 
 
+HINT_BYTES_MAX = 64 << 10
+"""Size of a state that still stands in the hint."""
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     state: TableState
     floor_index: int = 0
     """Index of the newest floor that its writer knew, 0 for none: readers look for newer ones from here on."""
     floor: int = 0
+    named: int | None = None
+    """For a state that stands in the hint, the newest checkpoint that its writer knew; 0 for none."""
+
+    @property
+    def stored(self) -> int:
+        """The record of the newest checkpoint that has an object of its own."""
+        return self.state.version if self.named is None else self.named
 
 
 def write_checkpoint(storage: Storage, state: TableState, *, floor_index: int = 0, floor: int = 0) -> None:
@@ -79,7 +101,45 @@ def write_checkpoint(storage: Storage, state: TableState, *, floor_index: int = 
         state
     ):
         raise CorruptDataError(f"{url_of(storage, key)} does not say what the records say; delete this file")
-    storage.put(checkpoint_hint_key(state.table_uuid), str(state.version).encode())
+    _put_hint(storage, state, state.version, data)
+
+
+def write_hint(storage: Storage, state: TableState, named: int, *, floor_index: int = 0, floor: int = 0) -> None:
+    """Let the hint name the newest known checkpoint, 0 for none, and hold a state behind it, if that is small."""
+    data = _encoded(state, floor_index, floor)
+    if len(data) <= HINT_BYTES_MAX:
+        _put_hint(storage, state, named, data)
+
+
+def _put_hint(storage: Storage, state: TableState, named: int, data: bytes) -> None:
+    """Older versions of this package take a hint with a state for none, and list the checkpoints."""
+    is_held = isinstance(storage, ReadsMany) and len(data) <= HINT_BYTES_MAX
+    text = str(named).encode() + (b"\n" + data if is_held else b"")
+    storage.put(checkpoint_hint_key(state.table_uuid), text)
+
+
+class Checkpointing:
+    """The newest checkpoint that a process knows of one log, and which states it stores behind its commits."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._newest = 0
+
+    def begun_at(self, found: Checkpoint) -> None:
+        self._newest = max(self._newest, found.stored)
+
+    def store_if_due(self, state: TableState, floor_index: int, floor: int) -> None:
+        if state.version - self._newest >= CHECKPOINT_INTERVAL:
+            self.store(state, floor_index, floor)
+        elif isinstance(self._storage, ReadsMany) and (state.version % HINT_EVERY == 0 or state.version == HINT_FIRST):
+            with after_commit(logger, f"hint {state.version}", state.name):
+                write_hint(self._storage, state, self._newest, floor_index=floor_index, floor=floor)
+
+    def store(self, state: TableState, floor_index: int, floor: int) -> None:
+        """Store a checkpoint. It is derived, so a failure is logged and only costs the next opener time."""
+        self._newest = state.version
+        with after_commit(logger, f"checkpoint {state.version}", state.name):
+            write_checkpoint(self._storage, state, floor_index=floor_index, floor=floor)
 
 
 def write_tagged(storage: Storage, state: TableState, tag_uuid: str) -> None:
@@ -146,6 +206,19 @@ def _decoded(data: bytes, table_uuid: str, number: int | None, where: str) -> Ch
     return Checkpoint(state, *frame.header.get("floor", (0, 0)))
 
 
+def hinted_state(hint: bytes, table_uuid: str) -> Checkpoint | None:
+    """Return the state that stands in a hint; None if there is none that can be read."""
+    _, _, data = hint.partition(b"\n")
+    if not data:
+        return None
+    try:
+        found = _decoded(data, table_uuid, None, f"the hint of the checkpoints of {table_uuid}")
+    except (CorruptDataError, FormatVersionError) as error:
+        logger.warning("a checkpoint is passed over: %s", error)
+        return None
+    return replace(found, named=parsed_hint(hint) or 0)
+
+
 def floor_index(data: bytes | None) -> int:
     """Return the index of the floor that the writer of a stored checkpoint knew; 0 if that cannot be told."""
     try:
@@ -162,14 +235,14 @@ def newest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int = 0) -
 
 
 def find_checkpoint(
-    storage: Storage, table_uuid: str, *, at_least: int = 0, ahead: ReadAhead | None = None
+    storage: Storage, table_uuid: str, *, at_least: int = 0, ahead: ReadAhead | None = None, hint: bytes | None = None
 ) -> tuple[Checkpoint | None, list[CorruptDataError | FormatVersionError]]:
     """Find a recent checkpoint, at record ``at_least`` or later; None if the log has to be read from record 1.
 
     The hint is tried first. A checkpoint that is damaged, or of a newer format, is skipped and logged: the records
     behind an older one lead to the same state, and records of newer formats raise. The second result is the error of
-    the skipped ones. With ``ahead``, the records behind the hinted one are asked for with it; and without a hint the
-    first records are, and nothing is listed where these are all.
+    the skipped ones. The ``hint`` may have been read already. With ``ahead``, the records behind the hinted one are
+    asked for with it; and without a hint the first records are, and nothing is listed where these are all.
     """
     passed: dict[int, CorruptDataError | FormatVersionError] = {}
 
@@ -183,7 +256,7 @@ def find_checkpoint(
             pass
         return None
 
-    hinted = _hinted_number(storage, table_uuid, ahead)
+    hinted = parsed_hint(read_hint(storage, table_uuid) if hint is None else hint)
     if ahead is not None and ahead.is_useful:
         first, others = keys_to_open(table_uuid, hinted, ahead.first)
         ahead.expect(first)
@@ -214,17 +287,18 @@ def keys_to_open(table_uuid: str, hinted: int | None, num_first: int) -> tuple[l
     return [other, *records[:num_first]], records[num_first:]
 
 
-def _hinted_number(storage: Storage, table_uuid: str, ahead: ReadAhead | None = None) -> int | None:
+def read_hint(storage: Storage | ReadAhead, table_uuid: str) -> bytes:
+    """Read the hint; empty if there is none."""
     try:
-        text = (ahead or storage).read(checkpoint_hint_key(table_uuid))
+        return storage.read(checkpoint_hint_key(table_uuid))
     except ObjectNotFoundError:
-        return None
-    return parsed_hint(text)
+        return b""
 
 
-def parsed_hint(text: bytes) -> int | None:
+def parsed_hint(hint: bytes) -> int | None:
     """Return the record of the checkpoint that a hint names; None for one that names none."""
-    return int(text) if text.isdigit() and len(text) <= 20 else None
+    number, _, _ = hint.partition(b"\n")
+    return int(number) or None if number.isdigit() and len(number) <= 20 else None
 
 
 DROPPED_FLOOR = 10**19

@@ -17,10 +17,8 @@ looked for with the floor, about once a minute, and on a local disk before each 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 
-from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.forks import new_lock, renew_in_children
 from streamhouse_spark.core.model import Transaction
@@ -34,10 +32,11 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
 )
+from streamhouse_spark.log.commits import record as records
 from streamhouse_spark.log.commits import standing
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation, out_of_mixed
-from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, Checkpoint, no_checkpoint, write_checkpoint
+from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, Checkpoint, Checkpointing, no_checkpoint
 from streamhouse_spark.log.commits.failed_commits import FAILURES_MAX, given_up, require_known, unsure
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.group import Group, outcomes
@@ -51,10 +50,7 @@ from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.read_ahead import ReadAhead
 from streamhouse_spark.storage.slots import Slot, fill
 
-logger = logging.getLogger(__name__)
-
 FLOOR_CHECK_MS = 60_000
-CHECKPOINT_INTERVAL = 40
 RACE_MS = 1_000
 """Time after a lost race in which a commit looks at the log first: others write too."""
 
@@ -80,7 +76,8 @@ class CommitLog:
         self._floor = 0
         self._floor_index = 0
         self._floor_checked_ms = 0
-        self._checkpointed = 0
+        self._checkpointing = Checkpointing(storage)
+        self._recent = self._looked = records.RecentRows()
         self._damaged: Sequence[StreamhouseError] = ()
         self._stood_ms = 0
         self._raced_ms = -RACE_MS
@@ -113,6 +110,11 @@ class CommitLog:
         return self._state
 
     @property
+    def recent_rows(self) -> records.RecentRows:
+        """The rows in the newest records that a look at a store with requests read."""
+        return self._recent
+
+    @property
     def floor_index(self) -> int:
         """Index of the newest floor that `check_floor` found; 0 for none."""
         return self._floor_index
@@ -138,7 +140,7 @@ class CommitLog:
                 read_from = start.version + 1 if start is not None else 1
                 own: dict[str, Committed] = {}
                 damage: CorruptDataError | None = None
-                state = start
+                state, self._looked = start, records.RecentRows()
                 try:
                     state = self._read_forward(start, own, ahead)
                 except CorruptDataError as error:
@@ -159,7 +161,7 @@ class CommitLog:
                     if state is not start:
                         self._stood_ms = self._world.clock.boot_ms()
                     self._calls.landed(own)
-                    self._state = state
+                    self._state, self._recent = state, self._recent.before(self._looked)
                     return state
                 if self._floor >= DROPPED_FLOOR:
                     raise TableNotFoundError(f"table {self._table_uuid} of {self._storage.url} was dropped and deleted")
@@ -199,7 +201,7 @@ class CommitLog:
         finally:
             self._calls.remove(call)
         if committed.state is not committed.before and committed.is_first:
-            self._checkpoint_if_due(committed.state)
+            self._checkpointing.store_if_due(committed.state, self._floor_index, self._floor)
         return committed
 
     def _answer(self, call: Waiting) -> Committed:
@@ -339,15 +341,15 @@ class CommitLog:
         return self._at(found) if found is not None else None
 
     def _at(self, found: Checkpoint) -> TableState:
-        self._checkpointed = max(self._checkpointed, found.state.version)
+        self._checkpointing.begun_at(found)
         if found.floor_index > self._floor_index:  # its writer knew this floor: newer ones are looked for from there on
             self._floor_index, self._floor = found.floor_index, max(self._floor, found.floor)
         return found.state
 
     def _read_forward(self, state: TableState | None, own: dict[str, Committed], ahead: ReadAhead) -> TableState | None:
         """Return the state at the tail. ``own`` gets the records of attempts that are under way in this process."""
-        known = self._state
-        for record in records_from(ahead, self._table_uuid, state.version + 1 if state is not None else 1):
+        known, number = self._state, state.version + 1 if state is not None else 1
+        for record in records_from(ahead, self._table_uuid, number, self._looked if ahead.is_useful else None):
             before, state = state, fold(state, record)
             if before is not None and any(part.attempt in self._calls for part in record.attempts):
                 own.update(outcomes(before, state, record))
@@ -489,12 +491,6 @@ class CommitLog:
         self._stood_ms = self._world.clock.boot_ms()
         return state
 
-    def _checkpoint_if_due(self, state: TableState) -> None:
-        if state.version - self._checkpointed >= CHECKPOINT_INTERVAL:
-            self.checkpoint(state)
-
     def checkpoint(self, state: TableState) -> None:
         """Store a checkpoint. It is derived, so a failure is logged and only costs the next opener time."""
-        self._checkpointed = state.version
-        with after_commit(logger, f"checkpoint {state.version}", state.name):
-            write_checkpoint(self._storage, state, floor_index=self._floor_index, floor=self._floor)
+        self._checkpointing.store(state, self._floor_index, self._floor)

@@ -1,5 +1,9 @@
 """The beginning of a read of a log where requests take long: at a checkpoint, with all that follows it asked for ahead.
 
+The state that stands in the hint saves the round trip for a checkpoint, and most of the records behind it. A hint is
+replaced, so a log that was restored beside it may be another than that of its state: it counts only where the log has
+the record that it ends with, of the same attempt.
+
 A process that fell far behind need not read all records in between either. Once some of the news follow the record that
 it stands on, a checkpoint behind them is of the same log, and says the same as the records before it.
 """
@@ -8,21 +12,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import checkpoint_hint_key
+from streamhouse_spark.core.paths import checkpoint_hint_key, commit_key
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError
 from streamhouse_spark.log.commits.checkpoint import (
+    HINT_EVERY,
     Checkpoint,
     find_checkpoint,
     floor_index,
+    hinted_state,
     keys_to_open,
     parsed_hint,
     read_from,
+    read_hint,
 )
 from streamhouse_spark.log.commits.floors import keys_behind
+from streamhouse_spark.log.commits.record import attempt_in
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import ReadAhead, ReadsMany, expect_together
 
@@ -30,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 _FIRST_OF_MANY: Final = 4
 """Records of each of many logs that are asked for with their checkpoints: each is paid."""
+_BEHIND_HINT: Final = HINT_EVERY + 2
+"""Records that are asked for together with the one that the state in a hint ends with: those that may follow it, and
+two more, which show that none is missing."""
 _HINT_AFTER: Final = 5
 LEAP_AFTER: Final = 15
 """News that are read before a checkpoint is looked for, the hint together with the last ten of them."""
@@ -54,13 +66,15 @@ def asked_together(storage: Storage, world: World, table_uuids: Iterable[str]) -
     since_ms = world.clock.boot_ms()
     found = {uuid: ReadAhead(storage, _FIRST_OF_MANY) for uuid in table_uuids}
     expect_together(storage, [(ahead, [checkpoint_hint_key(uuid)]) for uuid, ahead in found.items()])
-    hints = {uuid: parsed_hint(ahead.found(checkpoint_hint_key(uuid)) or b"") for uuid, ahead in found.items()}
-    keys = {uuid: keys_to_open(uuid, hint, _FIRST_OF_MANY) for uuid, hint in hints.items()}
+    hints = {uuid: ahead.found(checkpoint_hint_key(uuid)) or b"" for uuid, ahead in found.items()}
+    held = {uuid: hinted_state(hint, uuid) for uuid, hint in hints.items()}
+    keys = {uuid: _keys_to_open(uuid, hint, held[uuid], _FIRST_OF_MANY) for uuid, hint in hints.items()}
     expect_together(storage, [(ahead, keys[uuid][0]) for uuid, ahead in found.items()])
     following = []
     for uuid, ahead in found.items():
         first, others = keys[uuid]
-        floors = keys_behind(uuid, floor_index(ahead.found(first[0]))) if hints[uuid] else []
+        is_named = held[uuid] is None and parsed_hint(hints[uuid]) is not None
+        floors = keys_behind(uuid, floor_index(ahead.found(first[0]))) if is_named else []
         if ahead.found_absent(first[-1]):
             others = [] if ahead.found_absent(first[-2]) else others[:1]  # it shows that none is missing
         following.append((ahead, [*floors, *others]))
@@ -71,12 +85,41 @@ def asked_together(storage: Storage, world: World, table_uuids: Iterable[str]) -
 def begin(
     storage: Storage, table_uuid: str, at_least: int, ahead: ReadAhead
 ) -> tuple[Checkpoint | None, Sequence[CorruptDataError | FormatVersionError]]:
-    """Find the checkpoint to begin with, as `find_checkpoint` does. Floors behind the one that it knows are asked for
-    with the next records.
+    """Find the checkpoint to begin with: the state in the hint, or as `find_checkpoint` does. Floors behind the one
+    that it knows are asked for with the next records.
     """
-    found, damaged = find_checkpoint(storage, table_uuid, at_least=at_least, ahead=ahead)
+    hint = read_hint(ahead, table_uuid)
+    held = _held(ahead, table_uuid, hint, at_least)
+    if held is not None:
+        return held, ()
+    found, damaged = find_checkpoint(storage, table_uuid, at_least=at_least, ahead=ahead, hint=hint)
     ahead.join(keys_behind(table_uuid, found.floor_index if found is not None else 0))
     return found, damaged
+
+
+def _keys_to_open(table_uuid: str, hint: bytes, held: Checkpoint | None, num_first: int) -> tuple[list[str], list[str]]:
+    """Return what an opener reads behind the hint: first of all floors, the record of the state in it and a few behind;
+    or, without such a state, what `checkpoint.keys_to_open` says.
+    """
+    if held is None:
+        return keys_to_open(table_uuid, parsed_hint(hint), num_first)
+    floors = keys_behind(table_uuid, held.floor_index)
+    (_, *first), others = keys_to_open(table_uuid, held.state.version, num_first)
+    return [*floors, commit_key(table_uuid, held.state.version), *first], others
+
+
+def _held(ahead: ReadAhead, table_uuid: str, hint: bytes, at_least: int) -> Checkpoint | None:
+    """Return the state in the hint, at record ``at_least`` or later, if the log has the record that it ends with."""
+    held = hinted_state(hint, table_uuid)
+    if held is None or held.state.version < at_least:
+        return None
+    ahead.expect(_keys_to_open(table_uuid, hint, held, _BEHIND_HINT)[0])
+    key = commit_key(table_uuid, held.state.version)
+    with suppress(ObjectNotFoundError, CorruptDataError, FormatVersionError):
+        if attempt_in(ahead.read(key), key) == held.state.attempt:
+            return held
+    logger.warning("the state in the hint of %s is not of its log at record %d", table_uuid, held.state.version)
+    return None
 
 
 def leap(ahead: ReadAhead, table_uuid: str, num_news: int, version: int) -> Checkpoint | None:
@@ -87,7 +130,10 @@ def leap(ahead: ReadAhead, table_uuid: str, num_news: int, version: int) -> Chec
         ahead.join([checkpoint_hint_key(table_uuid)])
     if num_news < LEAP_AFTER:
         return None
-    number = parsed_hint(ahead.found(checkpoint_hint_key(table_uuid)) or b"")
+    hint = read_hint(ahead, table_uuid) if ahead.has(checkpoint_hint_key(table_uuid)) else b""
+    if (held := _held(ahead, table_uuid, hint, version + LEAP_MIN)) is not None:
+        return held
+    number = parsed_hint(hint)
     if number is None or number < version + LEAP_MIN:
         return None
     ahead.expect(key for keys in keys_to_open(table_uuid, number, ahead.first) for key in keys)

@@ -26,6 +26,9 @@ RECORD_BYTES_MAX = 256 << 10
 """Bytes of one attempt's record without a manifest. Records of several have none: their bytes are bounded otherwise."""
 _HEAD_BYTES = 512
 """Bytes that a record's first line and its number, table and attempt fit into."""
+RECENT_BYTES_MAX = 4 << 20
+RECENT_RECORDS_MAX = 256
+"""Rows, and records of one log, that are kept from a look. Where more came, the oldest are read again."""
 GROUP_VERSION = 2
 """Format version of records with several attempts: a reader that knows none of them would forget transactions."""
 
@@ -186,8 +189,43 @@ def read_record(
     return record, body.payload
 
 
-def records_from(ahead: ReadAhead, table_uuid: str, number: int) -> Iterator[Record]:
-    """Read the records from a number on, up to the first absent one.
+class RecentRows:
+    """The rows in the newest records, by number, kept from the look that read these until somebody wants the rows.
+
+    A look fills a collection of its own, which is never changed once others see it. A record is never rewritten, so
+    what is kept is what reading it again would give.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[int, memoryview] = {}
+        self._bytes = 0
+
+    def keep(self, number: int, rows: memoryview) -> None:
+        """Keep the rows of a record, in place of those of the oldest."""
+        if not rows.nbytes or rows.nbytes > RECENT_BYTES_MAX or number in self._rows:
+            return
+        self._rows[number] = rows
+        self._bytes += rows.nbytes
+        while self._bytes > RECENT_BYTES_MAX or len(self._rows) > RECENT_RECORDS_MAX:
+            self._bytes -= self._rows.pop(next(iter(self._rows))).nbytes
+
+    def before(self, newer: RecentRows) -> RecentRows:
+        """Return a collection of both, this one's as far as there is room."""
+        if not newer._rows:
+            return self
+        both = RecentRows()
+        for rows in (self._rows, newer._rows):
+            for number, found in rows.items():
+                both.keep(number, found)
+        return both
+
+    def of(self, number: int) -> memoryview | None:
+        """Return the rows of a record; None if they are not kept."""
+        return self._rows.get(number)
+
+
+def records_from(ahead: ReadAhead, table_uuid: str, number: int, rows: RecentRows | None = None) -> Iterator[Record]:
+    """Read the records from a number on, up to the first absent one. ``rows`` keeps those that stand in them.
 
     One is asked for alone, because most of the time there is none; behind those that are there, twice as many at once.
     Behind the first ones that an opener asked for, all that may follow its checkpoint.
@@ -198,9 +236,11 @@ def records_from(ahead: ReadAhead, table_uuid: str, number: int) -> Iterator[Rec
             ahead.expect(commit_key(table_uuid, number + step) for step in range(window))
             window = min(2 * window + 2, WINDOW)
         try:
-            record, _ = read_record(ahead.storage, table_uuid, number, ahead)
+            record, payload = read_record(ahead.storage, table_uuid, number, ahead)
         except ObjectNotFoundError:
             return
+        if rows is not None:
+            rows.keep(number, payload)
         yield record
         number += 1
 
@@ -236,10 +276,14 @@ def read_attempt(storage: Storage, table_uuid: str, number: int) -> str | None:
     """Read the attempt of a stored record; None if there is no record, or none that can be read."""
     key = commit_key(table_uuid, number)
     try:
-        header = decode_frame("commit", storage.read(key), url_of(storage, key), newest=GROUP_VERSION).header
+        return attempt_in(storage.read(key), url_of(storage, key))
     except (ObjectNotFoundError, CorruptDataError):
         return None
-    return str(header["attempt"])
+
+
+def attempt_in(data: bytes, where: str) -> str:
+    """Return the attempt of a record. Raises `CorruptDataError`, `FormatVersionError`."""
+    return str(decode_frame("commit", data, where, newest=GROUP_VERSION).header["attempt"])
 
 
 def _read_manifest(storage: Storage, table_uuid: str, reference: dict[str, Any], record_where: str) -> Frame:

@@ -32,7 +32,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.commits.anchors import out_of_mixed
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.commits.record import RecentRows, read_record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.segments.messages import (
     FILE_HEAD_BYTES,
@@ -128,9 +128,11 @@ class InlineRecords:
     It keeps all records that it has read, so it lives no longer than one read, whose result is as large.
     """
 
-    def __init__(self, storage: Storage, table_uuid: str) -> None:
+    def __init__(self, storage: Storage, table_uuid: str, recent: RecentRows | None = None) -> None:
+        """``recent`` has rows that were read already."""
         self._storage = storage
         self._table_uuid = table_uuid
+        self._recent = recent
         self._payloads: dict[int, memoryview] = {}
         self._ahead: dict[int, int] = {}
         """Records that will be asked for, in that order, with the bytes of their rows."""
@@ -144,7 +146,7 @@ class InlineRecords:
         announced = list(segments)
         self.parts.expect(announced)
         for segment in announced:
-            if segment.uuid is None and segment.commit not in self._payloads:
+            if segment.uuid is None and not self._is_kept(segment.commit):
                 start, end = segment.inline or (0, 0)
                 self._ahead[segment.commit] = self._ahead.get(segment.commit, 0) + end - start
 
@@ -162,7 +164,7 @@ class InlineRecords:
     def rows_of(self, segment: Segment) -> bytes:
         """Return the bytes of an inline segment's rows, aligned for Arrow's kernels."""
         with self._lock:
-            if segment.commit not in self._payloads:
+            if not self._is_kept(segment.commit):
                 self._ahead.pop(segment.commit, None)
                 failures = self._read([segment.commit, *self._window()])
                 if isinstance(error := failures.get(segment.commit), ObjectNotFoundError):
@@ -173,6 +175,14 @@ class InlineRecords:
             payload = self._payloads[segment.commit]
         start, end = segment.inline or (0, 0)
         return payload[start:end].tobytes()
+
+    def _is_kept(self, number: int) -> bool:
+        """Tell whether the rows of a record need no request. Called with the lock held, or before any read."""
+        if number not in self._payloads and self._recent is not None:
+            rows = self._recent.of(number)
+            if rows is not None:
+                self._payloads[number] = rows
+        return number in self._payloads
 
     def _read(self, numbers: Sequence[int]) -> dict[int, StreamhouseError]:
         """Read records at the same time. Returns the errors of those that cannot be read, which counts once they are

@@ -10,8 +10,12 @@ from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
 from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, checkpoints_prefix, commit_key, floor_key
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StreamhouseError
-from streamhouse_spark.log.commits.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
-from streamhouse_spark.log.commits.commit_log import CHECKPOINT_INTERVAL
+from streamhouse_spark.log.commits.checkpoint import (
+    CHECKPOINT_INTERVAL,
+    list_checkpoints,
+    read_checkpoint,
+    write_checkpoint,
+)
 from streamhouse_spark.log.commits.verified import verified_checkpoints
 from streamhouse_spark.log.lifecycle.cleaning import clean
 from streamhouse_spark.warehouse.warehouse import Warehouse

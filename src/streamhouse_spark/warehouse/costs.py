@@ -1,0 +1,69 @@
+"""Costs of a whole warehouse on an object store: its tables' estimates, and the requests of this process together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import at_once
+from streamhouse_spark.storage.requests import METER, NO_REQUESTS, Requests
+from streamhouse_spark.table.costs import CostEstimate, Prices, TableCosts, log_requests, table_costs
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.listing import ListedTable
+
+
+@dataclass(frozen=True, slots=True)
+class WarehouseCosts:
+    """Requests of this process since its start, and the estimate for everybody's, of all tables together and of each.
+
+    ``requests`` are also those for what is no table's: listings, tables that were dropped.
+    """
+
+    requests: Requests
+    estimate: CostEstimate
+    tables: Mapping[str, TableCosts]
+    failed: Mapping[str, str]
+    """Tables that cannot be read, with the reason. They are not in the estimate."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "requests": {**asdict(self.requests), "total": self.requests.total},
+            "estimate": {**asdict(self.estimate), "total_usd": self.estimate.total_usd},
+            "tables": {name: costs.to_json() for name, costs in self.tables.items()},
+            "failed": dict(self.failed),
+        }
+
+
+def warehouse_costs(
+    storage: Storage,
+    listed: Iterable[ListedTable],
+    open_one: Callable[[ListedTable], Table],
+    prices: Mapping[str, Any] | None = None,
+) -> WarehouseCosts:
+    """Count and estimate the costs of tables in their newest states; ``open_one`` gives one of them.
+
+    A table that cannot be read does not stop the others. Raises as the listing, and `InvalidOptionError` for prices
+    that cannot be.
+    """
+    chosen = Prices.of(prices or {})
+
+    def look(of_one: ListedTable) -> tuple[str, Requests, TableCosts | StreamhouseError] | None:
+        name, requests = str(of_one.path), NO_REQUESTS
+        try:
+            table = open_one(of_one)
+            requests = log_requests(table)
+            return name, requests, table_costs(table, prices)
+        except TableNotFoundError:  # dropped since it was listed
+            return None
+        except StreamhouseError as error:
+            return name, requests, error
+
+    found = [one for one in at_once(storage, look, list(listed)) if one is not None]
+    tables = {name: costs for name, _, costs in found if isinstance(costs, TableCosts)}
+    failed = {name: str(error) for name, _, error in found if not isinstance(error, TableCosts)}
+    requests = sum((of_log for _, of_log, _ in found), METER.of(storage.url))
+    together = CostEstimate.together((costs.estimate for costs in tables.values()), chosen)
+    return WarehouseCosts(requests, together, tables, failed)

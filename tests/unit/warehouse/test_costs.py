@@ -1,0 +1,81 @@
+"""Costs of a whole warehouse: those of its tables together, whatever becomes of one of them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from streamhouse_spark.core.paths import commit_key, table_prefix
+from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.storage.requests import METER, Requests
+from streamhouse_spark.table.costs import CostEstimate
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+PLAIN = {"table.datalake.enabled": "false"}
+
+
+@pytest.fixture
+def memory(world, request) -> MemoryStorage:
+    """A store of its own: requests are counted by the store's URL."""
+    return MemoryStorage(world, request.node.name)
+
+
+@pytest.fixture
+def wh(memory, world) -> Warehouse:
+    found = Warehouse("wh", storage=memory, world=world)
+    for name, commits in (("s.busy", 30), ("s.quiet", 1), ("other.t", 5)):
+        table = found.create_table(name, "id BIGINT", properties=PLAIN)
+        for number in range(commits):
+            table.append([{"id": number}])
+    return found
+
+
+def test_tables_add_up(wh):
+    found = wh.costs({"puts_usd_per_1000": 0.01})
+    assert sorted(found.tables) == ["other.t", "s.busy", "s.quiet"]
+    assert not found.failed
+    for field in fields(CostEstimate):
+        if field.name != "prices":
+            together = sum(getattr(costs.estimate, field.name) for costs in found.tables.values())
+            assert getattr(found.estimate, field.name) == pytest.approx(together)
+    assert found.estimate.prices.puts_usd_per_1000 == 0.01
+    assert found.estimate.total_usd > found.tables["s.busy"].estimate.total_usd > 0
+    assert found.tables["s.busy"].to_json() == wh.table("s.busy").costs({"puts_usd_per_1000": 0.01}).to_json()
+    assert found.to_json()["tables"]["s.quiet"]["workload"]["buckets"] == 1
+
+
+def test_one_database(wh):
+    assert list(wh.costs(database="other").tables) == ["other.t"]
+    with pytest.raises(TableNotFoundError, match="database"):
+        wh.costs(database="nothing")
+
+
+def test_an_empty_warehouse(memory, world):
+    wh = Warehouse("wh", storage=memory, world=world)
+    wh.create_database("s")
+    found = wh.costs()
+    assert (found.estimate.total_usd, dict(found.tables)) == (0, {})
+
+
+def test_a_damaged_table_is_named_and_left_out(wh, memory):
+    uuid = wh.table("s.quiet").uuid
+    memory.put(commit_key(uuid, 2), b"damaged")
+    found = Warehouse("wh", storage=memory).costs()
+    assert sorted(found.tables) == ["other.t", "s.busy"]
+    assert "CORRUPT_DATA" in found.failed["s.quiet"]
+
+
+def test_requests_of_the_process_are_those_for_all_of_the_store(wh, memory):
+    before = wh.costs().requests
+    METER.note(memory.url, f"{table_prefix(wh.table('s.busy').uuid)}commits/1", Requests(puts=3))
+    METER.note(memory.url, "streamhouse.json", Requests(gets=1))
+    found = wh.costs()
+    assert found.requests - before == Requests(puts=3, gets=1)
+    assert found.tables["s.busy"].requests == Requests(puts=3)
+
+
+def test_prices_that_cannot_be(wh):
+    with pytest.raises(InvalidOptionError, match="price"):
+        wh.costs({"puts": 1})
