@@ -109,6 +109,9 @@ INSERT_EXISTING: Final = "table.merge-into.insert-existing"
 FIELD: Final = re.compile(r"fields\.(?P<column>.+?)\.(?:(?P<agg>agg)|(?P<function>listagg|string_agg)\.delimiter)\Z")
 """The property of a column's aggregate function, in a table with ``table.merge-engine`` ``aggregation``."""
 
+OF_PIPELINES: Final = "pipelines."
+"""The beginning of the properties that Spark's declarative pipelines keep with a table. They mean nothing here."""
+
 FIXED_PROPERTIES: Final = frozenset(
     {
         "bucket.num",
@@ -126,6 +129,8 @@ FIXED_PROPERTIES: Final = frozenset(
 )
 """Properties that cannot change after creation, because data is laid out by them; those that `FIELD` matches cannot
 either."""
+_LISTS_OF_NAMES: Final = frozenset({"bucket.key", PARTITION_FIELDS, PRIMARY_KEY})
+"""Fixed properties that mean the same in another case, or with other spaces."""
 
 _KNOWN: Final = (
     "bucket.num",
@@ -145,6 +150,7 @@ _KNOWN: Final = (
     *AUTO_PARTITION_PROPERTIES,
     "comment",
     f"{CONSTRAINT}<name>",
+    f"{OF_PIPELINES}<name>",
     PRIMARY_KEY,
     MERGE_ENGINE,
     VERSION_COLUMN,
@@ -252,7 +258,7 @@ def default_bucket_key(primary_key: Sequence[str], partition_by: Sequence[str], 
 
 def check_property_name(name: str) -> None:
     """Refuse a name that is no property of a table. Raises `InvalidOptionError`."""
-    if name in _KNOWN or is_keyed_property(name):
+    if name in _KNOWN or is_keyed_property(name) or (name.startswith(OF_PIPELINES) and name != OF_PIPELINES):
         return
     if name.startswith(CONSTRAINT):
         check_constraint_name(name)
@@ -272,6 +278,9 @@ def altered_properties(
     The caller checks the result by `parse_properties`.
     """
     changed = {**current, **set_values}
+    for name in _LISTS_OF_NAMES & current.keys() & set_values.keys():
+        if _folded_names(set_values[name]) == _folded_names(current[name]):
+            changed[name] = current[name]
     for name in unset:
         check_property_name(name)
         changed.pop(name, None)
@@ -282,6 +291,10 @@ def altered_properties(
                 f"wanted {changed.get(name, 'its default')!r}); create a new table and copy the rows",
             )
     return changed
+
+
+def _folded_names(text: str) -> list[str]:
+    return [name.casefold() for name in values.parse_names(text)]
 
 
 def check_partition_columns(partition_by: Sequence[str], schema: TableSchema) -> tuple[str, ...]:

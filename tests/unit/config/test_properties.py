@@ -154,6 +154,20 @@ def test_alter_changes_what_can_change():
     assert altered_properties(current, {"bucket.num": "4"}) == current
 
 
+def test_names_that_are_fixed_may_be_written_otherwise():
+    current = {"primary.key": "id, day", "bucket.key": "id", "partition.fields": "truncate(4, name)"}
+    again = {"primary.key": "ID,day", "bucket.key": " Id", "partition.fields": "TRUNCATE(4,name)"}
+    assert altered_properties(current, again) == current
+    with pytest.raises(InvalidOptionError, match="is fixed when the table is created"):
+        altered_properties(current, {"primary.key": "day, id"})
+
+
+def test_pipelines_note_what_they_want():
+    assert parse_properties({"pipelines.autocdc.keyColumnNames": '["id"]'}, SCHEMA) == parse_properties({}, SCHEMA)
+    assert "unknown table property 'pipelines.'" in refused({"pipelines.": "1"})
+    assert "looks like a credential" in refused({"pipelines.url": "postgres://u:hunter2@h/d"})
+
+
 @pytest.mark.parametrize(
     ("set_values", "unset"), [({"bucket.num": "5"}, ()), ({}, ("bucket.num",)), ({"bucket.key": "id"}, ())]
 )

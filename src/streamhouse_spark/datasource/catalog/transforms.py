@@ -43,6 +43,11 @@ def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
             }
         elif kind == "bucket":
             raise InvalidOptionError(f"PARTITIONED BY {_shown(transform)}: a table has one bucket key; leave one out")
+        elif kind == "cluster_by":
+            raise InvalidOptionError(
+                f"CLUSTER BY {_shown(transform).removeprefix(kind)}: rows are gathered by buckets; write PARTITIONED "
+                "BY (bucket(4, id)), or set bucket.num and bucket.key"
+            )
         elif len(transform["columns"]) == 1:
             given = [*map(str, transform.get("arguments") or ()), join_names([_column(transform)])]
             fields.append(f"{kind}({', '.join(given)})")

@@ -14,7 +14,7 @@ from streamhouse_spark.core.paths import DEFAULT_DATABASE
 from streamhouse_spark.core.text_size import TextSize
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, table_path
 from streamhouse_spark.datasource.catalog.ddl.databases import require_database
-from streamhouse_spark.datasource.catalog.description import STATUS_PREFIX
+from streamhouse_spark.datasource.catalog.description import PROVIDER, STATUS_PREFIX
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.checks.check import CONSTRAINT, stored_key
 from streamhouse_spark.schema.ddl import parse_struct_json
@@ -57,6 +57,8 @@ def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     _refuse_replacing(path, args["changes"], table.state.schema)
     changes = _Changes()
     for change in args["changes"]:
+        if args.get("of_pipeline") and _is_of_spark(change, table.state.primary_key):
+            continue
         _collect(path, change, changes, args.get("time_zone"), table.state.properties)
     added = StructJson(json.dumps({"type": "struct", "fields": changes.fields})) if changes.fields else None
     table.alter(
@@ -82,6 +84,16 @@ def _refuse_replacing(path: TablePath, changes: Sequence[Mapping[str, Any]], sch
             f"ALTER TABLE {path}: REPLACE COLUMNS would drop every column and add new ones, null in all rows; say what "
             "changes by ADD COLUMNS, DROP COLUMN, RENAME COLUMN and ALTER COLUMN"
         )
+
+
+def _is_of_spark(change: Mapping[str, Any], primary_key: Sequence[str]) -> bool:
+    """Tell whether a declarative pipeline asks for a ``change`` in each of its runs, and nobody wants it: that columns
+    of the primary key take null, because inferred columns do, or that the provider be what it is.
+    """
+    if change["change"] == "update_nullability":
+        keys = {name.casefold() for name in primary_key}
+        return bool(change.get("nullable")) and ".".join(change["path"]).casefold() in keys
+    return change["change"] == "set_property" and (change["name"], change["value"].lower()) == ("provider", PROVIDER)
 
 
 def _collect(

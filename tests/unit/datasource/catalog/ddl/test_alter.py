@@ -56,6 +56,27 @@ def test_changes_that_change_nothing_leave_no_record(table, alter):
     assert table.refresh().version == before
 
 
+def of_pipeline(catalog, *changes):
+    changes = list(changes)
+    return catalog.call("alter_table", database="sales", table="keyed", of_pipeline=True, changes=changes)
+
+
+def test_a_pipeline_may_want_its_keys_to_take_null(catalog):
+    catalog.create("sales", "keyed", "id bigint not null, n int not null", properties={"primary.key": "id"})
+    table = catalog.connection.table("sales.keyed")
+    before = table.refresh().version
+    wanted = {"change": "update_nullability", "path": ["ID"], "nullable": True}
+    of_pipeline(catalog, wanted, {"change": "set_property", "name": "provider", "value": "Streamhouse"})
+    assert table.refresh().version == before
+    for change in ({**wanted, "path": ["n"]}, {**wanted, "path": ["id", "x"]}, {**wanted, "nullable": False}):
+        with pytest.raises(InvalidOptionError, match="update nullability"):
+            of_pipeline(catalog, change)
+    with pytest.raises(InvalidOptionError, match="cannot be changed"):
+        of_pipeline(catalog, {"change": "set_property", "name": "provider", "value": "x"})
+    with pytest.raises(InvalidOptionError, match="update nullability"):
+        catalog.call("alter_table", database="sales", table="keyed", changes=[wanted])
+
+
 def test_of_a_set_and_an_unset_of_one_property_the_last_counts(table, alter):
     set_it = {"change": "set_property", "name": "comment", "value": "a"}
     unset = {"change": "remove_property", "name": "comment"}

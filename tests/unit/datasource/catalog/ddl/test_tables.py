@@ -93,6 +93,9 @@ def test_the_same_bucket_may_be_said_twice_but_not_two_buckets(catalog):
         catalog.create("sales", "b", "id bigint, x int", [bucket(4, "id")], properties={"bucket.key": "x"})
 
 
+CLUSTERED = {"transform": "cluster_by", "columns": [["id"], ["dt"]], "arguments": []}
+
+
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
@@ -110,6 +113,7 @@ def test_the_same_bucket_may_be_said_twice_but_not_two_buckets(catalog):
         ({"partitioning": [bucket(4, "id"), bucket(2, "dt")]}, InvalidOptionError, "one bucket key"),
         ({"partitioning": [bucket(0, "id")]}, InvalidOptionError, r"bucket\(0, id\): found 0 buckets"),
         ({"partitioning": [{**identity("x"), "columns": [["s", "a"]]}]}, InvalidOptionError, "inside a struct"),
+        ({"partitioning": [CLUSTERED]}, InvalidOptionError, r"CLUSTER BY \(id, dt\): .*bucket.num and bucket.key"),
         ({"partitioning": [identity("nope")]}, SchemaMismatchError, "no column 'nope'"),
         ({"schema": "a int, A int"}, SchemaMismatchError, "same name"),
         ({"schema": "_bucket int"}, SchemaMismatchError, "reserved"),

@@ -77,7 +77,8 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
   public Transform[] partitioning() {
     List<Transform> found = new ArrayList<>();
     for (JsonNode transform : loaded.get("partitioning")) found.add(TransformJson.of(transform));
-    return found.toArray(new Transform[0]);
+    Transform[] all = found.toArray(new Transform[0]);
+    return Pipelines.prepares() ? Pipelines.declared(all) : all;
   }
 
   @Override

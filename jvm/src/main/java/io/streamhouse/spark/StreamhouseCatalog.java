@@ -278,6 +278,7 @@ public class StreamhouseCatalog
   @Override
   public Table alterTable(Identifier identifier, TableChange... changes) throws NoSuchTableException {
     ObjectNode arguments = named(identifier).put("time_zone", TableDescription.timeZone());
+    arguments.put("of_pipeline", Pipelines.prepares());
     ArrayNode described = arguments.putArray("changes");
     for (TableChange change : changes) described.add(ChangeJson.of(change));
     try {

@@ -46,9 +46,11 @@ class WritableTable extends ReadableTable implements SupportsWrite, SupportsDele
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
     WriteBuilder inner = writer(info, info.schema(), Map.of());
-    return loaded.get("takes_updates").asBoolean()
-        ? new UpdatingWriteBuilder(this, info, inner)
-        : new TableWriteBuilder(this, info, inner);
+    TableWriteBuilder builder =
+        loaded.get("takes_updates").asBoolean()
+            ? new UpdatingWriteBuilder(this, info, inner)
+            : new TableWriteBuilder(this, info, inner);
+    return Pipelines.refreshes() ? builder.truncate() : builder;
   }
 
   /** Whether rows of this schema can be clustered by bucket. Python refuses a stream whose rows cannot. */
@@ -101,8 +103,10 @@ class WritableTable extends ReadableTable implements SupportsWrite, SupportsDele
     return arguments;
   }
 
+  /** Leaves the rows of a pipeline's view to be replaced by its new ones, in one commit. */
   @Override
   public boolean truncateTable() {
+    if (Pipelines.replacesLater(catalog.name(), identifier)) return true;
     python.ask("truncate_table", StreamhouseCatalog.named(identifier).put("uuid", id()));
     return true;
   }

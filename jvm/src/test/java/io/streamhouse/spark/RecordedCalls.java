@@ -18,6 +18,9 @@ final class RecordedCalls extends PythonCalls {
   /** Of each operation, the names of all arguments that it was given. */
   final Map<String, Set<String>> given = new TreeMap<>();
 
+  /** Of each operation, the arguments that it was given last. */
+  final Map<String, ObjectNode> lastOf = new HashMap<>();
+
   ObjectNode last;
 
   RecordedCalls() {
@@ -42,6 +45,7 @@ final class RecordedCalls extends PythonCalls {
   JsonNode ask(String operation, ObjectNode arguments, String... handled) {
     assertTrue(Protocol.NAMES.get("operations").has(operation), operation);
     last = arguments;
+    lastOf.put(operation, arguments);
     Set<String> names = given.computeIfAbsent(operation, name -> new TreeSet<>());
     arguments.fieldNames().forEachRemaining(names::add);
     assertTrue(Protocol.arguments(operation).containsAll(names), operation + ": " + names);

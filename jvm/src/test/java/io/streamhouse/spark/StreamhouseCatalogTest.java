@@ -51,6 +51,7 @@ import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.streaming.Offset;
 import org.apache.spark.sql.connector.write.RowLevelOperation;
 import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
+import org.apache.spark.sql.pipelines.graph.DatasetManagerOfTests;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -361,6 +362,35 @@ class StreamhouseCatalogTest {
     assertEquals("bucket(4, id)", table.partitioning()[1].toString());
     assertTrue(((WritableTable) table).clusters(new StructType().add("ID", "bigint")));
     assertFalse(((WritableTable) table).clusters(new StructType().add("other", "bigint")));
+  }
+
+  @Test
+  void aPipelineComparesTheColumnsThatPartition() throws Exception {
+    Table table = catalog.loadTable(ORDERS);
+    Transform[] seen = DatasetManagerOfTests.call(table::partitioning);
+    assertArrayEquals(new Transform[] {table.partitioning()[0]}, seen);
+    assertEquals(2, table.partitioning().length);
+  }
+
+  @Test
+  void changesOfAPipelineAreTold() throws Exception {
+    TableChange change = TableChange.updateColumnNullability(new String[] {"id"}, true);
+    catalog.alterTable(ORDERS, change);
+    assertFalse(alterations().get("of_pipeline").asBoolean());
+    DatasetManagerOfTests.call(() -> catalog.alterTable(ORDERS, change));
+    assertTrue(alterations().get("of_pipeline").asBoolean());
+  }
+
+  private JsonNode alterations() {
+    return calls.lastOf.get("alter_table");
+  }
+
+  @Test
+  void aTruncationIsNotPutOffWhereNoRunIsKnown() throws Exception {
+    WritableTable table = (WritableTable) catalog.loadTable(ORDERS);
+    boolean isDone = DatasetManagerOfTests.call(table::truncateTable);
+    assertTrue(isDone);
+    assertTrue(calls.lastOf.containsKey("truncate_table"));
   }
 
   @Test

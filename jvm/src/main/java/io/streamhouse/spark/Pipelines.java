@@ -1,0 +1,102 @@
+package io.streamhouse.spark;
+
+import java.lang.reflect.Field;
+import java.lang.reflect.Method;
+import java.util.Arrays;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.package$;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.TableIdentifier;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.expressions.Transform;
+import scala.collection.Iterable;
+import scala.jdk.javaapi.CollectionConverters;
+
+/** Runs of Spark's declarative pipelines, which tell a catalog nothing of themselves: they are known by their classes. */
+final class Pipelines {
+  private static final String GRAPH = "org.apache.spark.sql.pipelines.graph.";
+
+  /** Versions in which all that a run writes into a materialized view is one append by {@code BatchTableWrite}. */
+  private static final Set<String> KNOWN = Set.of("4.1", "4.2", "4.3");
+
+  private Pipelines() {}
+
+  /** Whether a run prepares its tables. It compares, creates, changes and truncates them so. */
+  static boolean prepares() {
+    return isCalledBy("DatasetManager");
+  }
+
+  /** The partitioning that a run compares with the one that is declared, which is of columns alone. */
+  static Transform[] declared(Transform[] partitioning) {
+    return Arrays.stream(partitioning).filter(part -> part.name().equals("identity")).toArray(Transform[]::new);
+  }
+
+  /** Whether a run writes the rows of a materialized view: it has no other use of this class. */
+  static boolean refreshes() {
+    return isCalledBy("BatchTableWrite") && isKnown();
+  }
+
+  private static boolean isCalledBy(String name) {
+    return StackWalker.getInstance()
+        .walk(frames -> frames.anyMatch(frame -> frame.getClassName().startsWith(GRAPH + name)));
+  }
+
+  /**
+   * Whether a run truncates a materialized view, whose new rows will replace the old ones in one commit: until then
+   * readers see the old ones. Where anything about it is not certain the answer is no.
+   */
+  static boolean replacesLater(String catalog, Identifier name) {
+    try {
+      return prepares() && isKnown() && isViewOfEachRun(SparkSession.active(), catalog, name);
+    } catch (Exception | LinkageError e) {
+      return false; // Spark throws more than it declares
+    }
+  }
+
+  private static boolean isKnown() {
+    String version = package$.MODULE$.SPARK_VERSION();
+    return KNOWN.stream().anyMatch(known -> version.startsWith(known + "."));
+  }
+
+  /** Whether runs of this session have the table, and each of them as a view. */
+  private static boolean isViewOfEachRun(SparkSession session, String catalog, Identifier name)
+      throws ReflectiveOperationException {
+    boolean isView = false;
+    Class<?> service = Class.forName("org.apache.spark.sql.connect.service.SparkConnectService$");
+    Object manager = call(service.getField("MODULE$").get(null), "sessionManager");
+    Field store = manager.getClass().getDeclaredField("sessionStore");
+    store.setAccessible(true);
+    for (Object holder : ((Map<?, ?>) store.get(manager)).values()) {
+      for (Object run : ((Map<?, ?>) call(holder, "pipelineExecutions")).values()) {
+        if (call(run, "spark") != session) continue;
+        for (Object table : CollectionConverters.asJava((Iterable<?>) call(call(run, "unresolvedGraph"), "tables"))) {
+          if (!isNamed((TableIdentifier) call(table, "identifier"), catalog, name)) continue;
+          if ((boolean) call(table, "isStreamingTable")) return false;
+          isView = true;
+        }
+      }
+    }
+    return isView;
+  }
+
+  private static Object call(Object on, String method) throws ReflectiveOperationException {
+    Method found = method(on.getClass(), method);
+    found.setAccessible(true);
+    return found.invoke(on);
+  }
+
+  private static Method method(Class<?> type, String name) throws NoSuchMethodException {
+    try {
+      return type.getMethod(name);
+    } catch (NoSuchMethodException e) {
+      return type.getDeclaredMethod(name);
+    }
+  }
+
+  private static boolean isNamed(TableIdentifier found, String catalog, Identifier name) {
+    return found.catalog().contains(catalog)
+        && found.database().contains(String.join(".", name.namespace()))
+        && found.table().equals(name.name());
+  }
+}
