@@ -12,17 +12,15 @@ from streamhouse_spark.config.properties import parse_properties
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.arguments import checks_arguments
 from streamhouse_spark.core.clock import World, system_author
-from streamhouse_spark.core.model import TablePath, is_unicode
+from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import LAKE_PREFIX, lake_location, parse_database, parse_table_name
 from streamhouse_spark.core.text_values import nearest
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
-    InvalidOptionError,
     StreamhouseError,
     TableExistsError,
     TableNotFoundError,
-    shown,
 )
 from streamhouse_spark.log.commits.actions import Create, Drop
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -34,11 +32,13 @@ from streamhouse_spark.log.lifecycle.dropping import clean_dropped
 from streamhouse_spark.log.lifecycle.home import Home
 from streamhouse_spark.log.lifecycle.location import new_table_uuid, require_log_location, with_log_places
 from streamhouse_spark.log.lifecycle.renaming import free, is_named, rename, undrop
+from streamhouse_spark.log.lifecycle.sql_views import drop_view, is_a_view
 from streamhouse_spark.log.lifecycle.succession import followed
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.open import storage_for
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.views import TableView, open_view
+from streamhouse_spark.warehouse.arguments import check_comment, check_warehouse, setting_text
 from streamhouse_spark.warehouse.creation import create_action, put_first_record
 from streamhouse_spark.warehouse.dropped_tables import DroppedTable, chosen, dropped_tables
 from streamhouse_spark.warehouse.listing import ListedTable, list_tables, list_tables_of
@@ -71,9 +71,9 @@ class Warehouse:
         world: World | None = None,
         storage: Storage | None = None,
     ) -> None:
-        _check_arguments(location, settings)
+        check_warehouse(location, settings)
         self._world = world or World(author=system_author("python"))
-        self._settings = {str(key): _text(value) for key, value in (settings or {}).items()}
+        self._settings = {str(key): setting_text(value) for key, value in (settings or {}).items()}
         opened = storage if storage is not None else storage_for(str(location), self._settings, self._world)
         self._storage = with_log_places(opened, self._settings, self._world)
         self._known = False
@@ -107,7 +107,7 @@ class Warehouse:
     def create_database(self, name: str, *, if_not_exists: bool = True, comment: str | None = None) -> None:
         """Create a database. Raises `TableExistsError` if it exists, unless ``if_not_exists``."""
         database = parse_database(name)
-        _check_comment(f"database {database}", comment)
+        check_comment(f"database {database}", comment)
         self._ensure()
         made = names.create_database(self._storage, database, self._world, comment=comment)
         if not made and not if_not_exists:
@@ -129,13 +129,13 @@ class Warehouse:
 
     def comment_database(self, name: str, comment: str | None) -> None:
         """Set the comment of a database, or with None remove it."""
-        _check_comment(f"database {parse_database(name)}", comment)
+        check_comment(f"database {parse_database(name)}", comment)
         while (found := self._known_database(name)).comment != comment:
             if names.point_database(self._storage, found, self._world, exists=True, comment=comment):
                 return
 
     def drop_database(self, name: str, *, cascade: bool = False, if_exists: bool = False) -> bool:
-        """Drop a database without tables; with ``cascade`` drop its tables first. False where there is none.
+        """Drop an empty database; with ``cascade`` drop its tables and views first. False where there is none.
 
         **Commit point:** the database's next file. A table that is created at the same time wins: the database is
         then there again, and `TableExistsError` (``DATABASE_NOT_EMPTY``) is raised, as for one that has tables.
@@ -158,12 +158,16 @@ class Warehouse:
 
     def _empty_database(self, database: str, *, cascade: bool) -> None:
         tables = [str(table.path) for table in list_tables_of(self._storage, self._world, database)]
-        if tables and not cascade:
+        views = list(names.list_views(self._storage, database))
+        found = [*tables, *map(str, views)]
+        if found and not cascade:
             raise TableExistsError(
-                f"database {database} of {self.url} has {len(tables)} tables ({', '.join(tables[:5])}); drop or rename "
-                "them first, or say CASCADE (cascade=True) to drop them with it",
+                f"database {database} of {self.url} has {len(found)} tables and views ({', '.join(found[:5])}); drop "
+                "or rename them first, or say CASCADE (cascade=True) to drop them with it",
                 condition="DATABASE_NOT_EMPTY",
             )
+        for view in views:
+            drop_view(self._storage, self._world, view)
         for table in tables:
             self.drop_table(table, if_exists=True)
 
@@ -449,9 +453,8 @@ class Warehouse:
             f"database {database} does not exist in {self.url}; {hint}", condition="DATABASE_NOT_FOUND"
         )
 
-    def _renamed_to(self, path: TablePath) -> str | None:
+    def _renamed_to(self, pointer: names.NamePointer) -> str | None:
         """Return the new name of a table that had this one."""
-        pointer = names.resolve(self._storage, path)
         if pointer.uuid is None:
             return pointer.moved_to
         with suppress(TableNotFoundError, CorruptDataError):
@@ -460,7 +463,10 @@ class Warehouse:
         return None
 
     def _not_found(self, path: TablePath) -> StreamhouseError:
-        if (moved_to := self._renamed_to(path)) is not None:
+        pointer = names.resolve(self._storage, path)
+        if pointer.view is not None:
+            return is_a_view(path, self.url)
+        if (moved_to := self._renamed_to(pointer)) is not None:
             return TableNotFoundError(f"table {path} of {self.url} was renamed to {moved_to}; use that name")
         near = nearest(str(path), known := self.tables())
         hint = f"did you mean {near}?" if near else f"tables there: {', '.join(known[:10]) or 'none'}"
@@ -469,29 +475,6 @@ class Warehouse:
 
 def _reopened(storage: Storage, settings: Mapping[str, str]) -> Warehouse:
     return Warehouse(storage.url, settings, storage=storage)
-
-
-def _text(value: object) -> str:
-    """Return a setting as text: ``True`` and 5 mean ``true`` and ``5``."""
-    return value if isinstance(value, str) else str(value).lower()
-
-
-def _check_arguments(location: object, settings: object) -> None:
-    if not isinstance(location, str | os.PathLike):
-        raise InvalidOptionError(f"the warehouse location is {shown(location)}, expected a path or a URL")
-    text = os.fsdecode(location)
-    if "\0" in text or not is_unicode(text) or len(text) > 4096 or max(map(len, text.split("/"))) > 255:
-        raise InvalidOptionError(
-            f"the warehouse location is {shown(text)}, expected a path or a URL of at most 4096 letters, "
-            "255 between two slashes, all Unicode"
-        )
-    if not isinstance(settings, Mapping | None):
-        raise InvalidOptionError(f"warehouse settings are a {type(settings).__name__}, expected a mapping of texts")
-
-
-def _check_comment(what: str, comment: object) -> None:
-    if comment is not None and (not isinstance(comment, str) or not is_unicode(comment)):
-        raise InvalidOptionError(f"the comment of {what} is {shown(comment)}, expected a text; write it anew")
 
 
 def _placed(create: Create, path: TablePath, uuid: str, *, taken: bool) -> Create:
