@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from streamhouse_spark.cli.session import Command, Session
-from streamhouse_spark.datasource.catalog.jar import CATALOG_CLASS, jar_path, require_catalog_name
+from streamhouse_spark.datasource.catalog.jar import catalog_class, jar_path, require_catalog_name
 
 
 @click.command(
@@ -32,7 +32,7 @@ def jar(session: Session, *, as_options: bool, catalog: str) -> None:
         click.echo(str(path))
         return
     key = f"spark.sql.catalog.{catalog}"
-    words = ["--jars", str(path), "--conf", f"{key}={CATALOG_CLASS}"]
+    words = ["--jars", str(path), "--conf", f"{key}={catalog_class()}"]
     if session.location is not None:
         words += ["--conf", f"{key}.warehouse={session.location}"]
     click.echo(" ".join(words))

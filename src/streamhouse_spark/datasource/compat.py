@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from streamhouse_spark.errors import InvalidOptionError
 
 ADMISSION_CONTROL_SINCE = (4, 2)
+VIEWS_SINCE = (4, 2)
 
 
 def spark_version() -> tuple[int, int]:
@@ -25,6 +26,8 @@ def spark_version() -> tuple[int, int]:
 
 
 HAS_ADMISSION_CONTROL = spark_version() >= ADMISSION_CONTROL_SINCE
+HAS_VIEWS = spark_version() >= VIEWS_SINCE
+"""Whether Spark's catalogs may have views. Spark before 4.2 cannot load a class that has them."""
 
 if TYPE_CHECKING or not HAS_ADMISSION_CONTROL:
 
@@ -39,6 +42,7 @@ else:
 
 __all__ = [
     "HAS_ADMISSION_CONTROL",
+    "HAS_VIEWS",
     "SupportsTriggerAvailableNow",
     "arrow_schema_of",
     "limit_rows_and_bytes",

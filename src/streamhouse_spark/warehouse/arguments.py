@@ -1,4 +1,4 @@
-"""Arguments of a warehouse, checked before anything is opened."""
+"""Arguments of a warehouse: its location, settings and comments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def setting_text(value: object) -> str:
     return value if isinstance(value, str) else str(value).lower()
 
 
-def check_arguments(location: object, settings: object) -> None:
+def check_warehouse(location: object, settings: object) -> None:
+    """Raise `InvalidOptionError` for a location or settings that no warehouse can have."""
     if not isinstance(location, str | os.PathLike):
         raise InvalidOptionError(f"the warehouse location is {shown(location)}, expected a path or a URL")
     text = os.fsdecode(location)
@@ -28,5 +29,6 @@ def check_arguments(location: object, settings: object) -> None:
 
 
 def check_comment(what: str, comment: object) -> None:
+    """Raise `InvalidOptionError` for a comment that is no text."""
     if comment is not None and (not isinstance(comment, str) or not is_unicode(comment)):
         raise InvalidOptionError(f"the comment of {what} is {shown(comment)}, expected a text; write it anew")

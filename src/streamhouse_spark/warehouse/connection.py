@@ -25,6 +25,7 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.renaming import is_named
+from streamhouse_spark.log.lifecycle.sql_views import is_a_view
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -61,6 +62,8 @@ class Connection:
         path = parse_table_name(name).path
         if process.tables:  # a table that this process had open is only read on
             pointer = names.resolve(process.warehouse.storage, path)
+            if pointer.view is not None:
+                raise is_a_view(path, process.warehouse.url)
             known = process.tables.get(pointer.uuid or "")
             try:
                 if known is not None and is_named(known.refresh(), path):

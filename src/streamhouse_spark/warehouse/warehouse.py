@@ -32,12 +32,13 @@ from streamhouse_spark.log.lifecycle.dropping import clean_dropped
 from streamhouse_spark.log.lifecycle.home import Home
 from streamhouse_spark.log.lifecycle.location import new_table_uuid, require_log_location, with_log_places
 from streamhouse_spark.log.lifecycle.renaming import free, is_named, rename, undrop
+from streamhouse_spark.log.lifecycle.sql_views import drop_view, is_a_view
 from streamhouse_spark.log.lifecycle.succession import followed
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.open import storage_for
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.views import TableView, open_view
-from streamhouse_spark.warehouse.arguments import check_arguments, check_comment, setting_text
+from streamhouse_spark.warehouse.arguments import check_comment, check_warehouse, setting_text
 from streamhouse_spark.warehouse.creation import create_action, put_first_record
 from streamhouse_spark.warehouse.dropped_tables import DroppedTable, chosen, dropped_tables
 from streamhouse_spark.warehouse.listing import ListedTable, list_tables, list_tables_of
@@ -71,7 +72,7 @@ class Warehouse:
         world: World | None = None,
         storage: Storage | None = None,
     ) -> None:
-        check_arguments(location, settings)
+        check_warehouse(location, settings)
         self._world = world or World(author=system_author("python"))
         self._settings = {str(key): setting_text(value) for key, value in (settings or {}).items()}
         opened = storage if storage is not None else storage_for(str(location), self._settings, self._world)
@@ -135,7 +136,7 @@ class Warehouse:
                 return
 
     def drop_database(self, name: str, *, cascade: bool = False, if_exists: bool = False) -> bool:
-        """Drop a database without tables; with ``cascade`` drop its tables first. False where there is none.
+        """Drop an empty database; with ``cascade`` drop its tables and views first. False where there is none.
 
         **Commit point:** the database's next file. A table that is created at the same time wins: the database is
         then there again, and `TableExistsError` (``DATABASE_NOT_EMPTY``) is raised, as for one that has tables.
@@ -158,12 +159,16 @@ class Warehouse:
 
     def _empty_database(self, database: str, *, cascade: bool) -> None:
         tables = [str(table.path) for table in list_tables_of(self._storage, self._world, database)]
-        if tables and not cascade:
+        views = list(names.list_views(self._storage, database))
+        found = [*tables, *map(str, views)]
+        if found and not cascade:
             raise TableExistsError(
-                f"database {database} of {self.url} has {len(tables)} tables ({', '.join(tables[:5])}); drop or rename "
-                "them first, or say CASCADE (cascade=True) to drop them with it",
+                f"database {database} of {self.url} has {len(found)} tables and views ({', '.join(found[:5])}); drop "
+                "or rename them first, or say CASCADE (cascade=True) to drop them with it",
                 condition="DATABASE_NOT_EMPTY",
             )
+        for view in views:
+            drop_view(self._storage, self._world, view)
         for table in tables:
             self.drop_table(table, if_exists=True)
 
@@ -463,9 +468,8 @@ class Warehouse:
             f"database {database} does not exist in {self.url}; {hint}", condition="DATABASE_NOT_FOUND"
         )
 
-    def _renamed_to(self, path: TablePath) -> str | None:
+    def _renamed_to(self, pointer: names.NamePointer) -> str | None:
         """Return the new name of a table that had this one."""
-        pointer = names.resolve(self._storage, path)
         if pointer.uuid is None:
             return pointer.moved_to
         with suppress(TableNotFoundError, CorruptDataError):
@@ -474,7 +478,10 @@ class Warehouse:
         return None
 
     def _not_found(self, path: TablePath) -> StreamhouseError:
-        if (moved_to := self._renamed_to(path)) is not None:
+        pointer = names.resolve(self._storage, path)
+        if pointer.view is not None:
+            return is_a_view(path, self.url)
+        if (moved_to := self._renamed_to(pointer)) is not None:
             return TableNotFoundError(f"table {path} of {self.url} was renamed to {moved_to}; use that name")
         near = nearest(str(path), known := self.tables())
         hint = f"did you mean {near}?" if near else f"tables there: {', '.join(known[:10]) or 'none'}"

@@ -151,6 +151,7 @@ ELSEWHERE = {
     "other refreshes were faster": "spark/test_materialize.py::test_a_slower_refresh_changes_nothing",
     "by which the query may have other values; set it to": "spark/test_materialize.py::test_what_a_view_is_not",
     "is a materialised table of another query or mode; drop it": "spark/test_materialize.py::test_what_a_view_is_not",
+    "drop it with DROP VIEW": "spark/test_catalog_views.py::test_a_view_lives",
     "table.datalake.enabled=true` gives it one": "unit/advice/test_advice.py::the_lake_of_a_table_without_one",
 }
 """Words → the test or case that does what they say."""

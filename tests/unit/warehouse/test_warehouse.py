@@ -400,6 +400,6 @@ def test_a_newer_format_is_refused_before_anything_is_written(key):
     if "database" not in key:  # opening a table reads the pointer of its name alone
         asked.append(lambda: wh.table("sales.orders"))
     for ask in asked:
-        with pytest.raises(FormatVersionError, match=r"version 9.*reads version [12]; upgrade"):
+        with pytest.raises(FormatVersionError, match=r"version 9.*reads version [123]; upgrade"):
             ask()
     assert keys(store) == before

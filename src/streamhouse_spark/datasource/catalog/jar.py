@@ -1,13 +1,17 @@
-"""The jar of the catalog's Java class, and the names that a session may give the catalog."""
+"""The jar of the catalog's Java classes, and the names that a session may give the catalog."""
 
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, shown
 
 CATALOG_CLASS = "io.streamhouse.spark.StreamhouseCatalog"
+"""The catalog for every Spark."""
+VIEW_CATALOG_CLASS = "io.streamhouse.spark.StreamhouseViewCatalog"
+"""The catalog with views, which Spark before 4.2 cannot load."""
 JAR_NAME = "streamhouse-spark.jar"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -22,6 +26,15 @@ def jar_path() -> Path:
             f"{path} is missing: install streamhouse-spark again, or build the jar with make jar in a checkout",
         )
     return path
+
+
+def catalog_class() -> str:
+    """Return the class of the catalog for the PySpark of this installation; without one, that for every Spark."""
+    if find_spec("pyspark") is None:
+        return CATALOG_CLASS
+    from streamhouse_spark.datasource.compat import HAS_VIEWS
+
+    return VIEW_CATALOG_CLASS if HAS_VIEWS else CATALOG_CLASS
 
 
 def require_catalog_name(name: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from streamhouse_spark.config.spark_options import SETTING_PREFIXES
-from streamhouse_spark.datasource.catalog.jar import CATALOG_CLASS, jar_path, require_catalog_name
+from streamhouse_spark.datasource.catalog.jar import catalog_class, jar_path, require_catalog_name
 from streamhouse_spark.datasource.worker_python import use_python
 from streamhouse_spark.errors import InvalidOptionError
 
@@ -43,7 +43,7 @@ def configuration(warehouse: str, catalog: str, settings: Mapping[str, str]) -> 
             )
     prefix = f"spark.sql.catalog.{catalog}"
     return {
-        prefix: CATALOG_CLASS,
+        prefix: catalog_class(),
         f"{prefix}.warehouse": str(warehouse),
         **{f"{prefix}.{key}": str(value) for key, value in settings.items()},
     }

@@ -8,6 +8,8 @@ A pointer counts only while the table itself has that name, so renaming has one 
 the table's log. The new name's pointer is put before it, and the old name's pointer to nothing after it; a crash
 anywhere leaves one name that works. A process that takes a name whose pointer does not count ends the renaming that may
 be under way, by a record in that table's log, before the pointer goes: see `streamhouse_spark.log.lifecycle.renaming`.
+
+A view has no uuid: it *is* its pointer, which holds the query. See `streamhouse_spark.log.lifecycle.sql_views`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from streamhouse_spark.core.paths import (
     is_table_name,
     name_key,
     parse_name_key,
+    parse_table_name,
 )
 from streamhouse_spark.errors import (
     InvalidNameError,
@@ -37,6 +40,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.log.commits.chains import CHAIN_AHEAD, last_object
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.lifecycle.home import new_warehouse_file, read_warehouse_file
+from streamhouse_spark.log.lifecycle.stored_view import StoredView, ViewRenaming
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import ReadAhead, at_once
 from streamhouse_spark.storage.slots import Slot, fill
@@ -45,18 +49,23 @@ logger = logging.getLogger(__name__)
 
 PLACED_VERSION: Final = 2
 """The format version of a name that means a table with a log elsewhere: older releases would look for it here."""
+VIEW_VERSION: Final = 3
+"""The format version of a name that means a view: older releases would take it for a name that means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamePointer:
-    """The meaning of a name: table ``uuid``, or nothing. ``number`` is the pointer's number in its chain, 0 for
-    none.
+    """The meaning of a name: table ``uuid``, a ``view``, or nothing. ``number`` is the pointer's number in its chain,
+    0 for none.
     """
 
     number: int
     uuid: str | None
     moved_to: str | None = None
-    """The new name of the table, if renaming let this one mean nothing."""
+    """The new name of the table or view, if renaming let this one mean nothing."""
+    view: StoredView | None = None
+    renaming: ViewRenaming | None = None
+    """A renaming that may still give a view this name, which means nothing until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,18 +185,24 @@ def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, Nam
     """Return the names of a database that mean a table; those whose pointer cannot be read have None, and are
     logged.
     """
+    return ((path, found) for path, found in _resolved(storage, database) if found is None or found.uuid is not None)
+
+
+def list_views(storage: Storage, database: str) -> Iterator[TablePath]:
+    """Return the names of a database that mean a view, sorted."""
+    return (path for path, found in _resolved(storage, database) if found is not None and found.view is not None)
+
+
+def _resolved(storage: Storage, database: str) -> Iterator[tuple[TablePath, NamePointer | None]]:
     paths = [TablePath(database, name) for name in storage.list_names(f"{database}/") if is_table_name(name)]
     ahead = ReadAhead(storage)
     ahead.expect(name_key(path, number) for path in paths for number in range(1, CHAIN_AHEAD + 1))
     for path in paths:
         try:
-            pointer = resolve(storage, path, ahead)
+            yield path, resolve(storage, path, ahead)
         except StreamhouseError as error:
             logger.warning("the name %s cannot be read: %s", path, error)
             yield path, None
-        else:
-            if pointer.uuid is not None:
-                yield path, pointer
 
 
 def listed_pointers(storage: Storage, database: str) -> dict[TablePath, int]:
@@ -209,7 +224,39 @@ def resolve(storage: Storage, path: TablePath, ahead: ReadAhead | None = None) -
     if not number:
         return NamePointer(0, None)
     header = _decoded_pointer(storage, path, number, data)
+    if "view" in header:
+        return _view_pointer(storage, number, header)
     return NamePointer(number, header["uuid"], header.get("moved_to"))
+
+
+def _view_pointer(storage: Storage, number: int, header: dict[str, Any]) -> NamePointer:
+    """Return the meaning of a pointer with a view: while it is being renamed to this name, nothing."""
+    view = StoredView.from_header(header["view"])
+    if "renaming" not in header:
+        return NamePointer(number, None, view=view)
+    renaming = ViewRenaming(**header["renaming"])
+    moved = _has_moved(storage, renaming)
+    if moved is None:
+        return NamePointer(number, None, renaming=renaming)
+    return NamePointer(number, None, view=view if moved else None)
+
+
+def _has_moved(storage: Storage, renaming: ViewRenaming) -> bool | None:
+    """Tell whether the view was renamed; None while it still may be."""
+    old = parse_table_name(renaming.old).path
+    try:
+        return bool(_read_pointer(storage, old, renaming.number)["attempt"] == renaming.attempt)
+    except ObjectNotFoundError:
+        return None
+
+
+def end_view_renaming(storage: Storage, world: World, renaming: ViewRenaming) -> bool:
+    """Make sure that a view is not renamed any more, by a pointer of its old name. Returns False if it was renamed."""
+    old = parse_table_name(renaming.old).path
+    kept = resolve(storage, old)
+    if kept.number < renaming.number:
+        point(storage, old, kept, None, world, view=kept.view)
+    return _has_moved(storage, renaming) is False
 
 
 def first_look(storage: Storage, path: TablePath) -> NamePointer:
@@ -255,20 +302,30 @@ def point(
     world: World,
     *,
     moved_to: TablePath | None = None,
+    view: StoredView | None = None,
+    renaming: ViewRenaming | None = None,
+    attempt: str | None = None,
 ) -> bool:
-    """Let the name mean ``uuid`` from now on, if it still means ``previous``. Returns False if another was faster."""
+    """Let the name mean ``uuid``, the ``view`` or nothing from now on, if it still means ``previous``. Returns False
+    if another was faster. With a ``renaming`` it means the view once that has happened.
+    """
     number = previous.number + 1
-    attempt = world.ids.new_uuid()
-    header = {"name": str(path), "uuid": uuid, "attempt": attempt}
+    attempt = attempt or world.ids.new_uuid()
+    header: dict[str, Any] = {"name": str(path), "uuid": uuid, "attempt": attempt}
     if moved_to is not None:
         header["moved_to"] = str(moved_to)
+    if view is not None:
+        header["view"] = view.to_header()
+    if renaming is not None:
+        header["renaming"] = renaming.to_header()
     slot = Slot(
         storage,
         name_key(path, number),
         lambda: _read_pointer(storage, path, number),
         lambda stored: bool(stored["attempt"] == attempt),
     )
-    version = PLACED_VERSION if uuid is not None and is_placed(uuid) else None
+    placed = PLACED_VERSION if uuid is not None and is_placed(uuid) else None
+    version = VIEW_VERSION if view is not None else placed
     return slot.take(encode_frame("name", header, version=version)).won()
 
 
@@ -279,7 +336,7 @@ def _read_pointer(storage: Storage, path: TablePath, number: int) -> dict[str, A
 
 def _decoded_pointer(storage: Storage, path: TablePath, number: int, data: bytes) -> dict[str, Any]:
     where = f"{storage.url}/{name_key(path, number)}"
-    header = decode_frame("name", data, where, newest=PLACED_VERSION).header
+    header = decode_frame("name", data, where, newest=VIEW_VERSION).header
     if header["name"] != str(path):
         raise InvalidNameError(f"{where} is the pointer of {header['name']}; a folder was renamed by hand")
     return header

@@ -35,12 +35,14 @@ def is_named(state: TableState, path: TablePath) -> bool:
 
 
 def free(storage: Storage, world: World, path: TablePath, pointer: NamePointer) -> bool:
-    """Make sure that the name means no table, and that nobody is about to give it to the table it points to.
+    """Make sure that the name means no table or view, and that nobody is about to give it to the one it points to.
 
     Returns False if it means one. A table that is damaged keeps its name.
     """
+    if pointer.renaming is not None:
+        return names.end_view_renaming(storage, world, pointer.renaming)
     if pointer.uuid is None:
-        return True
+        return pointer.view is None
     log = CommitLog(storage, pointer.uuid, world)
     try:
         if is_named(log.refresh(), path):

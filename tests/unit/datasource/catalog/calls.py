@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.warehouse.connection import Connection
 
-MODULES = ("ddl.tables", "ddl.databases", "ddl.alter", "procedures.procedures", "scan.scan")
+MODULES = ("ddl.tables", "ddl.views", "ddl.databases", "ddl.alter", "procedures.procedures", "scan.scan")
 
 
 @dataclass(frozen=True)

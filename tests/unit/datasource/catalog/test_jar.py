@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import streamhouse_spark
 from streamhouse_spark.cli.app import streamhouse
-from streamhouse_spark.datasource.catalog.jar import CATALOG_CLASS, jar_path
+from streamhouse_spark.datasource.catalog.jar import CATALOG_CLASS, VIEW_CATALOG_CLASS, catalog_class, jar_path
 from streamhouse_spark.datasource.catalog.session import configuration
 from streamhouse_spark.errors import InvalidOptionError
 
@@ -45,14 +45,15 @@ def test_building_again_gives_the_same_classes(build_jar):
 
 def test_the_jar_is_small_and_has_no_dates():
     with zipfile.ZipFile(jar_path()) as jar:
-        assert CATALOG_CLASS.replace(".", "/") + ".class" in jar.namelist()
+        for name in (CATALOG_CLASS, VIEW_CATALOG_CLASS):
+            assert name.replace(".", "/") + ".class" in jar.namelist()
         assert {entry.date_time for entry in jar.infolist()} == {(1980, 1, 1, 0, 0, 0)}
     assert jar_path().stat().st_size < 128_000
 
 
 def test_the_configuration_of_a_session():
     assert configuration("/data/wh", "streamhouse", {"s3.region": "eu-north-1"}) == {
-        "spark.sql.catalog.streamhouse": CATALOG_CLASS,
+        "spark.sql.catalog.streamhouse": catalog_class(),
         "spark.sql.catalog.streamhouse.warehouse": "/data/wh",
         "spark.sql.catalog.streamhouse.s3.region": "eu-north-1",
     }
@@ -86,7 +87,7 @@ def test_the_command_line_prints_the_jar_and_the_options():
         "--jars",
         str(jar_path()),
         "--conf",
-        f"spark.sql.catalog.lakehouse={CATALOG_CLASS}",
+        f"spark.sql.catalog.lakehouse={catalog_class()}",
         "--conf",
         "spark.sql.catalog.lakehouse.warehouse=/data/wh",
     ]

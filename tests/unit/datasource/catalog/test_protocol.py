@@ -143,6 +143,17 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
         "end": end,
     }
     ask("plan_batch_of_changes", pin=changes["pin"], **read, **more)
+    view = {"text": "select 1 AS one", "schema": struct("one INT"), "catalog": None, "namespace": ["sales"]}
+    view |= {"query_columns": [], "schema_mode": None, "configs": {"a": "b"}, "properties": {"comment": "c"}}
+    named = {"database": "sales", "table": "ones"}
+    assert sorted(view) == sorted(PROTOCOL["given"]["view"])
+    ask("create_view", **named, view=view, replace=False)
+    ask("replace_view", **named, view={**view, "text": "select 2 AS one"})
+    assert ask("load_view", **named)["view"] == {**view, "text": "select 2 AS one"}
+    check_keys(view, "view")
+    assert ask("views", **sales) == {"views": ["ones"]}
+    ask("rename_view", **named, to_database="sales", to_table="twos")
+    assert ask("drop_view", database="sales", table="twos") == {"dropped": True}
     ask("rename_table", **keyed, to_database="sales", to_table="renamed")
     assert ask("drop_table", **orders, purge=True) == {"dropped": True}
     ask("drop_table", database="sales", table="renamed", purge=False)
@@ -187,7 +198,13 @@ def test_options_are_those_that_are_listed():
 def test_conditions_that_java_knows_are_those_that_python_raises(catalog):
     declared = {"schema": struct("id BIGINT"), "partitioning": [], "properties": {}, "primary_key": []}
     catalog.call("create_table", database="sales", table="orders", **declared)
+    view = {"text": "", "schema": "", "catalog": None, "namespace": [], "query_columns": [], "schema_mode": None}
+    view |= {"configs": {}, "properties": {}}
+    catalog.call("create_view", database="sales", table="a_view", view=view, replace=False)
     refused = [
+        ("create_view", {"database": "sales", "table": "a_view", "view": view, "replace": False}),
+        ("load_view", {"database": "sales", "table": "gone"}),
+        ("load", {"database": "sales", "table": "a_view"}),
         ("create_database", {"database": "sales", "properties": {}}),
         ("drop_database", {"database": "sales", "cascade": False}),
         ("tables", {"database": "gone"}),

@@ -1,6 +1,7 @@
 package io.streamhouse.spark;
 
 import java.util.Map;
+import java.util.Set;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.sql.SparkSessionExtensions;
@@ -10,6 +11,10 @@ import scala.runtime.BoxedUnit;
 
 /** Rules of every session that has the jar. Spark finds this class by the jar's list of services. */
 public class SessionExtensions implements SparkSessionExtensionsProvider {
+  /** By name, because Spark 4.1 cannot load the second one. */
+  private static final Set<String> CATALOGS =
+      Set.of("io.streamhouse.spark.StreamhouseCatalog", "io.streamhouse.spark.StreamhouseViewCatalog");
+
   @Override
   public BoxedUnit apply(SparkSessionExtensions extensions) {
     extensions.injectOptimizerRule(session -> new SourceReads());
@@ -20,7 +25,7 @@ public class SessionExtensions implements SparkSessionExtensionsProvider {
   /** The first query finds the planner worker there. */
   private static void begin(SparkConf conf) {
     for (Tuple2<String, String> entry : conf.getAll()) {
-      if (entry._2().equals(StreamhouseCatalog.class.getName())) {
+      if (CATALOGS.contains(entry._2())) {
         new PythonCalls(Map.of("warehouse", conf.get(entry._1() + ".warehouse", ""))).begin();
         return;
       }

@@ -185,16 +185,20 @@ public class StreamhouseCatalog
     return load(identifier, named(identifier).put("timestamp_us", timestampMicros));
   }
 
-  private Table load(Identifier identifier, ObjectNode arguments) throws NoSuchTableException {
+  /** What else is handled is thrown as {@link Refused}. */
+  Table load(Identifier identifier, ObjectNode arguments, String... handled) throws NoSuchTableException {
     if (identifier.namespace().length != 1) throw new NoSuchTableException(identifier);
+    List<String> conditions = new ArrayList<>(List.of("TABLE_NOT_FOUND", "DATABASE_NOT_FOUND"));
+    conditions.addAll(Arrays.asList(handled));
     try {
-      JsonNode found = python().ask("load", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
+      JsonNode found = python().ask("load", arguments, conditions.toArray(new String[0]));
       if (!found.get("kind").asText().equals("table")) return new ReadableTable(this, identifier, found);
       boolean partitioned = found.get("partition_columns").size() > 0;
       return partitioned
           ? new PartitionedTable(this, identifier, found)
           : new WritableTable(this, identifier, found);
     } catch (Refused refused) {
+      if (Arrays.asList(handled).stream().anyMatch(refused::is)) throw refused;
       throw new NoSuchTableException(identifier);
     }
   }
@@ -311,15 +315,19 @@ public class StreamhouseCatalog
 
   @Override
   public void renameTable(Identifier from, Identifier to) throws NoSuchTableException, TableAlreadyExistsException {
-    String[] namespace = to.namespace(); // Spark leaves the catalog's name in it where the statement says it
-    if (namespace.length == 2 && namespace[0].equals(name)) namespace = new String[] {namespace[1]};
-    ObjectNode arguments = named(from).put("to_database", oneName(namespace)).put("to_table", to.name());
+    ObjectNode arguments = named(from).put("to_database", databaseOf(to)).put("to_table", to.name());
     try {
       python().ask("rename_table", arguments, "TABLE_NOT_FOUND", "TABLE_EXISTS");
     } catch (Refused refused) {
       if (refused.is("TABLE_EXISTS")) throw new TableAlreadyExistsException(to);
       throw new NoSuchTableException(from);
     }
+  }
+
+  /** The database of a new name. Spark leaves the catalog's name before it where the statement says it. */
+  String databaseOf(Identifier to) {
+    String[] namespace = to.namespace();
+    return namespace.length == 2 && namespace[0].equals(name) ? namespace[1] : oneName(namespace);
   }
 
   // -- functions and procedures --------------------------------------------------------------------------------------

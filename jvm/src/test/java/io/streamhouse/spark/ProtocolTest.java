@@ -56,7 +56,7 @@ class ProtocolTest {
 
   @Test
   void conditions() {
-    Set<String> handled = named("\"((?:TABLE|DATABASE)_[A-Z_]+)\"");
+    Set<String> handled = named("\"((?:TABLE|DATABASE|VIEW|NAME)_[A-Z_]+)\"");
     assertEquals(Protocol.within(Protocol.NAMES.get("conditions")), handled);
   }
 

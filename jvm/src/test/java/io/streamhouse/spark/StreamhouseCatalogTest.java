@@ -22,8 +22,10 @@ import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchViewException;
 import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
+import org.apache.spark.sql.catalyst.analysis.ViewAlreadyExistsException;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.catalog.Changelog;
 import org.apache.spark.sql.connector.catalog.ChangelogContext;
@@ -36,6 +38,7 @@ import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableInfo;
+import org.apache.spark.sql.connector.catalog.View;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.FieldReference;
 import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
@@ -76,6 +79,9 @@ class StreamhouseCatalogTest {
           .answer("load_source", loaded("lake", "p1").replace("sales.orders", "sales.orders$lake"))
           .answer("replace_table", loaded("table", "p1").replaceFirst("\\{", "{\"replaces\":\"o\","))
           .answer("drop_table", "{\"dropped\":true}")
+          .answer("views", "{\"views\":[\"ones\"]}")
+          .answer("load_view", "{\"view\":" + VIEW + "}")
+          .answer("drop_view", "{\"dropped\":true}")
           .answer("can_delete", "{\"can\":true}")
           .answer("delete_where", "{\"rows\":2}")
           .answer("partition_values", "{\"partitions\":[[\"a\"],[null]]}")
@@ -89,8 +95,13 @@ class StreamhouseCatalogTest {
                   + "\"comment\":\"c\"}]}]}")
           .answer("call_procedure", "{\"schema\":\"" + escaped(SCHEMA.json()) + "\",\"rows\":[[1,\"a\"]]}");
 
-  private final StreamhouseCatalog catalog =
-      new StreamhouseCatalog() {
+  private static final String VIEW =
+      "{\"text\":\"select 1\",\"schema\":\"" + escaped(SCHEMA.json()) + "\",\"catalog\":\"lakehouse\","
+          + "\"namespace\":[\"sales\"],\"query_columns\":[],\"schema_mode\":\"COMPENSATION\",\"configs\":{\"a\":\"b\"},"
+          + "\"properties\":{\"comment\":\"c\",\"table_type\":\"VIEW\"}}";
+
+  private final StreamhouseViewCatalog catalog =
+      new StreamhouseViewCatalog() {
         @Override
         PythonCalls python() {
           return calls;
@@ -160,6 +171,7 @@ class StreamhouseCatalogTest {
     Procedure procedure = (Procedure) catalog.loadProcedure(Identifier.of(new String[] {"system"}, "EXPIRE"));
     Scan rows = procedure.call(value).next();
     assertEquals(1L, ((LocalScan) rows).rows()[0].getLong(0));
+    views();
     assertTrue(catalog.purgeTable(ORDERS));
     assertTrue(catalog.dropNamespace(SALES, true));
 
@@ -168,6 +180,50 @@ class StreamhouseCatalogTest {
     listed.remove("plan");
     listed.remove("plan_batch_of_changes");
     assertEquals(listed, calls.given);
+  }
+
+  private void views() throws Exception {
+    calls.refuse("load", "NAME_IS_VIEW");
+    View view = (View) catalog.loadRelation(ORDERS);
+    assertThrows(NoSuchTableException.class, () -> catalog.loadTable(ORDERS));
+    catalog.createOrReplaceView(ORDERS, view);
+    assertTrue(calls.last.get("replace").asBoolean());
+    assertEquals(JsonTree.parse(VIEW), calls.last.get("view"));
+    catalog.createView(ORDERS, view);
+    assertFalse(calls.last.get("replace").asBoolean());
+    catalog.replaceView(ORDERS, view);
+    catalog.renameView(ORDERS, Identifier.of(new String[] {"lakehouse", "sales"}, "other"));
+    assertEquals("sales", calls.last.get("to_database").asText());
+    assertArrayEquals(new Identifier[] {Identifier.of(SALES, "ones")}, catalog.listViews(SALES));
+    assertTrue(catalog.dropView(ORDERS));
+    calls.answer("load", loaded("table", "p1"));
+    assertInstanceOf(Table.class, catalog.loadRelation(ORDERS));
+  }
+
+  /** A name that is taken or absent is Spark's own error, and no other of Python's is. */
+  @Test
+  void refusedViewsAreSparksErrors() throws Exception {
+    calls.refuse("load", "NAME_IS_VIEW");
+    View view = (View) catalog.loadRelation(ORDERS);
+    for (String taken : new String[] {"VIEW_EXISTS", "TABLE_EXISTS"}) {
+      calls.refuse("create_view", taken).refuse("rename_view", taken);
+      assertThrows(ViewAlreadyExistsException.class, () -> catalog.createView(ORDERS, view));
+      assertThrows(ViewAlreadyExistsException.class, () -> catalog.renameView(ORDERS, ORDERS));
+    }
+    calls.refuse("create_view", "DATABASE_NOT_FOUND").refuse("views", "DATABASE_NOT_FOUND");
+    assertThrows(NoSuchNamespaceException.class, () -> catalog.createOrReplaceView(ORDERS, view));
+    assertThrows(NoSuchNamespaceException.class, () -> catalog.listViews(SALES));
+    calls.refuse("replace_view", "VIEW_NOT_FOUND").refuse("rename_view", "VIEW_NOT_FOUND");
+    assertThrows(NoSuchViewException.class, () -> catalog.replaceView(ORDERS, view));
+    assertThrows(NoSuchViewException.class, () -> catalog.renameView(ORDERS, ORDERS));
+    calls.refuse("load_view", "VIEW_NOT_FOUND");
+    assertThrows(NoSuchTableException.class, () -> catalog.loadRelation(ORDERS));
+    assertThrows(AnalysisException.class, () -> new StreamhouseCatalog() {
+      @Override
+      PythonCalls python() {
+        return calls;
+      }
+    }.loadTable(ORDERS), "the catalog without views says that it is one");
   }
 
   private Changelog changes(ChangelogRange range) throws Exception {
@@ -197,7 +253,7 @@ class StreamhouseCatalogTest {
         new ClassLoader(getClass().getClassLoader()) {
           @Override
           protected Class<?> loadClass(String name, boolean resolve) throws ClassNotFoundException {
-            if (name.startsWith(Changelog.class.getName())) throw new ClassNotFoundException(name);
+            if (name.startsWith(Changelog.class.getName()) || name.endsWith(".RelationCatalog")) throw new ClassNotFoundException(name);
             if (!name.startsWith("io.streamhouse.")) return super.loadClass(name, resolve);
             Class<?> known = findLoadedClass(name);
             if (known != null) return known;

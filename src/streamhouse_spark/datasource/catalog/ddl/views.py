@@ -1,0 +1,88 @@
+"""Views of the catalog: the calls behind SHOW, CREATE, ALTER, DESCRIBE and DROP VIEW."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from streamhouse_spark.core.aftermath import after_commit
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.paths import DEFAULT_DATABASE, parse_database
+from streamhouse_spark.datasource.catalog.arguments import path_of, table_path
+from streamhouse_spark.datasource.catalog.ddl.databases import database_exists, require_database
+from streamhouse_spark.log.lifecycle import names, sql_views
+from streamhouse_spark.log.lifecycle.stored_view import StoredView
+from streamhouse_spark.warehouse.connection import Connection
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+logger = logging.getLogger(__name__)
+
+
+def views(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """List views: SHOW VIEWS, and those of SHOW TABLES."""
+    warehouse = connection.warehouse()
+    database = parse_database(args["database"])
+    require_database(warehouse, database)
+    return {"views": [path.table for path in names.list_views(warehouse.storage, database)]}
+
+
+def load_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer the view that the name means. Raises `TableNotFoundError` (``VIEW_NOT_FOUND``)."""
+    path = path_of(args, "read the view")
+    storage = connection.warehouse().storage
+    return {"view": sql_views.require_view(storage, path).to_header()}
+
+
+def create_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Create a view: CREATE VIEW; with ``replace`` CREATE OR REPLACE VIEW."""
+    path = path_of(args, "create the view")
+    warehouse = connection.warehouse()
+    _make_database(warehouse, path)
+    view = StoredView.from_header(args["view"])
+    sql_views.create_view(warehouse.storage, warehouse.world, path, view, replace=bool(args["replace"]))
+    _keep_database(warehouse, path)
+    return {}
+
+
+def replace_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give a view another query or other properties: ALTER VIEW."""
+    path = path_of(args, "alter the view")
+    warehouse = connection.warehouse()
+    sql_views.replace_view(warehouse.storage, warehouse.world, path, StoredView.from_header(args["view"]))
+    return {}
+
+
+def rename_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Rename a view: ALTER VIEW … RENAME TO, also into another database."""
+    path = path_of(args, "rename the view")
+    target = table_path(args["to_database"], args["to_table"], "rename the view to")
+    warehouse = connection.warehouse()
+    _make_database(warehouse, target)
+    sql_views.rename_view(warehouse.storage, warehouse.world, path, target)
+    _keep_database(warehouse, target)
+    return {}
+
+
+def drop_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Drop a view: DROP VIEW."""
+    path = path_of(args, "drop the view")
+    warehouse = connection.warehouse()
+    if not database_exists(warehouse, path.database):
+        return {"dropped": False}
+    return {"dropped": sql_views.drop_view(warehouse.storage, warehouse.world, path)}
+
+
+def _make_database(warehouse: Warehouse, path: TablePath) -> None:
+    """Make the database ``default``, which is always there for Spark. Raises `TableNotFoundError` for another one that
+    does not exist.
+    """
+    require_database(warehouse, path.database)
+    if path.database == DEFAULT_DATABASE:
+        warehouse.create_database(DEFAULT_DATABASE)
+
+
+def _keep_database(warehouse: Warehouse, path: TablePath) -> None:
+    """Make the database of a committed name again if it was dropped meanwhile."""
+    with after_commit(logger, "keeping the database", path):
+        names.create_database(warehouse.storage, path.database, warehouse.world)

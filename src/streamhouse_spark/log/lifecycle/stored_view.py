@@ -1,0 +1,62 @@
+"""SQL views as the pointers of their names hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class StoredView:
+    """A query under a name, as Spark describes it."""
+
+    text: str
+    """The query as it was written. Names in it mean what they mean in ``catalog`` and ``namespace``."""
+    schema: str
+    """The columns as the JSON of a ``StructType``."""
+    catalog: str | None = None
+    namespace: tuple[str, ...] = ()
+    query_columns: tuple[str, ...] = ()
+    """The names that the query itself gives the columns; none if the view takes them as they come."""
+    schema_mode: str | None = None
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """The settings of SQL that the query was written under."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def to_header(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "schema": self.schema,
+            "catalog": self.catalog,
+            "namespace": list(self.namespace),
+            "query_columns": list(self.query_columns),
+            "schema_mode": self.schema_mode,
+            "configs": dict(self.configs),
+            "properties": dict(self.properties),
+        }
+
+    @classmethod
+    def from_header(cls, header: Mapping[str, Any]) -> StoredView:
+        return cls(
+            header["text"],
+            header["schema"],
+            header["catalog"],
+            tuple(header["namespace"]),
+            tuple(header["query_columns"]),
+            header["schema_mode"],
+            header["configs"],
+            header["properties"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRenaming:
+    """The pointer of the old name whose ``attempt`` lets a view have its new one: pointer ``number`` of ``old``."""
+
+    old: str
+    number: int
+    attempt: str
+
+    def to_header(self) -> dict[str, Any]:
+        return {"old": self.old, "number": self.number, "attempt": self.attempt}
