@@ -34,7 +34,9 @@ from streamhouse_spark.datasource.catalog.internal_options import (
     ARGUMENTS_OPTION,
     CALL_OPTION,
     CLUSTERED_OPTION,
+    NEED_OPTION,
     READ_OPTION,
+    READ_STREAM,
     REPLACED_OPTION,
     SCOPE_OPTION,
     STAGED_OPTION,
@@ -97,6 +99,10 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
         return offered_schema(target.schema, state.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if self.options.get(CALL_OPTION) == READ_STREAM:
+            from streamhouse_spark.datasource.catalog.scan.pruned_stream import StreamParts
+
+            return StreamParts(self._connection())
         if CALL_OPTION in self.options:
             from streamhouse_spark.datasource.catalog.scan.python_reader import PythonReader
 
@@ -124,7 +130,10 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
         options = self._stream_read_options(given)
         table, suffix = self._table(given, "readStream")
         state, target = _of_one_state(table, lambda: stream_target(table, suffix, options))
-        return StreamhouseStreamReader(self._connection(), target, options, schema, state)
+        made = StreamhouseStreamReader
+        if NEED_OPTION in self.options:
+            from streamhouse_spark.datasource.catalog.scan.pruned_stream import PrunedStreamReader as made  # noqa: N813
+        return made(self._connection(), target, options, schema, state)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
         given = _given(self.options)

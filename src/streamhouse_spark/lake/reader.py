@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
@@ -16,9 +18,17 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
 def read_log_range(
-    files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, wanted: OffsetRange
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Read a log range as `LakeTable.read_offsets` does; ``plan`` is of the whole newest snapshot."""
+    files_at: FilesAt,
+    plan: LakePlan,
+    writers: Collection[str],
+    bucket: int,
+    wanted: OffsetRange,
+    kept: Collection[str] | None = None,
+) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+    """Read a log range as `LakeTable.read_placed` does; ``plan`` is of the whole newest snapshot.
+
+    Rows of files that are not ``kept`` are left out, once it is seen that the files hold the range.
+    """
     splits = [s for s in plan.splits if not s.position_deletes and may_hold(s.location, bucket, wanted)]
     locations = list(dict.fromkeys(split.location for split in splits))
 
@@ -26,7 +36,7 @@ def read_log_range(
         return offset_file(files_at(location), location, writers)
 
     found = [file for file in in_parallel(footer, locations) if file is not None]
-    return read_offsets(files_at, found, bucket, wanted, plan.projection)
+    return read_offsets(files_at, found, bucket, wanted, plan.projection, kept)
 
 
 def identity_projection(schema: TableSchema, columns: Sequence[str] | None) -> LakeProjection:

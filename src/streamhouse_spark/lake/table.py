@@ -10,6 +10,8 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
@@ -291,13 +293,24 @@ class LakeTable(ABC):
         return read_split(self.place.files_at(split.location), split, projection, filter=filter)
 
     def read_offsets(self, bucket: int, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Read the rows of a log range: (base offset, rows) in offset order.
+        """Read the rows of a log range: (base offset, rows) in offset order. Raises as `read_placed`."""
+        return ((int(offsets[0]), rows) for offsets, rows in self.read_placed(bucket, wanted))
+
+    def read_placed(
+        self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE
+    ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+        """Read the rows of a log range with their offsets, in offset order; no file that has no row of the filter.
 
         Raises `OffsetsTrimmedError` before the first row when the lake's files do not hold the range exactly; those of
         a table with a primary key never do, they hold current rows and not changes.
         """
-        plan = self.plan_read(schema=self.place.spec.schema)
-        return read_log_range(self.place.files_at, plan, self.place.spec.writers, bucket, wanted)
+        schema = self.place.spec.schema
+        plan = self.plan_read(schema=schema)
+        kept = None
+        if node is not ALWAYS_TRUE and plan.snapshot is not None:
+            chosen = self.plan_read(snapshot_id=plan.snapshot.id, node=node, schema=schema)
+            kept = frozenset(split.location for split in chosen.splits)
+        return read_log_range(self.place.files_at, plan, self.place.spec.writers, bucket, wanted, kept)
 
     @abstractmethod
     def metadata_table(self, name: str) -> pa.Table:

@@ -25,11 +25,11 @@ from streamhouse_spark.log.commits.state import CHANGE_COLUMN
 from streamhouse_spark.log.segments.metadata_columns import (
     CHANGELOG_FIELDS,
     add_log_positions,
-    add_metadata,
     with_metadata,
 )
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, read_split, require_not_truncated
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.query.row_mask import RowMask
 from streamhouse_spark.query.row_selection import matching, without
 from streamhouse_spark.read.binlog import binlog_batches
@@ -212,8 +212,7 @@ class PieceReader:
     def _placed(self, piece: ChangesPiece) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """Rows of the log, or of the lake where it was trimmed, with their offsets."""
         if isinstance(piece.rows, OffsetsPiece):
-            for base_offset, batch in self._trimmed(piece.rows.bucket, piece.rows.offsets):
-                yield np.arange(base_offset, base_offset + batch.num_rows), batch
+            yield from self._trimmed(piece.rows.bucket, piece.rows.offsets)
             return
         split, schema = piece.rows.split, self._plan.schema
         wanted = TableSchema((CHANGE_COLUMN, *schema.columns)) if split.has_changes else schema
@@ -267,17 +266,20 @@ class PieceReader:
             yield add_log_positions(kept, self._metadata, ours.bucket, pa.array(found[~dropped]))
 
     def _of_offsets(self, bucket: int, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
-        for base_offset, batch in self._trimmed(bucket, offsets):
-            yield add_metadata(batch, self._metadata, bucket, base_offset, None) if self._metadata else batch
+        node = self._mask.node if self._mask is not None else ALWAYS_TRUE
+        for found, batch in self._trimmed(bucket, offsets, node):
+            yield add_log_positions(batch, self._metadata, bucket, pa.array(found)) if self._metadata else batch
 
-    def _trimmed(self, bucket: int, offsets: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _trimmed(
+        self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE
+    ) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """A trimmed range from the lake. Where losses are no failure, those are found by halving, and left out."""
         table = self._table
         try:
             lake = table.open_lake().with_schema(
                 self._plan.schema
             )  # this process may know an older schema of the table
-            yield from lake.read_offsets(bucket, offsets)
+            yield from lake.read_placed(bucket, offsets, node)
         except OffsetsTrimmedError:  # raised before the first row
             state = table.refresh()
             if self._fail_on_data_loss:
@@ -287,8 +289,8 @@ class PieceReader:
                 logger.warning("%s: offsets %s of bucket %d are lost, skipping them", table.name, offsets, bucket)
                 return
             middle = (offsets.start + offsets.end) // 2
-            yield from self._trimmed(bucket, OffsetRange(offsets.start, middle))
-            yield from self._trimmed(bucket, OffsetRange(middle, offsets.end))
+            yield from self._trimmed(bucket, OffsetRange(offsets.start, middle), node)
+            yield from self._trimmed(bucket, OffsetRange(middle, offsets.end), node)
 
     # -- tables with a primary key --------------------------------------------------------------------------------
 

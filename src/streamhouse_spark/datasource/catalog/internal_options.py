@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 CALL_OPTION: Final = "__streamhouse_call"
-"""The operation of a call; `READ` is none, but the reader of the groups that a plan left to Python."""
+"""The operation of a call, or the name of a reader."""
 ARGUMENTS_OPTION: Final = "__streamhouse_args"
 UUID_OPTION: Final = "__streamhouse_uuid"
 """Uuid of the table that the catalog loaded, beside its name in ``path``."""
@@ -17,6 +17,13 @@ STAGED_OPTION: Final = "__streamhouse_staged"
 """Set for a write to a table that has no name yet: `UUID_OPTION` alone says which one it is."""
 REPLACED_OPTION: Final = "__streamhouse_replaced"
 """The part of the table that a write replaces: a `ReplacedPart`."""
+
+NEED_OPTION: Final = "__streamhouse_need"
+"""Set for a stream whose batches are planned with what their query needs, which lies under this key in the start of a
+batch: ``columns``, their Spark ``schema``, and ``filters``."""
+READ: Final = "read"
+READ_STREAM: Final = "read_stream"
+"""The call's names of the readers of a plan's groups, and of the parts of a stream's batches."""
 
 CLUSTERED_OPTION: Final = "__streamhouse_clustered"
 """Set for a write that Spark was asked to cluster so that each task has all rows of its buckets."""

@@ -59,20 +59,25 @@ class TablePartition(InputPartition):
 
 
 def partitions(plan: ReadPlan, parallelism: int | None = None) -> list[InputPartition]:
-    """Cut the plan into Spark partitions of about equal size: large pieces are cut, small neighbours share one."""
+    """Cut the plan into Spark partitions, as `parts` does."""
+    return [TablePartition(part) for part in parts(plan, parallelism)]
+
+
+def parts(plan: ReadPlan, parallelism: int | None = None) -> list[ReadPlan]:
+    """Cut the plan into parts of about equal size: large pieces are cut, small neighbours share one."""
     pieces = list(by_bucket(plan.pieces))
     target_bytes = partition_bytes(pieces, parallelism or os.cpu_count() or 1)
     groups = joined_by_changes(packed(list(cut_pieces(pieces, target_bytes)), target_bytes), lambda piece: piece)
-    return [TablePartition(plan.with_pieces(group)) for group in groups] or [TablePartition(plan)]
+    return [plan.with_pieces(group) for group in groups] or [plan]
 
 
-def binlog_partitions(plan: ReadPlan, starts: Mapping[int, int]) -> list[InputPartition]:
-    """Make a partition for each bucket, because an update is two rows of the log that must not be torn apart."""
-    found: list[InputPartition] = []
+def binlog_parts(plan: ReadPlan, starts: Mapping[int, int]) -> list[ReadPlan]:
+    """Cut the plan into a part for each bucket, because an update is two rows of the log that must not be torn."""
+    found: list[ReadPlan] = []
     for bucket, start in starts.items():
         pieces = [piece for piece in plan.pieces if isinstance(piece, LogPiece) and piece.split.bucket == bucket]
-        found.append(TablePartition(replace(plan.with_pieces(pieces), binlog_start=start)))
-    return found or [TablePartition(plan)]
+        found.append(replace(plan.with_pieces(pieces), binlog_start=start))
+    return found or [plan]
 
 
 def read_plan(
@@ -126,12 +131,12 @@ def by_bucket(pieces: Iterable[Piece]) -> Iterator[Piece]:
         if not isinstance(piece, KeyedPiece):
             yield piece
             continue
-        parts = of_bucket.setdefault(piece.bucket, [])
+        of_one = of_bucket.setdefault(piece.bucket, [])
         if piece.base is None:
-            parts.append(piece)
+            of_one.append(piece)
         else:
             cut = cut_split(piece.base, TARGET_BYTES_MAX)
-            parts.extend(replace(piece, base=part, size_bytes=part.size_bytes) for part in cut)
+            of_one.extend(replace(piece, base=part, size_bytes=part.size_bytes) for part in cut)
     yield from of_bucket.pop(None, ())
     for _, found in sorted(of_bucket.items(), key=lambda item: item[0] or 0):
         yield from found

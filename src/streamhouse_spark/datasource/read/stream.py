@@ -7,7 +7,7 @@ Of a table with a primary key the lake has no changes; rows of its snapshots by 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from streamhouse_spark.core.paths import parse_table_name, table_prefix
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.read.added_columns import AddedColumns
 from streamhouse_spark.datasource.read.admission import files_within, limited_ends
-from streamhouse_spark.datasource.read.partitions import TablePartition, binlog_partitions, partitions, read_plan
+from streamhouse_spark.datasource.read.partitions import TablePartition, binlog_parts, parts, read_plan
 from streamhouse_spark.datasource.read.start_rows import (
     begins_with_rows,
     initial_offset,
@@ -42,7 +42,8 @@ from streamhouse_spark.log.lifecycle.consumers import move_consumer
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.read.deleted_rows import known_at, require_changes_told, require_undeleted
-from streamhouse_spark.read.pieces import StartPiece
+from streamhouse_spark.read.pieces import ReadPlan, StartPiece
+from streamhouse_spark.read.planner import Pruning, pruned
 from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -86,6 +87,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         self._tells_changes = CHANGE_TYPE in target.metadata
         available = binlog_as_asked(schema, target.schema) if self._is_binlog else target.schema
         columns = requested_columns(schema, available, target.name)
+        self._name, self._columns = target.name, columns
         self._shape = SparkColumns(schema, columns, target.name)
         metadata_names = {f.name for f in target.metadata}
         self._metadata = tuple(field for field in target.metadata if field.name in columns)
@@ -182,10 +184,18 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
     # -- rows -----------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan a batch. Raises `OffsetsTrimmedError` if rows are kept neither in the log nor in the lake, or were
-        truncated.
+        """Plan a batch. Raises as `planned`."""
+        return [TablePartition(part) for part in self.planned(start, end, self._table_columns, Pruning())]
 
-        Raises `SnapshotExpiredError` if rows that the stream begins with are no longer kept.
+    def planned(
+        self, start: dict[str, Any], end: Mapping[str, Any], columns: Sequence[str], pruning: Pruning
+    ) -> list[ReadPlan]:
+        """Plan the parts of a batch of these columns of the table, without segments that have no row of the filter.
+
+        Of ``$binlog``, whose rows are made of two of the log, no segment is left out.
+
+        Raises `OffsetsTrimmedError` if rows are kept neither in the log nor in the lake, or were truncated,
+        `SnapshotExpiredError` if rows that the stream begins with are no longer kept.
         """
         table, state = self._table()
         final = self._offset(table, end)
@@ -206,11 +216,10 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
             wider = {b: OffsetRange(max(r.start - 1, min(r.start, logs[b].start)), r.end) for b, r in ranges.items()}
             strict = self._options.fail_on_data_loss
             plan = plan_ranges(table, state, wider, self._table_columns, fail_on_data_loss=strict)
-            started = partitions(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
-            return started + binlog_partitions(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
-        strict = self._options.fail_on_data_loss
-        plan = plan_ranges(table, state, ranges, self._table_columns, fail_on_data_loss=strict)
-        return partitions(replace(plan, pieces=(*first, *plan.pieces)))
+            started = parts(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
+            return started + binlog_parts(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
+        plan = plan_ranges(table, state, ranges, columns, fail_on_data_loss=self._options.fail_on_data_loss)
+        return parts(replace(plan, pieces=(*first, *pruned(state, plan.pieces, pruning))))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)

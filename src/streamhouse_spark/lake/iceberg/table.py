@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
@@ -155,14 +157,16 @@ class IcebergLake(LakeTable):
 
         return scan_snapshot(self.place, snapshot_id, columns, schema, statistics_of, node)
 
-    def read_offsets(self, bucket: int, wanted: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def read_placed(
+        self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE
+    ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
         if self.place.spec.primary_key:
             raise OffsetsTrimmedError(
                 f"bucket {bucket} of {self.place.spec.path}: changes {wanted} were asked for, the hot log no longer "
                 "has them, and the lake of a table with a primary key holds current rows only; start later, or set "
                 "failOnDataLoss=false to skip them"
             )
-        return super().read_offsets(bucket, wanted)
+        return super().read_placed(bucket, wanted, node)
 
     def metadata_table(self, name: str) -> pa.Table:
         from streamhouse_spark.lake.iceberg.metadata_tables import metadata_table

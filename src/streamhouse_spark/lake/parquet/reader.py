@@ -368,14 +368,18 @@ def read_offsets(
     bucket: int,
     wanted: OffsetRange,
     projection: LakeProjection,
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Read the rows of ``wanted`` as (base offset, rows), in offset order; memory is bounded by a batch per open file.
+    kept: Collection[str] | None = None,
+) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+    """Read the rows of ``wanted`` with their offsets, in offset order; memory is bounded by a batch per open file.
 
-    Raises `OffsetsTrimmedError` before the first row unless the files hold each of the offsets exactly once.
+    Files that are not ``kept`` are not read. Raises `OffsetsTrimmedError` before the first row unless the files,
+    kept or not, hold each of the offsets exactly once.
     """
     parts = [(file, file.runs.within(wanted)) for file in candidates if file.bucket == bucket]
     parts = [(file, runs) for file, runs in parts if runs.num_rows]
     _require_cover([runs for _, runs in parts], bucket, wanted)
+    if kept is not None:
+        parts = [(file, runs) for file, runs in parts if file.location in kept]
     return _merged(files_at, parts, wanted, projection)
 
 
@@ -398,7 +402,7 @@ def _require_cover(parts: Sequence[OffsetRuns], bucket: int, wanted: OffsetRange
 
 def _merged(
     files_at: FilesAt, parts: list[tuple[OffsetFile, OffsetRuns]], wanted: OffsetRange, projection: LakeProjection
-) -> Iterator[tuple[int, pa.RecordBatch]]:
+) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
     waiting = sorted(parts, key=lambda part: part[1].range.start)
     cursors: list[RowCursor] = []
     begin = wanted.start
@@ -408,21 +412,24 @@ def _merged(
             file, runs = waiting.pop(0)
             cursors.append(_cursor(files_at(file.location), file, runs, projection))
         pieces = [(cursor.runs.within(window), cursor) for cursor in cursors]
-        yield from _window(window, [(runs, cursor) for runs, cursor in pieces if runs.num_rows])
+        if found := [(runs, cursor) for runs, cursor in pieces if runs.num_rows]:
+            yield from _window(found)
         cursors = [cursor for cursor in cursors if cursor.runs.range.end > window.end]
         begin = window.end
 
 
-def _window(window: OffsetRange, pieces: list[tuple[OffsetRuns, RowCursor]]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    tables = [cursor.take(runs.num_rows) for runs, cursor in pieces]
-    rows = pa.concat_tables(tables)
+def _window(
+    pieces: list[tuple[OffsetRuns, RowCursor]],
+) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+    rows = pa.concat_tables([cursor.take(runs.num_rows) for runs, cursor in pieces])
+    offsets = np.concatenate([runs.offsets() for runs, _ in pieces])
     if len(pieces) > 1:
-        offsets = np.concatenate([runs.offsets() for runs, _ in pieces])
-        rows = taken_rows(rows, np.argsort(offsets, kind="stable"), distinct=True)
-    base = window.start
+        order = np.argsort(offsets, kind="stable")
+        rows, offsets = taken_rows(rows, order, distinct=True), offsets[order]
+    begin = 0
     for batch in compacted(rows).to_batches():
-        yield base, batch
-        base += batch.num_rows
+        yield offsets[begin : begin + batch.num_rows], batch
+        begin += batch.num_rows
 
 
 class RowCursor:

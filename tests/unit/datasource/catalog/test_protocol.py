@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import LongType, StructType
 
 from streamhouse_spark.datasource.catalog import internal_options
 from streamhouse_spark.datasource.catalog.calls import OPERATIONS, answer, operation_of
@@ -20,6 +21,7 @@ from streamhouse_spark.datasource.catalog.scan.groups import groups_to_json, pac
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
 from streamhouse_spark.datasource.catalog.scan.units import NativeUnit
 from streamhouse_spark.datasource.catalog.transforms import parse_partitioning, partitioning_of
+from streamhouse_spark.datasource.source import StreamhouseDataSource
 from streamhouse_spark.datasource.write import row_level
 from streamhouse_spark.errors import StreamhouseError
 from unit.datasource.catalog.calls import struct
@@ -193,6 +195,20 @@ def test_options_are_those_that_are_listed():
     assert {**found, "PART_PROPERTY": row_level._PART_PROPERTY} == PROTOCOL["options"]
     listed = [name for name in PROTOCOL["options"].values() if name.startswith("__")]
     assert all(internal_options.is_internal(name) for name in listed)
+
+
+def test_what_a_query_needs_of_a_stream_is_read_by_the_names_that_are_listed(catalog, connection, warehouse_path):
+    declared = {"schema": struct("id BIGINT"), "partitioning": [], "properties": {}, "primary_key": []}
+    catalog.call("create_table", database="sales", table="orders", **declared, like={})
+    connection.table("sales.orders").append([{"id": 1}])
+    options = {"path": "sales.orders", "warehouse": warehouse_path, internal_options.NEED_OPTION: "true"}
+    reader = StreamhouseDataSource(options).streamReader(StructType().add("id", LongType()))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    seen: set[str] = set()
+    need = Read({"columns": ["id"], "schema": {"type": "struct", "fields": []}, "filters": []}, seen)
+    assert len(reader.partitions({**start, internal_options.NEED_OPTION: need}, end)) == 1
+    assert seen == set(PROTOCOL["given"]["need"])
 
 
 def test_conditions_that_java_knows_are_those_that_python_raises(catalog):

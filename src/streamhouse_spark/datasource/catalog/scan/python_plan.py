@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +36,10 @@ class PythonPlan:
     @property
     def metadata_fields(self) -> Sequence[pa.Field]:
         return tuple(_METADATA[name] for name in self.metadata)
+
+    def without_groups(self) -> PythonPlan:
+        """Return what all groups have in common."""
+        return replace(self, common=self.common.with_pieces(()), groups=())
 
     def to_text(self) -> str:
         value = {

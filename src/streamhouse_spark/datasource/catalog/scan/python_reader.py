@@ -21,6 +21,7 @@ from streamhouse_spark.datasource.read.partitions import TablePartition, read_pl
 from streamhouse_spark.datasource.spark_schema import SparkColumns
 from streamhouse_spark.datasource.worker_memory import spare_modules
 from streamhouse_spark.query.row_mask import mask_of
+from streamhouse_spark.read.pieces import ReadPlan
 from streamhouse_spark.warehouse.connection import Connection
 
 BATCH_COLUMN = StructType([StructField("batch", BinaryType(), nullable=True)])
@@ -33,40 +34,37 @@ class PythonReader(DataSourceReader):
 
     def __init__(self, connection: Connection, text: str) -> None:
         self._connection = connection
-        self._plan: PythonPlan | None = PythonPlan.from_text(text)
-        self._columns = self._plan.columns
-        self._schema = self._plan.schema
-        self._name = self._plan.name
-        self._metadata = self._plan.metadata_fields
-        self._fail_on_data_loss = self._plan.fail_on_data_loss
-        self._filters = self._plan.filters
+        self._plan = PythonPlan.from_text(text)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the reader without the groups: each task has its own in its partition."""
-        return {**self.__dict__, "_plan": None}
+        return {**self.__dict__, "_plan": self._plan.without_groups()}
 
     def partitions(self) -> list[InputPartition]:
-        assert self._plan is not None
         spare_modules()
         return partitions_of(self._plan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)
         spare_modules()
-        plan = partition.plan()
-        mask = mask_of(parse_filters(self._filters, compared_types(plan.schema))) if self._filters else None
-        rows = read_plan(self._connection, plan, self._metadata, mask=mask, fail_on_data_loss=self._fail_on_data_loss)
-        if mask is not None:
-            rows = (kept for batch in rows if (kept := mask.kept(batch)).num_rows)
-        schema = StructType.fromJson(self._schema)
-        out = compat.arrow_schema_of(BATCH_COLUMN)
-        if not self._columns:
-            for batch in rows:
-                yield _as_row(batch.select([]), out)
-            return
-        for batch in SparkColumns(schema, self._columns, self._name).batches(rows):
-            for part in _limited(batch):
-                yield _as_row(part, out)
+        return rows_as_bytes(self._connection, self._plan, partition.plan())
+
+
+def rows_as_bytes(connection: Connection, how: PythonPlan, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+    """Read a plan as ``how`` says, whose groups are not looked at. Each row is an Arrow stream of one batch."""
+    mask = mask_of(parse_filters(how.filters, compared_types(plan.schema))) if how.filters else None
+    rows = read_plan(connection, plan, how.metadata_fields, mask=mask, fail_on_data_loss=how.fail_on_data_loss)
+    if mask is not None:
+        rows = (kept for batch in rows if (kept := mask.kept(batch)).num_rows)
+    schema = StructType.fromJson(how.schema)
+    out = compat.arrow_schema_of(BATCH_COLUMN)
+    if not how.columns:
+        for batch in rows:
+            yield _as_row(batch.select([]), out)
+        return
+    for batch in SparkColumns(schema, how.columns, how.name).batches(rows):
+        for part in _limited(batch):
+            yield _as_row(part, out)
 
 
 def partitions_of(plan: PythonPlan) -> list[InputPartition]:

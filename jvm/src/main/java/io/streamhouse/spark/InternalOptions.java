@@ -25,6 +25,9 @@ final class InternalOptions {
   /** Set for a write whose tasks have all rows of their buckets. */
   static final String CLUSTERED = "__streamhouse_clustered";
 
+  /** Set for a stream that is told what its query needs: by this key, in the start of a batch. No checkpoint has it. */
+  static final String NEED = "__streamhouse_need";
+
   /** A property of a task that Python reads: its changes come in several chunks. */
   static final String PART_PROPERTY = "streamhouse.part";
 

@@ -41,6 +41,13 @@ class PythonCalls {
     this.settings = new HashMap<>(settings);
   }
 
+  /** Calls of the data source that Spark has found for the user by its name. */
+  static PythonCalls asUsers(Map<String, String> settings) {
+    PythonCalls calls = new PythonCalls(settings);
+    calls.looksUp = true;
+    return calls;
+  }
+
   /**
    * Has Spark start the worker of calls, and that load modules, while the caller goes on. Where this fails, the first
    * call does too, and tells why.
@@ -124,14 +131,20 @@ class PythonCalls {
 
   /** The partitions and the reader of a plan that Python made, by its text: Spark asks Python for them. */
   PythonWork work(String text) {
-    PythonWork kept = work.find(text);
+    return work("read", text);
+  }
+
+  /** What Python reads by another operation than that of plans, {@code read}. */
+  PythonWork work(String operation, String text) {
+    String known = operation + text;
+    PythonWork kept = work.find(known);
     if (kept != null) return kept;
-    Map<String, String> all = options(call("read", text));
+    Map<String, String> all = options(call(operation, text));
     StructType batches = new StructType().add("batch", DataTypes.BinaryType, true);
     SupportsRead table = (SupportsRead) source().getTable(batches, new Transform[0], all);
     Batch batch = table.newScanBuilder(new CaseInsensitiveStringMap(all)).build().toBatch();
     PythonWork planned = new PythonWork(batch.planInputPartitions(), batch.createReaderFactory());
-    work.keep(text, planned, text.length());
+    work.keep(known, planned, text.length());
     return planned;
   }
 

@@ -18,6 +18,8 @@ public class SessionExtensions implements SparkSessionExtensionsProvider {
   @Override
   public BoxedUnit apply(SparkSessionExtensions extensions) {
     extensions.injectOptimizerRule(session -> new SourceReads());
+    extensions.injectPostHocResolutionRule(session -> new SourceStreams());
+    extensions.injectPreCBORule(session -> new StreamPruning());
     begin(SparkEnv.get().conf());
     return BoxedUnit.UNIT;
   }

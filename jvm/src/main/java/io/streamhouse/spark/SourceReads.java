@@ -29,7 +29,7 @@ final class SourceReads extends Rule<LogicalPlan> {
 
   @Override
   public LogicalPlan apply(LogicalPlan plan) {
-    boolean isOn = Boolean.parseBoolean(SQLConf.get().getConfString(SWITCH, "true").trim());
+    boolean isOn = isOn();
     return plan.transformUp(
         new AbstractPartialFunction<LogicalPlan, LogicalPlan>() {
           @Override
@@ -45,6 +45,11 @@ final class SourceReads extends Rule<LogicalPlan> {
                 : StreamedSource.in(node);
           }
         });
+  }
+
+  /** Whether the session wants the jar's way of reading. */
+  static boolean isOn() {
+    return Boolean.parseBoolean(SQLConf.get().getConfString(SWITCH, "true").trim());
   }
 
   static boolean isSource(Object table) {
@@ -78,7 +83,7 @@ final class SourceReads extends Rule<LogicalPlan> {
     return found;
   }
 
-  private static <T> Seq<T> sequence(List<? extends T> items) {
+  static <T> Seq<T> sequence(List<? extends T> items) {
     return CollectionConverters.<T>asScala(new ArrayList<T>(items)).toList();
   }
 }

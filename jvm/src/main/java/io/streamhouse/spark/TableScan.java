@@ -139,7 +139,10 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     Map<String, String> all = table.python.options(options);
     all.put("path", table.tableName());
     all.put(InternalOptions.UUID, table.id());
-    return read(streamed(), all).toMicroBatchStream(checkpoint);
+    all.put(InternalOptions.NEED, "true");
+    StructType columns = streamed();
+    MicroBatchStream rows = read(columns, all).toMicroBatchStream(checkpoint);
+    return TableStream.of(table.tableName(), table.python, columns, rows);
   }
 
   /**
