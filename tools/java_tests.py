@@ -21,6 +21,7 @@ from build_jar import RELEASE, RESOURCES, ROOT, SOURCES, javac, pyspark_jars, so
 
 TESTS = ROOT / "jvm" / "src" / "test" / "java"
 PROTOCOL = ROOT / "jvm" / "protocol.json"
+GOLDEN = ROOT / "tests" / "golden"
 BUILD = ROOT / "build"
 GROUP, ARTIFACT, VERSION = "org.junit.platform", "junit-platform-console-standalone", "1.11.4"
 SHA_256 = "b016ef6b1c3454d6d7c2c88ce081dabf289699686af6622d6e4e2e1b54b4a2fc"
@@ -57,6 +58,7 @@ def run_tests(junit: Path) -> int:
         java = Path(javac()).with_name("java")
         opened = [word for package in OPENED for word in ("--add-opens", package)]
         properties = [f"-Dstreamhouse.protocol={PROTOCOL}", f"-Dstreamhouse.sources={SOURCES}"]
+        properties.append(f"-Dstreamhouse.golden={GOLDEN}")
         launcher = [str(java), "-Xmx512m", *opened, *properties, "-cp", classes]
         launcher += ["org.junit.platform.console.ConsoleLauncher", "execute", "--disable-banner"]
         options = ["--fail-if-no-tests", "--details", "tree", "--disable-ansi-colors", "--scan-class-path", folder]

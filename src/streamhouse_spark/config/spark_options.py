@@ -75,6 +75,11 @@ OPTIONS: Final = (
         "and says so, before the first rows that have them, and started again it goes on there with them",
     ),
     Option("consumerId", ("readStream",), "a name whose position holds back the trimming of the log"),
+    Option(
+        "realTimeTasks",
+        ("readStream",),
+        "in real-time mode: tasks that follow the log at the same time, each of them some buckets (default 1)",
+    ),
     Option("txnAppId", ("write", "writeStream"), "with txnVersion: the durable identity of a write, stored once"),
     Option("txnVersion", ("write",), "with txnAppId: the version of the write; a known one adds nothing"),
     Option(
@@ -200,6 +205,8 @@ class StreamReadOptions:
     consumer_id: str | None = None
     adds_new_columns: bool = False
     """``schemaEvolutionMode=addNewColumns``: end before the first rows that have columns which the query lacks."""
+    real_time_tasks: int = 1
+    """``realTimeTasks``: tasks that follow the log in real-time mode; micro-batches do not look at it."""
     continues_in_other_history: bool = False
     """``onDifferentHistory=continue``: of a table that was restored, go on at the checkpoint's offsets."""
 
@@ -260,6 +267,7 @@ def parse_stream_read_options(options: Mapping[str, str]) -> StreamReadOptions:
         skips_change_commits=_bool(texts, "skipChangeCommits", default=False),
         consumer_id=_identity(texts, "consumerId"),
         adds_new_columns=_word(texts, "schemaEvolutionMode", ("none", "addNewColumns")) == "addNewColumns",
+        real_time_tasks=_int(texts, "realTimeTasks", minimum=1) or 1,
         continues_in_other_history=_word(texts, "onDifferentHistory", ("fail", "continue")) == "continue",
     )
 

@@ -29,6 +29,11 @@ def row_ids(bucket: int, offsets: Int64Array) -> Int64Array:
     return (np.int64(bucket) << _OFFSET_BITS) | offsets
 
 
+def first_row_id(bucket: int) -> int:
+    """Return the identity of the row at offset 0 of a bucket; those of its other rows follow."""
+    return bucket << _OFFSET_BITS
+
+
 def places_of(ids: Int64Array) -> dict[int, OffsetRuns]:
     """Return bucket → offsets of the rows of these identities, in any order; one that is there twice counts once.
     None of them is `NO_PLACE`.

@@ -208,7 +208,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
             for bucket, stop in final.offsets.items()
             if stop > begin.offsets.get(bucket, 0)
         }
-        _require_held(state, ranges)
+        require_held(state, ranges)
         state = self._without_deleted(state, begin, final)
         first = self._start_pieces(table, state, begin, final)
         if self._is_binlog:
@@ -287,15 +287,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         return self._history.placed(table, StreamOffset.from_json(data, table.name, table.uuid))
 
     def _require_same_rows(self, table: TableHandle, begun: int, ended: int) -> None:
-        if begun == ended:
-            return
-        text = f"{table.name} was truncated or overwritten by commit {ended}, after this stream read rows of it"
-        if self._options.fail_on_data_loss:
-            raise OffsetsTrimmedError(
-                f"{text}: what it made of them is out of date; start it with a new checkpointLocation, or go on behind "
-                "the truncation with failOnDataLoss=false",
-            )
-        logger.warning("%s: going on with the rows behind", text)
+        require_same_rows(table.name, begun, ended, strict=self._options.fail_on_data_loss)
 
     def _without_deleted(self, state: TableState, begin: StreamOffset, end: StreamOffset) -> TableState:
         """Return the state with the deletions that the batch's end knows of: the batch may be repeated.
@@ -306,8 +298,8 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
             require_changes_told(state, f"a stream of {state.name}$changelog")
         if not self._options.skips_change_commits:
             advice = "start it with a new checkpointLocation, or go on behind the deletion with skipChangeCommits=true"
-            require_undeleted(state, begin.offsets, _commit_of(begin), who="this stream", advice=advice)
-        return known_at(state, _commit_of(end))
+            require_undeleted(state, begin.offsets, commit_of(begin), who="this stream", advice=advice)
+        return known_at(state, commit_of(end))
 
     def _start_pieces(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
@@ -365,12 +357,26 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
             self._consumer_moved_ms = now_ms
 
 
-def _commit_of(offset: StreamOffset) -> int:
+def require_same_rows(table_name: str, begun: int, ended: int, *, strict: bool) -> None:
+    """Raise `OffsetsTrimmedError` where the table was truncated between two positions; only warn unless ``strict``."""
+    if begun == ended:
+        return
+    text = f"{table_name} was truncated or overwritten by commit {ended}, after this stream read rows of it"
+    if strict:
+        raise OffsetsTrimmedError(
+            f"{text}: what it made of them is out of date; start it with a new checkpointLocation, or go on behind "
+            "the truncation with failOnDataLoss=false",
+        )
+    logger.warning("%s: going on with the rows behind", text)
+
+
+def commit_of(offset: StreamOffset) -> int:
     """Return the newest commit that can have deleted rows when a position was taken."""
     return offset.history.number if offset.history is not None else 0
 
 
-def _require_held(state: TableState, ranges: Mapping[int, OffsetRange]) -> None:
+def require_held(state: TableState, ranges: Mapping[int, OffsetRange]) -> None:
+    """Raise `OffsetsTrimmedError` for a range that the log does not reach."""
     for bucket, offsets in ranges.items():
         if bucket not in state.buckets or offsets.end > state.buckets[bucket].end:
             end = state.buckets[bucket].end if bucket in state.buckets else 0

@@ -75,6 +75,7 @@ final class StreamedSource implements SupportsWrite, WriteBuilder, Write {
 
   @Override
   public StreamingWrite toStreaming() {
+    RealTimeMode.refuseSink(name());
     return new PlainWrite(source.newWriteBuilder(info).build().toStreaming(), info, "");
   }
 }

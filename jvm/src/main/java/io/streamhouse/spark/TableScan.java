@@ -136,6 +136,9 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     streaming = true;
     if (table.hasKind("changes")) return new ChangesStream(table, request());
     table.checkOptions("readStream", options);
+    if (Boolean.TRUE.equals(RealTimeMode.isRealTime(Thread.currentThread()))) {
+      return new RealTimeStream(table, options, streamed(), Parallelism.ofSession());
+    }
     Map<String, String> all = table.python.options(options);
     all.put("path", table.tableName());
     all.put(InternalOptions.UUID, table.id());

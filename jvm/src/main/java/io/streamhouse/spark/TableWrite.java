@@ -3,7 +3,6 @@ package io.streamhouse.spark;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Map;
-import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.connector.metric.CustomMetric;
@@ -71,31 +70,10 @@ class TableWrite implements Write {
   @Override
   public StreamingWrite toStreaming() {
     table.checkOptions("writeStream", options);
-    if (isRealTime()) {
-      throw Errors.analysis(
-          "INVALID_OPTION: stream into " + table.name() + " with a real-time trigger: a batch that runs again has"
-              + " other rows there, which would be dropped; use trigger(processingTime=...) or"
-              + " trigger(availableNow=True)");
-    }
+    RealTimeMode.refuseSink(table.name());
     // By key, tasks prepare changes by rows that their hosts keep.
     boolean isKeyed = table.loaded.get("takes_updates").asBoolean();
     return new PlainWrite(inner.toStreaming(), info, isKeyed ? null : table.id());
-  }
-
-  /** Whether the query that is being planned has a real-time trigger. Spark tells a sink nothing of it. */
-  private static boolean isRealTime() {
-    Thread thread = Thread.currentThread();
-    try {
-      java.lang.reflect.Field outer = thread.getClass().getDeclaredField("$outer");
-      outer.setAccessible(true);
-      Object execution = outer.get(thread);
-      Object trigger = execution.getClass().getMethod("trigger").invoke(execution);
-      return trigger.getClass().getSimpleName().equals("RealTimeTrigger");
-    } catch (ReflectiveOperationException | RuntimeException e) {
-      // Another Spark: real-time mode takes no sink like this one unless its list of allowed sinks is switched off.
-      String key = "spark.sql.streaming.realTimeMode.allowlistCheck";
-      return "false".equals(SparkSession.active().conf().get(key, "true"));
-    }
   }
 
   @Override

@@ -45,6 +45,7 @@ class WritableTable extends ReadableTable implements SupportsWrite, SupportsDele
 
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    RealTimeMode.refuseKnownSink(name());
     WriteBuilder inner = writer(info, info.schema(), Map.of());
     TableWriteBuilder builder =
         loaded.get("takes_updates").asBoolean()

@@ -1,0 +1,124 @@
+"""Answers for streams in real-time mode: where one begins, what its tasks follow, and what it has finished."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamhouse_spark.config.spark_options import StreamReadOptions
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.datasource.catalog.scan.options import parse_catalog_stream_options
+from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin, pinned
+from streamhouse_spark.datasource.read.follow import INSTEAD, Backlog, backlog, require_followable, tasks_of
+from streamhouse_spark.datasource.read.start_rows import initial_offset
+from streamhouse_spark.datasource.read.stream_offset import StreamOffset
+from streamhouse_spark.datasource.read.target import stream_target
+from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.consumers import move_consumer
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.views import BINLOG, CHANGELOG
+from streamhouse_spark.warehouse.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """A stream as it is asked about: its table, read to the end, by the name that the query gave."""
+
+    name: str
+    suffix: str | None
+    table: TableHandle
+    state: TableState
+    options: StreamReadOptions
+
+
+def begin_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer the ``offset`` at which a new query begins, and the columns that it has, as ``begun``.
+
+    Raises as `require_followable` and `stream_target` do.
+    """
+    pin = QueryPin.from_text(args["pin"])
+    stream = _stream(connection, args, pin)
+    stream_target(stream.table, stream.suffix, stream.options)
+    _, state = pinned(connection, pin)
+    offset = initial_offset(stream.state, stream.options)
+    return {"offset": offset.to_json(), "begun": json.dumps(state.schema.to_json())}
+
+
+def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer the ``tasks`` of a batch that begins at ``start``, and its position as ``offset``.
+
+    ``begun`` are the columns of the query, null at its first batch. Raises as `backlog` does, and `InvalidOptionError`
+    for more tasks than can run at once.
+    """
+    pin = QueryPin.from_text(args["pin"])
+    stream = _stream(connection, args, pin)
+    begun = (
+        pinned(connection, pin)[1].schema if args["begun"] is None else TableSchema.from_json(json.loads(args["begun"]))
+    )
+    start = StreamOffset.from_json(args["start"], stream.table.name, stream.table.uuid)
+    columns = tuple(args["columns"])
+    of_table = [name for name in columns if begun.find(name) is not None]
+    found = backlog(
+        stream.table,
+        stream.state,
+        begun,
+        of_table,
+        start,
+        stream.options,
+        tells_changes=stream.suffix == CHANGELOG and not stream.state.primary_key,
+    )
+    num_tasks = _num_tasks(stream, found, args["parallelism"])
+    return {
+        "offset": found.begin.to_json(),
+        "begun": json.dumps(begun.to_json()),
+        "tasks": tasks_of(found, stream.table, begun, columns, num_tasks),
+    }
+
+
+def finish_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Record that a query finished everything below ``end``, as the position of its named consumer.
+
+    The commit point is the one of `move_consumer`.
+    """
+    stream = _stream(connection, args, QueryPin.from_text(args["pin"]))
+    end = StreamOffset.from_json(args["end"], stream.table.name, stream.table.uuid)
+    if stream.options.consumer_id is not None:
+        move_consumer(stream.table.log, stream.options.consumer_id, end.offsets, stream.table.require_there)
+    return {}
+
+
+def _stream(connection: Connection, args: Mapping[str, Any], pin: QueryPin) -> _Stream:
+    """Read the table to its end, by its name: one that was made anew is noticed."""
+    name = parse_table_name(pin.name)
+    options = parse_catalog_stream_options(pin.name, args["options"])
+    if name.suffix == BINLOG:
+        raise InvalidOptionError(
+            f"{pin.name} has two rows of the log in one, which real-time mode cannot read; stream "
+            f"{pin.table}$changelog, or {INSTEAD}"
+        )
+    table = connection.table(str(name.path))
+    state = table.state
+    if table.uuid != pin.uuid:
+        raise TableNotFoundError(
+            f"table {table.name} ({pin.uuid}) was dropped and created again since this query was made; run the query "
+            "again, a stream with a new checkpoint",
+        )
+    require_followable(table, pin.name, options)
+    return _Stream(pin.name, name.suffix, table, state, options)
+
+
+def _num_tasks(stream: _Stream, found: Backlog, slots: int) -> int:
+    """Return the number of tasks. Raises `InvalidOptionError` for more than there are slots: Spark would let buckets
+    wait without a word.
+    """
+    num_tasks = min(stream.options.real_time_tasks, len(found.begin.offsets))
+    if num_tasks > slots:
+        raise InvalidOptionError(
+            f"a stream of {stream.name} with realTimeTasks={stream.options.real_time_tasks} needs {num_tasks} tasks "
+            f"that run at once, and this session has {slots}; give it more cores, or use a smaller realTimeTasks"
+        )
+    return num_tasks

@@ -1,0 +1,157 @@
+"""Streams in Spark's real-time mode: they give the rows that micro-batches give, from the same checkpoints."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+pytestmark = [pytest.mark.spark, pytest.mark.classic]
+
+TYPES = """
+    id BIGINT NOT NULL, yes BOOLEAN, i8 TINYINT, i16 SMALLINT, i32 INT, f32 FLOAT, f64 DOUBLE, money DECIMAL(38,10),
+    small DECIMAL(5,2), name STRING, raw BINARY, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, list ARRAY<INT>,
+    tags MAP<STRING,BIGINT>, nested STRUCT<x:INT,y:ARRAY<STRING>>, padded CHAR(3)
+"""
+WAIT_S = 120
+"""Far longer than a row takes on a slow machine."""
+
+
+def typed(first: int, count: int) -> str:
+    """A query of rows of every type, each third with nulls."""
+    return f"""
+        SELECT id, IF(full, id % 2 = 0, NULL), CAST(-id % 100 AS TINYINT), CAST(id AS SMALLINT), CAST(-id AS INT),
+          CAST(id / 2 AS FLOAT), IF(full, id * 1e300, NULL), CAST(id * -1234567.0000000001BD AS DECIMAL(38,10)),
+          IF(full, CAST(id % 100 / 4 AS DECIMAL(5,2)), NULL), IF(full, concat('nämé ', id), NULL),
+          IF(full, CAST(concat('raw', id) AS BINARY), NULL), DATE'2026-01-02' + CAST(id AS INT),
+          TIMESTAMP'2026-01-02 03:04:05.000006Z' + make_interval(0, 0, 0, CAST(id AS INT)),
+          TIMESTAMP_NTZ'2026-01-02 03:04:05.000006', IF(full, array(CAST(id AS INT), NULL), NULL),
+          IF(full, map('k', id, '', NULL), NULL),
+          IF(full, named_struct('x', CAST(id AS INT), 'y', array('a', NULL)), NULL),
+          IF(full, 'abc', NULL)
+        FROM (SELECT id, id % 3 > 0 AS full FROM range({first}, {first + count}))
+    """
+
+
+class Noted:
+    """Notes each row that a query gives, as its text, in a file of its task."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def open(self, partition: int, epoch: int) -> bool:
+        self.file = Path(f"{self.folder}/{partition}-{epoch}-{os.getpid()}").open("a", buffering=1)  # noqa: SIM115
+        return True
+
+    def process(self, row: Any) -> None:
+        self.file.write(repr(tuple(row)) + "\n")
+
+    def close(self, error: Exception | None) -> None:
+        self.file.close()
+
+
+class Stream:
+    """A query of a DataFrame with one checkpoint, by any trigger, and the rows that it gave since it was asked last."""
+
+    def __init__(self, spark: Any, make: Callable[[], Any], folder: Path) -> None:
+        self.spark, self.make, self.folder, self.number = spark, make, folder, 0
+
+    def start(self, **trigger: Any) -> Any:
+        self.number += 1
+        self.out.mkdir(parents=True)
+        writer = self.make().writeStream.foreach(Noted(str(self.out))).outputMode("update")
+        writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
+        if trigger:
+            return writer.trigger(**trigger).start()
+        java = self.spark._jvm.org.apache.spark.sql.streaming.Trigger
+        writer._jwrite = writer._jwrite.trigger(java.RealTime("5 seconds"))
+        return writer.start()
+
+    @property
+    def out(self) -> Path:
+        return self.folder / f"out-{self.number}"
+
+    def rows(self) -> list[str]:
+        return sorted(line for path in self.out.iterdir() for line in path.read_text().splitlines())
+
+    def wait_for(self, query: Any, count: int) -> list[str]:
+        end = time.monotonic() + WAIT_S
+        while len(set(found := self.rows())) < count and query.exception() is None and time.monotonic() < end:
+            time.sleep(0.05)
+        assert query.exception() is None
+        return found
+
+    def micro_batches(self) -> list[str]:
+        self.start(availableNow=True).awaitTermination()
+        return self.rows()
+
+    def stored(self) -> int:
+        """The number of positions that Spark stored."""
+        folder = self.folder / "checkpoint" / "commits"
+        return len([path for path in folder.iterdir() if path.name.isdigit()]) if folder.exists() else 0
+
+
+@pytest.fixture
+def real_time(spark: Any) -> Iterator[None]:
+    """Settings that real-time mode asks for; skips where Spark has none."""
+    try:
+        spark._jvm.org.apache.spark.sql.streaming.Trigger.RealTime("5 seconds")
+    except Exception:  # noqa: BLE001 - py4j says in many ways that a method is not there
+        pytest.skip("no real-time mode")
+    key = "spark.sql.streaming.stateStore.providerClass"
+    spark.conf.set(key, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+    yield
+    spark.conf.unset(key)
+
+
+def ended(query: Any) -> str:
+    with pytest.raises(PySparkException) as raised:
+        query.awaitTermination(WAIT_S)
+    return str(raised.value)
+
+
+@pytest.mark.usefixtures("real_time")
+def test_the_rows_of_micro_batches(spark: Any, wh: Warehouse, tmp_path: Path) -> None:
+    """Of every type, inline, as files, compressed and from before a column was added, by one checkpoint of both."""
+    name = "streamhouse.rt.rows"
+    spark.sql("CREATE DATABASE IF NOT EXISTS streamhouse.rt")
+    spark.sql(f"CREATE TABLE {name} ({TYPES}) TBLPROPERTIES ('bucket.num' = '2', 'bucket.key' = 'id')")
+    columns = ["*", "_bucket", "_log_offset", "CAST(_commit_timestamp AS STRING)"]
+
+    def rows() -> Any:
+        return spark.readStream.table(name).selectExpr(*columns)
+
+    def append(first: int, count: int) -> None:
+        spark.sql(f"INSERT INTO {name} {typed(first, count)}")
+
+    append(0, 30)
+    both, alone = Stream(spark, rows, tmp_path / "both"), Stream(spark, rows, tmp_path / "alone")
+    query = both.start()
+    both.wait_for(query, 30)
+    append(100, 20)
+    table = wh.table("rt.rows")
+    table.alter_properties({"table.log.arrow.compression.type": "zstd"})
+    table.stager()._inline_bytes_max = 0
+    append(200, 6000)
+    both.wait_for(query, 6050)
+    query.stop()
+    seen = set(both.rows())
+    append(10_000, 10)
+    stored = both.micro_batches()
+    assert len(stored) >= 10
+    table.refresh()
+    table.merge_small()
+    table.merge_inline()
+    query = both.start()
+    append(20_000, 10)
+    both.wait_for(query, 10)
+    query.stop()
+    assert seen | set(stored) | set(both.rows()) == set(alone.micro_batches())
+    assert len(alone.rows()) == 6070
