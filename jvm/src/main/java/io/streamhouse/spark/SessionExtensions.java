@@ -12,6 +12,9 @@ import scala.runtime.BoxedUnit;
 public class SessionExtensions implements SparkSessionExtensionsProvider {
   @Override
   public BoxedUnit apply(SparkSessionExtensions extensions) {
+    // Before Spark looks for columns:
+    extensions.injectHintResolutionRule(MergedColumns::new);
+    extensions.injectHintResolutionRule(GeneratedColumns::new);
     extensions.injectOptimizerRule(session -> new SourceReads());
     begin(SparkEnv.get().conf());
     return BoxedUnit.UNIT;
