@@ -52,6 +52,45 @@ class TestEvolution:
             assert found(spark, f"SELECT * FROM {name}") == [(1, 2, "x")]
 
 
+class TestMergeSchema:
+    """mergeSchema of DataFrames that the catalog writes by name; rows in the lake and in the log have null there."""
+
+    def test_columns_are_added_once_before_the_rows(self, spark: Any, wh: Any, make: Any) -> None:
+        name = make(columns="id BIGINT, n INT")
+        spark.sql(f"INSERT INTO {name} VALUES (1, 1)")
+        spark.sql(f"CALL streamhouse.system.tier('{name.removeprefix('streamhouse.')}')")
+        spark.sql(f"INSERT INTO {name} VALUES (2, 2)")
+        frame = spark.range(3, 4).selectExpr("'x' AS extra", "id", "CAST(id AS INT) AS N")
+        for _ in range(2):
+            frame.writeTo(name).option("mergeSchema", "true").append()
+        frame.selectExpr("id", "true AS more").write.option("mergeschema", "TRUE").mode("append").saveAsTable(name)
+        assert opened(wh, name).schema.names == ["id", "n", "extra", "more"]
+        spark.sql(
+            f"MERGE WITH SCHEMA EVOLUTION INTO {name} t USING (SELECT 1L AS id, 10 AS n, 'y' AS last) s "
+            "ON t.id = s.id WHEN MATCHED THEN UPDATE SET *"
+        )
+        assert sorted(found(spark, f"SELECT id, n, extra, more, last FROM {name}"), key=str) == [
+            (1, 10, None, None, "y"),
+            (2, 2, None, None, None),
+            (3, 3, "x", None, None),
+            (3, 3, "x", None, None),
+            (3, None, None, True, None),
+        ]
+
+    def test_what_cannot_be_added_is_refused_and_changes_nothing(self, spark: Any, wh: Any, make: Any) -> None:
+        name = make(columns="id BIGINT, gone INT")
+        spark.sql(f"ALTER TABLE {name} DROP COLUMN gone")
+        before = opened(wh, name).state.version
+        for column, says in (("_bucket", "reserved"), ("gone", "mergeSchema adds no column under a name")):
+            frame = spark.range(1).selectExpr("id", f"1 AS {column}")
+            with pytest.raises(AnalysisException, match=says) as refused:
+                frame.writeTo(name).option("mergeSchema", "true").append()
+            assert "Traceback" not in str(refused.value)
+        with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+            spark.range(1).writeTo(f"{name}_none").option("mergeSchema", "true").append()
+        assert opened(wh, name).state.version == before
+
+
 class TestOtherMatches:
     """ON t.name = s.name: a source row that matches none may have the key of another row."""
 

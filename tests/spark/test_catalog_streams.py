@@ -178,13 +178,22 @@ def test_unknown_options_name_ours(spark, tables, tmp_path):
         with pytest.raises(PySparkException, match=says) as refused:
             drain(stream_of(spark, source, **{option: "true"}), target, str(tmp_path / option))
         assert "Traceback" not in str(refused.value)
-    for option, says in {"mergeSchema": "ALTER TABLE first", "txnVersion": "cannot be used in writeStream"}.items():
-        with pytest.raises(PySparkException, match=says) as refused:
-            drain(stream_of(spark, source), target, str(tmp_path / option), **{option: "true"})
-        assert "Traceback" not in str(refused.value)
+    with pytest.raises(PySparkException, match="cannot be used in writeStream") as refused:
+        drain(stream_of(spark, source), target, str(tmp_path / "txnVersion"), txnVersion="true")
+    assert "Traceback" not in str(refused.value)
     with pytest.raises(PySparkException, match=r"does not support .*micro-batch"):
         drain(stream_of(spark, source, "$lake"), target, str(tmp_path / "lake"))
     assert ids(target) == []
+
+
+@pytest.mark.spark41
+def test_merge_schema_adds_the_columns_of_a_stream(spark, tables, tmp_path):
+    source, target = tables
+    source.append(rows(3))
+    more = stream_of(spark, source).selectExpr("id", "name", "id * 2 AS twice")
+    drain(more, target, str(tmp_path / "merging"), mergeSchema="true")
+    assert target.refresh().schema.names[-1] == "twice"
+    assert {(row["id"], row["twice"]) for row in target.to_arrow().to_pylist()} == {(0, 0), (1, 2), (2, 4)}
 
 
 def test_rows_that_do_not_fit_are_refused(spark, tables, tmp_path):

@@ -101,7 +101,7 @@ def test_frames_append(spark, table, name):
     for write, says in (
         (lambda: spark.range(1).write.saveAsTable(name), "ALREADY_EXISTS"),
         (lambda: spark.range(1).selectExpr("id", "1 AS x").writeTo(name).append(), "EXTRA_COLUMNS"),
-        (lambda: spark.range(1).writeTo(name).option("mergeSchema", "true").append(), "ALTER TABLE first"),
+        (lambda: spark.range(1).write.option("mergeSchema", "true").insertInto(name), "use df.writeTo"),
         (lambda: spark.range(1).writeTo(name).option("txnApp", "a").append(), "did you mean txnAppId"),
         (lambda: spark.range(1).writeTo(name).option("txnAppId", "a").append(), "add txnVersion"),
     ):

@@ -107,10 +107,16 @@ def _require_allowed(
         ),
         ("cut into partitions", set(parsed.partition_sources), "rows lie by it"),
     ]
+    generated = [
+        *((f"used by the generated column '{g.name}'", set(g.expression.columns()), g.text) for g in parsed.generated),
+        *(("generated", {g.name}, g.text) for g in parsed.generated),
+    ]
     for name in changes.dropped:
+        _refuse(schema.column(name).name, "dropped", generated, "create a new table without it, and copy the rows")
         _refuse(schema.column(name).name, "dropped", roles[4:-1], "drop the constraint first")
         _refuse(schema.column(name).name, "dropped", roles, "create a new table without it, and copy the rows")
     for name in changes.renamed:
+        _refuse(schema.column(name).name, "renamed", generated, "create a new table with that name, and copy the rows")
         _refuse(schema.column(name).name, "renamed", roles[:1], "create a new table with that name, and copy the rows")
         _refuse(schema.column(name).name, "renamed", roles[4:-1], "drop the constraint first")
     # Of a wider type Paimon's hash is another, Iceberg's is the same.

@@ -21,6 +21,7 @@ from streamhouse_spark.core.model import is_unicode
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.checks.check import CONSTRAINT, Check, check_constraint_name, parse_checks
 from streamhouse_spark.schema.ddl import type_name
+from streamhouse_spark.schema.generated.generated import GENERATED, Generated, parse_generated
 from streamhouse_spark.schema.partition_fields import PartitionField, parse_fields, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -82,6 +83,8 @@ class TableProperties:
 
     checks: tuple[Check, ...] = ()
     """``table.constraint.<name>``: conditions that are false for no row of the table."""
+    generated: tuple[Generated, ...] = ()
+    """``table.generated.<column>``: expressions that give columns their values. Fixed at creation."""
 
     @property
     def partition_sources(self) -> tuple[str, ...]:
@@ -127,8 +130,8 @@ FIXED_PROPERTIES: Final = frozenset(
         VIEW,
     }
 )
-"""Properties that cannot change after creation, because data is laid out by them; those that `FIELD` matches cannot
-either."""
+"""Properties that cannot change after creation, because data is laid out by them; those that `FIELD` matches and those
+of generated columns cannot either."""
 _LISTS_OF_NAMES: Final = frozenset({"bucket.key", PARTITION_FIELDS, PRIMARY_KEY})
 """Fixed properties that mean the same in another case, or with other spaces."""
 
@@ -151,6 +154,7 @@ _KNOWN: Final = (
     "comment",
     f"{CONSTRAINT}<name>",
     f"{OF_PIPELINES}<name>",
+    f"{GENERATED}<column>",
     PRIMARY_KEY,
     MERGE_ENGINE,
     VERSION_COLUMN,
@@ -181,7 +185,7 @@ def parse_properties(
         check_property_name(name)
         if not is_unicode(value):
             raise InvalidOptionError(f"property {name} is {value[:100]!r}, which is no Unicode text; write it anew")
-        if not name.startswith(CONSTRAINT) and values.looks_like_secret(name, value):
+        if not name.startswith((CONSTRAINT, GENERATED)) and values.looks_like_secret(name, value):
             raise InvalidOptionError(
                 f"property {name} has a value that looks like a credential, and properties are stored for all to read; "
                 "give credentials as s3.* options or in the environment",
@@ -230,13 +234,36 @@ def parse_properties(
         primary_key=primary_key,
         auto_partition=parse_auto_partition(properties, schema, partitions, lake_enabled=lake_enabled),
         checks=parse_checks(properties, schema),
+        generated=parse_generated(properties, schema),
     )
     if parsed.checks and VIEW in properties:
         raise InvalidOptionError("a materialized view has the rows of its query, and no constraint; leave it out")
+    _require_computable(parsed, properties)
     if parsed.datalake_format == "paimon":
         _refuse_transforms(fields, "an Iceberg lake; a Paimon lake is partitioned by columns themselves")
         check_paimon_columns(schema, partitions, bucket_key, primary_key)
     return parsed
+
+
+def _require_computable(parsed: TableProperties, properties: Mapping[str, str]) -> None:
+    """Refuse generated columns whose values something needs before they are computed."""
+    merged = {found["column"].casefold(): name for name in properties if (found := FIELD.match(name))}
+    roles = {
+        **{name.casefold(): f"of the {PRIMARY_KEY}" for name in parsed.primary_key},
+        **{name.casefold(): "of the bucket.key" for name in parsed.bucket_key},
+        **{name: f"named by the property {key}" for name, key in merged.items()},
+        properties.get(VERSION_COLUMN, "").strip().casefold(): f"the {VERSION_COLUMN}",
+    }
+    for column in parsed.generated:
+        if VIEW in properties:
+            raise InvalidOptionError(
+                "a materialized view has the rows of its query, and no generated column; leave it out"
+            )
+        if column.name.casefold() in roles:
+            raise InvalidOptionError(
+                f"column '{column.name}' is generated and {roles[column.name.casefold()]}: rows are found and merged "
+                "by what their writers give; choose another column"
+            )
 
 
 def is_keyed_property(name: str) -> bool:
@@ -263,6 +290,8 @@ def check_property_name(name: str) -> None:
     if name.startswith(CONSTRAINT):
         check_constraint_name(name)
         return
+    if name.startswith(GENERATED):
+        return
     near = values.nearest(name, _KNOWN)
     hint = f"did you mean {near}?" if near else f"known are {', '.join(_KNOWN)}"
     raise InvalidOptionError(f"unknown table property {name[:100]!r}; {hint}")
@@ -284,7 +313,8 @@ def altered_properties(
     for name in unset:
         check_property_name(name)
         changed.pop(name, None)
-    for name in sorted(FIXED_PROPERTIES | {n for n in (*current, *changed) if FIELD.match(n)}):
+    fixed = {n for n in (*current, *changed) if FIELD.match(n) or n.startswith(GENERATED)}
+    for name in sorted(FIXED_PROPERTIES | fixed):
         if changed.get(name) != current.get(name):
             raise InvalidOptionError(
                 f"property {name} is fixed when the table is created (found {current.get(name, 'its default')!r}, "

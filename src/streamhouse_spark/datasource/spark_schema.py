@@ -24,6 +24,10 @@ BATCH_ROWS_MIN = 1 << 14
 BATCH_ROWS_MAX = 1 << 16
 _EXISTING_METADATA = "EXISTS_DEFAULT"
 """The key under which Spark keeps a column's value for files that lack it, as SQL."""
+EXPRESSION_METADATA = "GENERATION_EXPRESSION"
+"""The key of a generated column's expression, as SQL."""
+_OF_DECLARATION = (ddl.DEFAULT_METADATA, _EXISTING_METADATA, EXPRESSION_METADATA)
+"""Keys of what a column was declared with, beside its type."""
 
 
 def canonical_schema(schema: pa.Schema) -> pa.Schema:
@@ -58,14 +62,14 @@ def offered_schema(available: pa.Schema, table: TableSchema, *, defaults: bool =
 
 
 def split_defaults(schema: str) -> tuple[str, dict[str, str]]:
-    """Return the JSON of a ``StructType`` without defaults, and the defaults of its columns, in SQL."""
+    """Return the JSON of a ``StructType`` without defaults and expressions, and the defaults of its columns, in SQL."""
     struct = json.loads(schema)
     defaults = {}
     for field in struct["fields"]:
         metadata = field.get("metadata") or {}
         if ddl.DEFAULT_METADATA in metadata:
             defaults[field["name"]] = metadata[ddl.DEFAULT_METADATA]
-        kept = {k: v for k, v in metadata.items() if k not in (ddl.DEFAULT_METADATA, _EXISTING_METADATA)}
+        kept = {k: v for k, v in metadata.items() if k not in _OF_DECLARATION}
         field["metadata"] = kept
     return json.dumps(struct), defaults
 

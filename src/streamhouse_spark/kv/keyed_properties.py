@@ -22,9 +22,16 @@ from streamhouse_spark.core import text_values as values
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.keys.key_codec import is_key_type
 from streamhouse_spark.kv.aggregation import DEFAULT_FUNCTION, DELIMITER, fold_of
-from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, FirstRowMerge, MergeEngine, VersionedMerge
+from streamhouse_spark.kv.merge_engines import (
+    ColumnwiseMerge,
+    FirstRowMerge,
+    GeneratingMerge,
+    MergeEngine,
+    VersionedMerge,
+)
 from streamhouse_spark.schema.checks.check import Check, parse_checks
 from streamhouse_spark.schema.ddl import type_name
+from streamhouse_spark.schema.generated.generated import Generated, parse_generated
 from streamhouse_spark.schema.partition_fields import parse_field, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -61,6 +68,8 @@ class KeyedProperties:
     is not null. Fixed."""
     checks: tuple[Check, ...] = ()
     """``table.constraint.<name>``: conditions that are false for no row of the table."""
+    generated: tuple[Generated, ...] = ()
+    """``table.generated.<column>``: expressions that give columns their values. Fixed."""
 
 
 def parse_keyed_properties(
@@ -87,6 +96,7 @@ def parse_keyed_properties(
         insert_existing=cast("InsertExisting", _word(properties, INSERT_EXISTING, "error", get_args(InsertExisting))),
         aggregates=_aggregates(properties, schema, primary_key, engine),
         checks=parse_checks(properties, schema),
+        generated=parse_generated(properties, schema),
     )
 
 
@@ -112,9 +122,15 @@ def engine_of(keyed: KeyedProperties, schema: TableSchema, targets: Collection[s
                 fold = fold_of(aggregate.function, column.name, column.type, delimiter=aggregate.delimiter)
                 folds[place_of[column.name]] = fold
     if chosen is None:
-        return ColumnwiseMerge(key_indexes, folds)
+        return _generating(ColumnwiseMerge(key_indexes, folds), keyed, schema)
     defaults = {place_of[c.name]: c.default_scalar for c in schema.columns if c.default is not None}
-    return ColumnwiseMerge(key_indexes, folds, frozenset(place_of[name] for name in chosen), defaults)
+    merge = ColumnwiseMerge(key_indexes, folds, frozenset(place_of[name] for name in chosen), defaults)
+    return _generating(merge, keyed, schema)
+
+
+def _generating(merge: ColumnwiseMerge, keyed: KeyedProperties, schema: TableSchema) -> MergeEngine:
+    """Return a merge that computes generated columns anew, where it makes a row of several."""
+    return merge if merge.replaces or not keyed.generated else GeneratingMerge(merge, keyed.generated, schema.arrow)
 
 
 def _targets(keyed: KeyedProperties, schema: TableSchema, targets: Collection[str]) -> set[str]:
@@ -124,6 +140,8 @@ def _targets(keyed: KeyedProperties, schema: TableSchema, targets: Collection[st
             "rows only; write all columns",
         )
     chosen = {schema.column(name).name for name in targets} - set(keyed.primary_key)
+    if named := sorted(chosen & {column.name for column in keyed.generated}):
+        raise InvalidOptionError(f"a partial update names '{named[0]}', a generated column; leave it out")
     if not chosen:
         raise InvalidOptionError("a partial update names no column beside the primary key; name those to write")
     return chosen

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.keys.keyed_batch import Bools, KeyedBatch, KeyedRows, Places
 from streamhouse_spark.kv.aggregation import Fold, last_value
+from streamhouse_spark.schema.generated.generated import Generated, computed
 
 
 class MergeEngine(Protocol):
@@ -91,6 +92,26 @@ class ColumnwiseMerge:
         order = np.argsort(keys, kind="stable")  # the old value comes first
         both = pa.concat_arrays([before.take(pa.array(old_keys)), values.take(pa.array(rows))])
         return fold(both.take(pa.array(order)), keys[order], len(batch))
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratingMerge:
+    """Merges rows, and then computes the generated columns of what they became."""
+
+    merge: ColumnwiseMerge
+    generated: tuple[Generated, ...]
+    schema: pa.Schema
+
+    @property
+    def replaces(self) -> bool:
+        return False
+
+    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+        found = self.merge.merged(batch, old)
+        rows = computed(
+            self.generated, pa.RecordBatch.from_arrays(list(found.columns), names=self.schema.names), "the table"
+        )
+        return KeyedRows(tuple(_where(found.there, column) for column in rows.columns), found.there)
 
 
 @dataclass(frozen=True, slots=True)

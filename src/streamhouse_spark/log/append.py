@@ -36,6 +36,7 @@ from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX, SegmentOptions
 from streamhouse_spark.schema.checks.check import Check, require_checked
 from streamhouse_spark.schema.defaults import same_defaults
 from streamhouse_spark.schema.evolution import can_be_read_as
+from streamhouse_spark.schema.generated.generated import Generated, completed
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
@@ -117,10 +118,12 @@ class Stager:
         world: World,
         *,
         checks: tuple[Check, ...] = (),
+        generated: tuple[Generated, ...] = (),
         table: str = "the table",
         inline_bytes_max: int = INLINE_BYTES_MAX,
     ) -> None:
         self._checks = checks
+        self._generated = generated
         self._table = table
         self._storage = storage
         self._table_uuid = table_uuid
@@ -133,8 +136,10 @@ class Stager:
     def stage(self, rows: pa.Table, missing: frozenset[int] = frozenset()) -> Staged:
         """Stage all rows; durable when this returns, visible when committed. ``missing`` is as in `Staged`.
 
-        Raises `ConstraintViolatedError`, before anything is stored, for rows for which a constraint is false.
+        Raises `ConstraintViolatedError`, before anything is stored, for rows for which a constraint is false, and as
+        `completed`.
         """
+        rows = self.completed(rows)
         require_checked(self._checks, rows, self._table)
         staged_ms = self._storage.now_ms()
         if rows.num_rows and rows.nbytes <= self._inline_bytes_max:
@@ -144,6 +149,10 @@ class Stager:
         else:
             staged = self._as_objects(rows)
         return Staged(self._table_uuid, self._options.schema_id, tuple(staged), staged_ms, missing, self._checks)
+
+    def completed(self, rows: pa.Table) -> pa.Table:
+        """Return the rows as they will be stored: with the values of generated columns. Raises as `completed`."""
+        return completed(self._generated, rows, self._table)
 
     def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
         """Write the rows as segments, those of a bucket in the order of its rows."""

@@ -302,7 +302,7 @@ class _Parser:
                 case "DEFAULT":
                     default = self._expression(clause)
                 case "GENERATED":
-                    self._fail(clause, "NOT NULL, DEFAULT, COMMENT or a comma (generated values are not stored)")
+                    self._fail(clause, "NOT NULL, DEFAULT, COMMENT or a comma (the property table.generated.… has it)")
                 case _:
                     self._fail(clause, "NOT NULL, DEFAULT, COMMENT or a comma")
         return DdlColumn(token.value, arrow, nullable, comment, default, size)

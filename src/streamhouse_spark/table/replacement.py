@@ -111,10 +111,12 @@ def _replace(
     check_transaction(transaction)
     for attempt in range(SCHEMA_CHANGES_MAX + 1):
         state, fitted, missing = appends.fitted(rows)
+        stager = appends.stager(state)
+        fitted = stager.completed(fitted)  # partitions may be generated
         require_deletable(state)
         choose: Choose = choosing(fitted)
         require_chosen(choose(state.schema), fitted, table.name)
-        staged = appends.stager(state).stage(fitted, missing)
+        staged = stager.stage(fitted, missing)
         try:
             return commit_replacement(table, staged, choose, transaction)
         except CommitConflictError:

@@ -99,9 +99,15 @@ class Appends:
                 properties = state.parsed
                 routing = Routing.of(state.num_buckets, properties)
                 options = table.segment_options(state)
-                checks = properties.checks
                 stager = Stager(
-                    table.storage, table.uuid, options, routing, table.world, checks=checks, table=table.name
+                    table.storage,
+                    table.uuid,
+                    options,
+                    routing,
+                    table.world,
+                    checks=properties.checks,
+                    generated=properties.generated,
+                    table=table.name,
                 )
                 self._known = (state.schema_id, state.properties, stager)
             return self._known[2]

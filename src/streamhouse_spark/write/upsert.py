@@ -38,6 +38,7 @@ from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.row_choice import Choose
 from streamhouse_spark.schema.defaults import default_values, without_defaults
+from streamhouse_spark.schema.generated.generated import completed
 from streamhouse_spark.schema.rows import can_be_read_again, coerce
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.write.segment_merging import merge_if_due
@@ -107,9 +108,7 @@ class KeyedSchema:
                 yield bucket, order[start:end]
 
     def batches(self, rows: pa.Table, deleted: Bools) -> dict[int, KeyedBatch]:
-        """Group rows with all columns, in any order, by bucket and key; ``deleted`` marks those that delete
-        their key.
-        """
+        """Group rows with all columns, in any order, by bucket and key; ``deleted`` marks those that delete it."""
         columns = self._columns(rows)
         found = {}
         for bucket, places in self.buckets(columns):
@@ -121,6 +120,7 @@ class KeyedSchema:
         return self._batch(self._columns(rows), deleted, None)
 
     def _columns(self, rows: pa.Table) -> list[slicing.Column]:
+        rows = completed(self.properties.generated, rows, self.name)
         return [slicing.small_array(rows.column(name)) for name in self.schema.names]
 
     def _batch(

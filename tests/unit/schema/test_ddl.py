@@ -116,7 +116,7 @@ def test_comments_are_unescaped(literal, comment):
         ("a int b int", "has 'b' at character 7, expected NOT NULL, DEFAULT, COMMENT or a comma"),
         ("a int NOT", "expected NOT NULL"),
         ("a int COMMENT x", "expected the comment in quotes"),
-        ("a int GENERATED ALWAYS AS (1)", "generated values are not stored"),
+        ("a int GENERATED ALWAYS AS (1)", "the property table.generated"),
         ("a int DEFAULT, b int", "expected a constant behind DEFAULT"),
         ("a struct<b int DEFAULT 1>", "the struct's field 'b' without DEFAULT"),
         ("a fancy", "has 'fancy' at character 3, expected a type, one of boolean"),

@@ -39,6 +39,7 @@ OPERATIONS: Final = {
     "abandon_table": "ddl.replace",
     "alter_table": "ddl.alter",
     "rename_table": "ddl.alter",
+    "merge_columns": "ddl.alter",
     "drop_table": "ddl.tables",
     "truncate_table": "ddl.tables",
     "can_delete": "ddl.deletion",

@@ -22,6 +22,7 @@ from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.segments.shared_object import grouped, stage_group
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline
 from streamhouse_spark.schema.checks.check import Check
+from streamhouse_spark.schema.generated.generated import Generated
 from streamhouse_spark.schema.rows import filled
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
@@ -61,6 +62,7 @@ class StagingPlan:
     history: HistoryMark | None
     replaced: ReplacedPart | None = None
     checks: tuple[Check, ...] = ()
+    generated: tuple[Generated, ...] = ()
 
     @classmethod
     def of(cls, connection: Connection, table: Table, replaced: ReplacedPart | None = None) -> StagingPlan:
@@ -68,9 +70,8 @@ class StagingPlan:
         properties = state.parsed
         routing = Routing.of(state.num_buckets, properties)
         shape, newest = table.segment_options(state), state.anchors.newest
-        return cls(
-            connection, table.name, table.uuid, state.schema, shape, routing, newest, replaced, properties.checks
-        )
+        of_rows = (properties.checks, properties.generated)
+        return cls(connection, table.name, table.uuid, state.schema, shape, routing, newest, replaced, *of_rows)
 
     def message(
         self,
@@ -84,12 +85,20 @@ class StagingPlan:
         Raises `SchemaMismatchError` for values that do not fit.
         """
         stager = task_stager(
-            self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max, self.checks, self.table
+            self.connection,
+            self.table_uuid,
+            self.shape,
+            self.routing,
+            inline_bytes_max,
+            checks=self.checks,
+            generated=self.generated,
+            table=self.table,
         )
         parts, seen = [], []
         for chunk in chunks(batches):
             rows, missing = filled(chunk, self.schema, table=self.table)
             if self.replaced is not None:
+                rows = stager.completed(rows)  # partitions may be generated
                 seen.append(self.replaced.seen(rows, self.schema, self.table))
             parts.append(stager.stage(rows, missing))
         staged = gathered(parts) if parts else None
@@ -107,13 +116,23 @@ def task_stager(
     shape: SegmentOptions,
     routing: Routing,
     inline_bytes_max: int,
+    *,
     checks: tuple[Check, ...] = (),
+    generated: tuple[Generated, ...] = (),
     table: str = "the table",
 ) -> Stager:
     warehouse = connection.warehouse()
     storage, world = warehouse.storage, warehouse.world
     return Stager(
-        storage, table_uuid, shape, routing, world, checks=checks, table=table, inline_bytes_max=inline_bytes_max
+        storage,
+        table_uuid,
+        shape,
+        routing,
+        world,
+        checks=checks,
+        generated=generated,
+        table=table,
+        inline_bytes_max=inline_bytes_max,
     )
 
 

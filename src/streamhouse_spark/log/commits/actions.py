@@ -12,6 +12,7 @@ from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.deletions import rows_from_json, rows_to_json
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.schema.checks.check import CONSTRAINT
+from streamhouse_spark.schema.generated.generated import has_generated
 from streamhouse_spark.schema.table_schema import TableSchema
 
 COPY: Final = "copy"
@@ -289,9 +290,11 @@ def _of_parts(kind: str, segments: Iterable[Segment]) -> str:
 def _with_checks(kind: str, properties: Mapping[str, str]) -> str:
     """Return the kind of an action with these properties.
 
-    With constraints it has a name of its own: a version of this package that does not know them would write rows that
-    they forbid, so it is stopped here.
+    With constraints or generated columns it has a name of its own: a version of this package that does not know them
+    would write rows that they forbid, so it is stopped here.
     """
+    if has_generated(properties):
+        return f"{kind}-generated"
     return f"{kind}-checked" if has_constraints(properties) else kind
 
 
@@ -385,7 +388,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
 
 def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  # noqa: C901 - as above
     match data["type"]:
-        case "create" | "copy" | "create-checked" | "copy-checked":
+        case "create" | "copy" | "create-checked" | "copy-checked" | "create-generated" | "copy-generated":
             return _create_from_json(data)
         case "append" | "append-parts":
             return Append(tuple(segment_from_json(s, payload) for s in data["segments"]))

@@ -34,6 +34,7 @@ from streamhouse_spark.log.commits.actions import Payload, has_constraints
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
+from streamhouse_spark.schema.generated.generated import has_generated
 from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead, ReadsMany
 from streamhouse_spark.storage.slots import fill, slot_of_bytes
@@ -51,8 +52,10 @@ DELETED_VERSION = 4
 """Format of a checkpoint with deleted rows, which an older version of this package would read."""
 TAGS_VERSION = 5
 """Format of a checkpoint with tags: an older version of this package would delete what they keep."""
-NEWEST_VERSION = 6
+CHECKS_VERSION = 6
 """Format of a checkpoint with constraints: an older version of this package would write rows that they forbid."""
+NEWEST_VERSION = 7
+"""Format of a checkpoint with generated columns, which an older version of this package would not compute."""
 
 CHECKPOINT_INTERVAL = 40
 HINT_EVERY: Final = 20
@@ -167,8 +170,10 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
 
 def _version(state: TableState) -> int | None:
     """Return the oldest format that can hold all of the state."""
-    if has_constraints(state.properties):
+    if has_generated(state.properties):
         return NEWEST_VERSION
+    if has_constraints(state.properties):
+        return CHECKS_VERSION
     if state.tags:
         return TAGS_VERSION
     if state.deletions:

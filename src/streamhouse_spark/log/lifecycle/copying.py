@@ -202,9 +202,9 @@ class _Copy:
         return encode_frame(kind, header, [bytes(frame.payload)], version=version)
 
     def _action(self, action: Mapping[str, Any]) -> dict[str, Any]:
-        if action["type"] in ("create", COPY, "create-checked", f"{COPY}-checked"):
+        if action["type"].partition("-")[0] in ("create", COPY):
             former = [*action.get("former_uuids", ()), self._old_uuid]
-            kind = f"{COPY}-checked" if action["type"].endswith("-checked") else COPY
+            kind = action["type"].replace("create", COPY)
             return {**action, "type": kind, "former_uuids": former, "properties": _at_home(action["properties"])}
         if action["type"] in ("properties", "properties-checked"):
             return {**action, "set": _at_home(action["set"])}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import DEFAULT_DATABASE
@@ -15,6 +16,7 @@ from streamhouse_spark.core.text_size import TextSize
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, table_path
 from streamhouse_spark.datasource.catalog.ddl.databases import require_database
 from streamhouse_spark.datasource.catalog.description import PROVIDER, STATUS_PREFIX
+from streamhouse_spark.datasource.write.schema_merging import merge_columns as add_columns
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.checks.check import CONSTRAINT, stored_key
 from streamhouse_spark.schema.ddl import parse_struct_json
@@ -209,6 +211,16 @@ def _refuse(path: TablePath, change: Mapping[str, Any], why: str) -> NoReturn:
     what = str(change["change"]).replace("_", " ")
     subject = ".".join(change.get("path") or ()) or change.get("text", "")
     raise InvalidOptionError(f"ALTER TABLE {path}: {what}{f' {subject}' if subject else ''} is not possible: {why}")
+
+
+def merge_columns(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add the columns of a frame that the table lacks, before Spark compares the columns: ``mergeSchema``.
+
+    Raises as `schema_merging.merge_columns`, which names the commit point.
+    """
+    table = connection.table(str(path_of(args, "write to")))
+    add_columns(table, StructType.fromJson(json.loads(args["schema"])), None)
+    return {}
 
 
 def rename_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -17,9 +17,10 @@ from streamhouse_spark.datasource.catalog.ddl.databases import require_database
 from streamhouse_spark.datasource.catalog.ddl.partitions import drop_rows, empty_partitions, partition_rows
 from streamhouse_spark.datasource.catalog.description import PROVIDER, STATUS_PREFIX, properties_of
 from streamhouse_spark.datasource.catalog.transforms import parse_partitioning
-from streamhouse_spark.datasource.spark_schema import split_defaults
+from streamhouse_spark.datasource.spark_schema import EXPRESSION_METADATA, split_defaults
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, WarehouseNotFoundError
 from streamhouse_spark.schema.defaults import SqlText
+from streamhouse_spark.schema.generated.generated import GENERATED
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.warehouse.connection import Connection
 
@@ -29,7 +30,6 @@ _OF_ONE_TABLE = frozenset({*_OF_SPARK, "provider", "location", ADOPTED, VIEW, PR
 """Properties of a table that one like it has not, or has by its key and its partitioning."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _REFUSED_METADATA = {
-    "GENERATION_EXPRESSION": "generated columns are not stored; leave it out, and compute the column in the query",
     "identity.start": "identity columns are not stored; leave it out, and number the rows in the query",
     "__COLLATIONS": "text is compared by its bytes; leave COLLATE out, and say it in the query",
 }
@@ -77,7 +77,11 @@ def described_table(path: TablePath, args: Mapping[str, Any], like: Mapping[str,
     Raises `InvalidOptionError`, `SchemaMismatchError` for what no table can have.
     """
     primary_key = args.get("primary_key") or parse_names(like.get(PRIMARY_KEY, ""))
-    properties = {**_copied(like), **table_properties(path, args.get("properties") or {})}
+    properties = {
+        **_copied(like),
+        **({} if args.get("as_select") else _generated(args["schema"])),
+        **table_properties(path, args.get("properties") or {}),
+    }
     partitioning = parse_partitioning(args.get("partitioning") or [])
     _refuse_column_clauses(path, args["schema"])
     schema, said = split_defaults(args["schema"])
@@ -143,6 +147,13 @@ def _buckets(texts: Mapping[str, str], columns: TableSchema) -> tuple[int, tuple
         {name: texts[name] for name in ("bucket.num", "bucket.key", "table.datalake.format") if name in texts}, columns
     )
     return properties.bucket_num, properties.bucket_key
+
+
+def _generated(schema: str) -> dict[str, str]:
+    """Return the properties of columns whose expressions are in Spark's metadata of them."""
+    fields = json.loads(schema)["fields"]
+    texts = {field["name"]: (field.get("metadata") or {}).get(EXPRESSION_METADATA) for field in fields}
+    return {f"{GENERATED}{name}": text for name, text in texts.items() if text is not None}
 
 
 def _refuse_column_clauses(path: TablePath, schema: str) -> None:

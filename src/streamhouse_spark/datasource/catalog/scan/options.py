@@ -11,7 +11,6 @@ from streamhouse_spark.config.spark_options import (
     LATEST,
     ReadOptions,
     StreamReadOptions,
-    StreamWriteOptions,
     WriteOptions,
     parse_read_options,
     parse_stream_read_options,
@@ -46,7 +45,7 @@ def check_options(_connection: Connection, arguments: Mapping[str, Any]) -> Mapp
         case "readStream":
             parse_catalog_stream_options(arguments["name"], given)
         case "writeStream":
-            _refuse_merging(arguments["name"], parse_stream_write_options(given))
+            parse_stream_write_options(given)
         case "write":
             options = parse_write_options(given)
             _refuse_merging(arguments["name"], options)
@@ -69,11 +68,13 @@ def _refuse_unlike_changes(name: str, given: Mapping[str, str]) -> None:
         raise InvalidOptionError(f"option {unknown[0]} of {name} is unknown; leave it out")
 
 
-def _refuse_merging(name: str, options: WriteOptions | StreamWriteOptions) -> None:
+def _refuse_merging(name: str, options: WriteOptions) -> None:
+    """Refuse the option where it arrives: a write by names lost it when its columns were added."""
     if options.merge_schema:
         raise InvalidOptionError(
-            f"option mergeSchema of a write into {name}: in a catalog Spark compares the columns itself, before it "
-            "asks the table; ALTER TABLE first, or use df.write.format('streamhouse') with the option"
+            f"option mergeSchema of a write into {name}: it adds columns by their names, and insertInto, SQL and "
+            "queries that make the table go by positions; use df.writeTo(…) or "
+            "df.write.mode('append').saveAsTable(…), or ALTER TABLE first"
         )
 
 

@@ -17,6 +17,9 @@ public class SessionExtensions implements SparkSessionExtensionsProvider {
 
   @Override
   public BoxedUnit apply(SparkSessionExtensions extensions) {
+    // Before Spark looks for columns:
+    extensions.injectHintResolutionRule(MergedColumns::new);
+    extensions.injectHintResolutionRule(GeneratedColumns::new);
     extensions.injectOptimizerRule(session -> new SourceReads());
     extensions.injectPostHocResolutionRule(session -> new SourceStreams());
     extensions.injectPreCBORule(session -> new StreamPruning());

@@ -28,6 +28,7 @@ import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
@@ -66,7 +67,9 @@ public class StreamhouseCatalog
   @Override
   public Set<TableCatalogCapability> capabilities() {
     return EnumSet.of(
-        TableCatalogCapability.SUPPORT_TABLE_CONSTRAINT, TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE);
+        TableCatalogCapability.SUPPORT_TABLE_CONSTRAINT,
+        TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE,
+        TableCatalogCapability.SUPPORTS_CREATE_TABLE_WITH_GENERATED_COLUMNS);
   }
 
   // -- databases -----------------------------------------------------------------------------------------------------
@@ -291,6 +294,16 @@ public class StreamhouseCatalog
       throw new NoSuchTableException(identifier);
     }
     return loadTable(identifier);
+  }
+
+  /** Adds the columns of rows that the table lacks. Of a table that is not there Spark tells when it looks for it. */
+  void mergeColumns(Identifier identifier, StructType rows) {
+    try {
+      ObjectNode arguments = named(identifier).put("schema", rows.json());
+      python().ask("merge_columns", arguments, "TABLE_NOT_FOUND", "DATABASE_NOT_FOUND");
+    } catch (Refused refused) {
+      // nothing to add
+    }
   }
 
   /** REFRESH TABLE: the next query asks Python anew, about all tables. */

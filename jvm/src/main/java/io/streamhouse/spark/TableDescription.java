@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableInfo;
@@ -21,6 +22,9 @@ final class TableDescription {
   /** The beginning of the properties that have CHECK constraints. */
   private static final String CONSTRAINT = "table.constraint.";
 
+  /** The beginning of the properties that have the expressions of generated columns. */
+  static final String GENERATED = "table.generated.";
+
   private TableDescription() {}
 
   /** A table in Spark's description for creating or replacing it. */
@@ -33,6 +37,11 @@ final class TableDescription {
     Map<String, String> properties = new HashMap<>(info.properties());
     // saveAsTable and toTable without format() name Spark's default format, which nobody asked for
     if (writtenByDataFrame()) properties.remove(TableCatalog.PROP_PROVIDER, SQLConf.get().defaultDataSourceName());
+    for (Column column : info.columns()) {
+      if (column.generationExpression() != null) {
+        properties.put(GENERATED + column.name(), column.generationExpression());
+      }
+    }
     ArrayNode key = arguments.putArray("primary_key");
     for (Constraint constraint : info.constraints()) {
       if (constraint instanceof Check && constraint.enforced()) {

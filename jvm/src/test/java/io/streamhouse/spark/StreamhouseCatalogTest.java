@@ -150,6 +150,7 @@ class StreamhouseCatalogTest {
     catalog.loadTable(ORDERS, "7");
     catalog.loadTable(ORDERS, 8L);
     catalog.alterTable(ORDERS, TableChange.setProperty("a", "b"));
+    catalog.mergeColumns(ORDERS, new StructType().add("id", "int"));
     catalog.renameTable(ORDERS, Identifier.of(new String[] {"lakehouse", "sales"}, "other"));
     assertEquals("orders$lake", catalog.loadSource(Map.of("path", "sales.orders$lake")).identifier.name());
     Changelog changes = changes(new ChangelogRange.VersionRange("2", Optional.of("3"), true, false));

@@ -1,0 +1,49 @@
+package io.streamhouse.spark;
+
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
+import org.apache.spark.sql.connector.catalog.CatalogManager;
+import org.apache.spark.sql.connector.catalog.CatalogPlugin;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.Table;
+import scala.jdk.javaapi.CollectionConverters;
+
+/** The name of a table in one of our catalogs, as a statement says it before Spark looks for the table. */
+final class NamedTable {
+  final StreamhouseCatalog catalog;
+  final Identifier identifier;
+
+  private NamedTable(StreamhouseCatalog catalog, Identifier identifier) {
+    this.catalog = catalog;
+    this.identifier = identifier;
+  }
+
+  /** The table of this name; null if the name is none of our catalogs'. */
+  static NamedTable of(SparkSession session, UnresolvedRelation relation) {
+    List<String> parts = new ArrayList<>(CollectionConverters.asJava(relation.multipartIdentifier()));
+    CatalogManager known = session.sessionState().catalogManager();
+    try {
+      CatalogPlugin catalog = known.currentCatalog();
+      if (known.isCatalogRegistered(parts.get(0))) catalog = known.catalog(parts.remove(0));
+      if (!(catalog instanceof StreamhouseCatalog) || parts.isEmpty()) return null;
+      String[] namespace = known.currentNamespace();
+      String name = parts.remove(parts.size() - 1);
+      if (!parts.isEmpty()) namespace = parts.toArray(new String[0]);
+      return new NamedTable((StreamhouseCatalog) catalog, Identifier.of(namespace, name));
+    } catch (RuntimeException error) { // Spark says it when it looks for the table
+      return null;
+    }
+  }
+
+  /** The table; null if there is none, which Spark says when it looks for it. */
+  Table load() {
+    try {
+      return catalog.loadTable(identifier);
+    } catch (NoSuchTableException error) {
+      return null;
+    }
+  }
+}
