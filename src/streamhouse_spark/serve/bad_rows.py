@@ -18,6 +18,7 @@ import pyarrow as pa
 from streamhouse_spark.core.json_text import json_text
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.checks.check import require_checked
+from streamhouse_spark.schema.generated.generated import completed
 from streamhouse_spark.schema.rows import filled
 from streamhouse_spark.serve.row_bodies import ARROW, CSV, JSON, json_rows, parsed_rows
 from streamhouse_spark.table.table import Table
@@ -93,7 +94,7 @@ def sorted_rows(table: Table, body: Body) -> SortedRows:
 def _require_fitting(table: Table, rows: pa.Table) -> None:
     state = table.state
     fitted, _ = filled(rows, state.schema, table=table.name, older=state.schemas)
-    require_checked(state.parsed.checks, fitted, table.name)
+    require_checked(state.parsed.checks, completed(state.parsed.generated, fitted, table.name), table.name)
 
 
 @dataclass

@@ -151,6 +151,8 @@ ELSEWHERE = {
     "other refreshes were faster": "spark/test_materialize.py::test_a_slower_refresh_changes_nothing",
     "by which the query may have other values; set it to": "spark/test_materialize.py::test_what_a_view_is_not",
     "is a materialised table of another query or mode; drop it": "spark/test_materialize.py::test_what_a_view_is_not",
+    "cannot be checked until it answers": "unit/serve/test_oidc.py::test_a_provider_that_is_away",
+    "ask for a right on it: … =": "unit/serve/test_guard.py::test_rights_by_table_over_http",
     "drop it with DROP VIEW": "spark/test_catalog_views.py::test_a_view_lives",
     "table.datalake.enabled=true` gives it one": "unit/advice/test_advice.py::the_lake_of_a_table_without_one",
 }
@@ -249,7 +251,7 @@ NO_ADVICE = {
 SQL = {
     "ALTER TABLE …",
     "use ALTER TABLE",
-    "in a catalog Spark compares the columns itself",
+    "insertInto, SQL and queries that make the table go by positions",
     "INSERT INTO, or a table without a merge engine",
     "INSERT the rows under their new keys",
     "use MERGE, or DELETE and INSERT",

@@ -96,6 +96,14 @@ def test_rows_that_are_all_bad_write_nothing(client, warehouse):
     assert warehouse.table("sales.orders").state.version == 1
 
 
+def test_generated_columns_are_looked_at_too(client, warehouse):
+    properties = {"table.generated.twice": "id * 2", "table.constraint.small": "twice < 10"}
+    warehouse.create_table("sales.generated", "id BIGINT, twice BIGINT", properties=properties)
+    rows = [{"id": 1}, {"id": 2, "twice": 5}, {"id": 9}, {"id": 3, "twice": 6}]
+    answer = client.post("/api/v1/tables/sales.generated/rows?bad_rows=skip", json=rows).json()
+    assert ([one["row"] for one in answer["bad_rows"]], answer["rows"]) == ([1, 2], 2)
+
+
 def test_too_many_are_refused_whole(client, monkeypatch):
     monkeypatch.setattr(bad_rows, "BAD_ROWS_MAX", 3)
     answer = client.post(f"{ROWS}?bad_rows=skip", json=[{"id": 1}, *[{"id": 0}] * 4])
