@@ -247,7 +247,14 @@ def fold(state: TableState | None, record: Record) -> TableState:
         state = replace(state, manifests={**state.manifests, record.number: record.manifest})
     mark = HistoryMark(record.number, record.attempt)
     anchors = state.anchors.followed_by(mark, has_rows=act.moves_rows(remaining))
-    return replace(state, version=record.number, time_ms=record.time_ms, anchors=anchors)
+    after = replace(state, version=record.number, time_ms=record.time_ms, anchors=anchors)
+    if "parsed" in before.__dict__ and _parsed_of(after) == _parsed_of(before):  # to parse them takes long
+        after.__dict__["parsed"] = before.parsed
+    return after
+
+
+def _parsed_of(state: TableState) -> tuple[object, ...]:
+    return state.properties, state.schemas, state.schema_id, state.partition_by
 
 
 def with_attempt(state: TableState, part: Attempt, record: Record) -> TableState:

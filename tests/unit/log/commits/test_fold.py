@@ -109,3 +109,13 @@ def test_readers_need_the_segments_and_the_records_with_inline_rows():
     assert referenced_keys(state) == {segment_key(UUID, "a"), commit_key(UUID, 3)}
     assert state.oldest_inline_commit() == 3
     assert appended(segment(0, 3, uuid="a")).oldest_inline_commit() is None
+
+
+def test_properties_are_parsed_again_only_where_they_or_the_columns_changed():
+    state = appended(segment(0, 3))
+    parsed = state.parsed
+    after = fold(state, record(3, act.Append((segment(3, 1),))))
+    assert after.parsed is parsed
+    packed = fold(after, record(4, act.SetProperties({"table.log.arrow.compression.type": "zstd"})))
+    assert (parsed.log_compression, packed.parsed.log_compression) == ("none", "zstd")
+    assert fold(packed, record(5, act.Append((segment(4, 1),)))).parsed is packed.parsed
