@@ -23,6 +23,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.commits.actions import Create, has_constraints
 from streamhouse_spark.log.commits.record import Record, encode_record
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
+from streamhouse_spark.schema.generated.generated import has_generated
 from streamhouse_spark.schema.partition_fields import join_fields, parse_fields, split_fields
 from streamhouse_spark.schema.reserved_names import require_free_partition_name
 from streamhouse_spark.schema.table_schema import TableSchema, check_column_name
@@ -64,6 +65,11 @@ def create_action(
             raise InvalidOptionError(
                 f"table {path}: nobody checked the rows of the adopted lake table; adopt it without constraints, then "
                 "add these by ALTER TABLE … ADD CONSTRAINT"
+            )
+        if has_generated(texts):
+            raise InvalidOptionError(
+                f"table {path}: nobody computed generated columns of the rows of the adopted lake table; adopt it "
+                "without, or create a new table with them and copy the rows"
             )
         texts[ADOPTED] = adopted
     if buckets is not None and texts.setdefault("bucket.num", str(buckets)) != str(buckets):

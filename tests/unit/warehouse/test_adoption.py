@@ -184,6 +184,13 @@ def test_another_name_and_another_lake(wh, catalog):
     assert not catalog.table_exists("sales.orders")
 
 
+def test_generated_columns_of_rows_that_are_there_are_refused(wh, catalog):
+    made(catalog, rows=OLD)
+    with pytest.raises(InvalidOptionError, match="create a new table with them and copy the rows"):
+        wh.adopt_table("sales.orders", properties={"table.generated.n": "length(region)"})
+    assert "sales.orders" not in wh.tables("sales")
+
+
 def test_a_table_without_snapshots(wh, catalog):
     made(catalog, rows=[])
     assert wh.adopt_table("sales.orders").snapshot_id is None

@@ -140,6 +140,7 @@ def test_an_expression_is_a_property(catalog):
     [
         ({"CURRENT_DEFAULT": "now()", "EXISTS_DEFAULT": "1"}, "is no constant"),
         ({"__COLLATIONS": {"id": "icu.UNICODE_CI"}}, "COLLATE"),
+        ({"identity.start": 1, "identity.step": 1}, "identity columns"),
     ],
 )
 def test_column_clauses_that_are_not_stored_are_refused(catalog, metadata, words):
