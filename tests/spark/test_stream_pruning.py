@@ -48,6 +48,7 @@ class Ran:
         self.rows = sorted(map(str, stream.sparkSession.table("pruned").collect()))
         self.num_read = sum(progress["numInputRows"] for progress in query.recentProgress)
         self.end = query.lastProgress["sources"][0]["endOffset"]
+        self.metrics = query.lastProgress["sources"][0]["metrics"]
         execution = query._jsq.streamingQuery().lastExecution()
         self.plan = execution.executedPlan().toString()
 
@@ -73,6 +74,7 @@ def test_a_batch_has_the_columns_and_the_rows_that_its_query_needs(spark, wh, ta
     assert counted.rows == ["Row(count=100)"]
     assert "[], filters []" in counted.scans[0]
     assert (ran.end, counted.num_read) == (counted.end, 100)
+    assert counted.metrics["lagRows"] == "0"
 
 
 def test_a_stream_that_is_used_twice_gives_each_place_its_rows(spark, wh, table, tmp_path):

@@ -70,7 +70,7 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
     Two facts of Spark that a user of this path should know:
 
     * Spark tells a Python source neither the columns nor the filters of a query. Where the session has the jar, batch
-      reads become the catalog's, which is told. Elsewhere a query that needs few columns says so itself:
+      reads become the catalog's, which is told, and so are streams. Elsewhere a query that needs few columns says so:
       ``spark.read.schema("order_id long, amount double").format("streamhouse")…`` reads only these.
     * A DataFrame, and a temporary view made from one, keeps the state of its **first** use: Spark asks for the
       partitions once. Call ``load`` again to see newer rows.

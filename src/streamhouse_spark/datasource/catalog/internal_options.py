@@ -21,6 +21,8 @@ REPLACED_OPTION: Final = "__streamhouse_replaced"
 NEED_OPTION: Final = "__streamhouse_need"
 """Set for a stream whose batches are planned with what their query needs, which lies under this key in the start of a
 batch: ``columns``, their Spark ``schema``, and ``filters``."""
+LAG_OPTION: Final = "__streamhouse_lag"
+"""The last key of the newest offset that such a stream reports: time behind it in ``ms``, from ``offsets`` on."""
 READ: Final = "read"
 READ_STREAM: Final = "read_stream"
 """The call's names of the readers of a plan's groups, and of the parts of a stream's batches."""

@@ -167,9 +167,11 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the log's end, whatever the limits, for the latest offset in the query's progress."""
-        table, state = self._table()
+        return self._reported(self._table()[1])
+
+    def _reported(self, state: TableState) -> dict[str, Any]:
         truncation, history = truncation_of(state), state.anchors.rows
-        return StreamOffset(table.uuid, state.ends, truncation=truncation, history=history).to_json()
+        return StreamOffset(state.table_uuid, state.ends, truncation=truncation, history=history).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the present end: read up to it, and no further."""

@@ -7,20 +7,23 @@ any query, and they choose only what is read of a batch, never where it ends. Sp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from streamhouse_spark.datasource.catalog.internal_options import NEED_OPTION
+from streamhouse_spark.datasource.catalog.internal_options import LAG_OPTION, NEED_OPTION
 from streamhouse_spark.datasource.catalog.scan.pruning import compared_types
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
 from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
 from streamhouse_spark.datasource.catalog.scan.python_reader import rows_as_bytes
 from streamhouse_spark.datasource.catalog.scan.units import narrowest
+from streamhouse_spark.datasource.read.bounds import offsets_from_json
+from streamhouse_spark.datasource.read.lag import lag_ms
 from streamhouse_spark.datasource.read.stream import StreamhouseStreamReader
 from streamhouse_spark.datasource.worker_memory import spare_modules
+from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.pieces import ReadPlan
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.warehouse.connection import Connection
@@ -43,7 +46,23 @@ class StreamPart(InputPartition):
 
 
 class PrunedStreamReader(StreamhouseStreamReader):
-    """Plans batches with what their query needs, as `StreamParts` reads them."""
+    """Plans batches with what their query needs, as `StreamParts` reads them, and tells how far it is behind."""
+
+    _end: Mapping[str, Any] | None = None
+    """The end of the newest batch: once that ran, what comes behind is not read."""
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next batch, as `StreamhouseStreamReader` does."""
+        end = super().latestOffset(start, limit)
+        self._end = end
+        return end
+
+    def _reported(self, state: TableState) -> dict[str, Any]:
+        found = super()._reported(state)
+        if self._end is None:
+            return found
+        read = offsets_from_json(self._end["offsets"])
+        return {**found, LAG_OPTION: {"offsets": self._end["offsets"], "ms": lag_ms(state, read)}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan a batch; without what a query needs, as `StreamhouseStreamReader` does."""

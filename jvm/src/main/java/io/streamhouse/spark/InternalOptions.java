@@ -28,6 +28,9 @@ final class InternalOptions {
   /** Set for a stream that is told what its query needs: by this key, in the start of a batch. No checkpoint has it. */
   static final String NEED = "__streamhouse_need";
 
+  /** Behind the newest offset that such a stream reports: how far it is behind. */
+  static final String LAG = "__streamhouse_lag";
+
   /** A property of a task that Python reads: its changes come in several chunks. */
   static final String PART_PROPERTY = "streamhouse.part";
 

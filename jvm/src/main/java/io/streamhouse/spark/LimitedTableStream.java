@@ -28,7 +28,10 @@ final class LimitedTableStream extends TableStream implements SupportsTriggerAva
 
   @Override
   public Offset reportLatestOffset() {
-    return limited.reportLatestOffset();
+    Offset found = limited.reportLatestOffset();
+    if (found == null) return null;
+    lag = new StreamLag(found.json());
+    return deserializeOffset(lag.newest);
   }
 
   @Override

@@ -1,10 +1,13 @@
 package io.streamhouse.spark;
 
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.Map;
+import java.util.Optional;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.ReportsSourceMetrics;
 import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingInputPartition;
@@ -15,7 +18,7 @@ import org.apache.spark.sql.types.StructType;
  * The stream of a table's rows or changes. Python's stream decides about offsets and batches; this one also plans a
  * batch of fewer columns and rows, for {@link PrunedStream}.
  */
-class TableStream implements MicroBatchStream {
+class TableStream implements MicroBatchStream, ReportsSourceMetrics {
   final MicroBatchStream python;
 
   /** The columns that Spark knows, by their places: the table's and the hidden ones. */
@@ -23,6 +26,9 @@ class TableStream implements MicroBatchStream {
 
   private final String name;
   private final PythonCalls calls;
+
+  /** The newest offset that Python told; null before the first. */
+  StreamLag lag;
 
   TableStream(String name, PythonCalls calls, StructType schema, MicroBatchStream python) {
     this.name = name;
@@ -68,7 +74,15 @@ class TableStream implements MicroBatchStream {
 
   @Override
   public Offset latestOffset() {
-    return python.latestOffset();
+    Offset found = python.latestOffset();
+    lag = new StreamLag(found.json());
+    return found;
+  }
+
+  /** How far the stream is behind, by what Python told when the batch began: Python and the store are asked nothing. */
+  @Override
+  public Map<String, String> metrics(Optional<Offset> read) {
+    return lag == null || read.isEmpty() ? Map.of() : lag.metrics(read.get());
   }
 
   @Override
