@@ -28,6 +28,7 @@ from benchmarks.opening import opening
 from benchmarks.producers import producer
 from benchmarks.reach import reach
 from benchmarks.reading import hot_projection
+from benchmarks.realtime import realtime
 from benchmarks.remote_lake import remote_lake
 from benchmarks.results import keep, this_machine
 from benchmarks.runtimes import iceberg_first_query, iceberg_queries, sinks
@@ -58,6 +59,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "lake-read": lake_read,
     "spark-read": spark_read,
     "spark-sink": spark_sink,
+    "realtime": realtime,
     "catalog-read": catalog_read,
     "catalog-join": catalog_join,
     "keyed-upserts": upserts,

@@ -140,7 +140,9 @@ def backlog(
                 f"{CATCH_UP}, or begin at startingOffsets=earliest"
             )
         splits[piece.split.bucket] = piece.split
-    starts.update({bucket: split.offsets.start for bucket, split in splits.items()})
+    starts = {
+        bucket: max(start, state.buckets[bucket].start) for bucket, start in starts.items()
+    }  # behind skipped rows
     begin = StreamOffset(table.uuid, starts, truncation=newest, history=state.anchors.rows)
     chosen, is_whole = _bounded(splits)
     return Backlog(begin, chosen, state, is_whole)

@@ -217,6 +217,17 @@ def test_options_let_it_go_on(wh, table):
     assert offset["truncation"] == table.refresh().version
 
 
+def test_rows_that_are_no_longer_kept(wh, table):
+    query = Query(wh, "db.t")
+    start = query.begin()
+    ends = table.state.ends
+    table.log.commit(lambda *_: (Trim(ends),))
+    with pytest.raises(OffsetsTrimmedError, match="failOnDataLoss=false"):
+        query.follow(start)
+    (task,) = Query(wh, "db.t", failOnDataLoss="false").follow(start)["tasks"]
+    assert {bucket["bucket"]: bucket["offset"] for bucket in task["buckets"]} == ends
+
+
 def test_rows_that_were_deleted_before_they_are_read_are_named(wh, table):
     query = Query(wh, "db.t")
     start = query.begin()

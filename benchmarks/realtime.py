@@ -1,0 +1,124 @@
+"""How long after an append began `foreach` of a stream has its row: in real-time mode, and by micro-batches."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import streamhouse_spark
+from benchmarks.measure import Bench, Figure, percentile, ratio_at_most
+from benchmarks.spark import session_builder
+from streamhouse_spark import Table, Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BATCH_S = 600
+"""Longer than a turn, so that no batch ends in it."""
+WARM_ROWS = 50
+FIRST_ROW_S = 180
+STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+class Ages:
+    """Notes for each row how many milliseconds ago its append began, in a file of its task."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def open(self, partition: int, epoch: int) -> bool:
+        path = Path(self.folder) / f"{partition}-{epoch}-{os.getpid()}"
+        self.file = path.open("a", buffering=1)
+        return True
+
+    def process(self, row: Any) -> None:
+        self.file.write(f"{row.number} {(time.time_ns() - row.began_ns) / 1e6}\n")
+
+    def close(self, _error: Exception | None) -> None:
+        self.file.close()
+
+
+def realtime(bench: Bench) -> Iterator[Figure]:
+    """One row an append, so many a second; both ways in one session, one after the other."""
+    url = str(bench.scratch / "warehouse")
+    builder = session_builder(bench.scratch).config("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
+    spark = streamhouse_spark.configure(builder, warehouse=url).getOrCreate()
+    try:
+        for buckets in (1, 4):
+            for rate in (10, 200):
+                yield _figure(bench, spark, Warehouse(url), buckets, rate)
+    finally:
+        spark.stop()
+
+
+def _figure(bench: Bench, spark: SparkSession, wh: Warehouse, buckets: int, rate: int) -> Figure:
+    seconds = bench.rounds(30, 5)
+    ages = {}
+    for way in ("real-time", "micro-batches"):
+        name = f"bench.{way.replace('-', '_')}_{buckets}_{rate}"
+        table = wh.create_table(
+            name, "number BIGINT, began_ns BIGINT", buckets=buckets, properties={"bucket.key": "number"}
+        )
+        trigger = {"realTime": f"{BATCH_S} seconds"} if way == "real-time" else {"processingTime": "0 seconds"}
+        ages[way] = _run(spark, table, bench.directory(name), rate, seconds, trigger)
+    ours, peer = (percentile(found, 0.5) for found in ages.values())
+    said = [
+        ", ".join(f"p{share} {percentile(found, share / 100):.1f}" for share in (90, 99)) for found in ages.values()
+    ]
+    return Figure(
+        name=f"from append to foreach, {buckets} bucket{'s' * (buckets > 1)}, {rate} rows/s",
+        unit="ms",
+        ours=ours,
+        peer_name="micro-batches",
+        peer=peer,
+        ratio=ours / peer,
+        pairs=1,
+        goal=ratio_at_most(0.1),
+        note=f"{said[0]}; micro-batches {said[1]}; {len(ages['real-time'])} rows",
+    )
+
+
+def _run(
+    spark: SparkSession, table: Table, folder: Path, rate: int, seconds: int, trigger: dict[str, str]
+) -> list[float]:
+    """Milliseconds from the beginning of each row's append to `foreach`; the first rows are not counted."""
+    out = folder / "out"
+    out.mkdir()
+    stream = spark.readStream.table(f"streamhouse.{table.name}").writeStream.foreach(Ages(str(out)))
+    stream = stream.outputMode("update").option("checkpointLocation", str(folder / "checkpoint"))
+    query = stream.trigger(**trigger).start()
+    try:
+        _append(table, 0, WARM_ROWS, rate)
+        _wait(query, out, WARM_ROWS)
+        rows = seconds * rate
+        appender = threading.Thread(target=_append, args=(table, WARM_ROWS, rows, rate))
+        appender.start()
+        appender.join()
+        found = _wait(query, out, WARM_ROWS + rows)
+    finally:
+        query.stop()
+    return [age for number, age in found.items() if number >= WARM_ROWS]
+
+
+def _append(table: Table, first: int, count: int, rate: int) -> None:
+    """Append rows one by one, each at its time; one that is late does not wait."""
+    start = time.monotonic()
+    for number in range(count):
+        time.sleep(max(0.0, start + number / rate - time.monotonic()))
+        table.append([{"number": first + number, "began_ns": time.time_ns()}])
+
+
+def _wait(query: Any, out: Path, count: int) -> dict[int, float]:
+    end = time.monotonic() + FIRST_ROW_S
+    while True:
+        lines = [line.split() for path in out.iterdir() for line in path.read_text().splitlines()]
+        found = {int(line[0]): float(line[1]) for line in lines if len(line) == 2}
+        if len(found) >= count:
+            return found
+        if query.exception() is not None or time.monotonic() > end:
+            raise RuntimeError(f"{len(found)} of {count} rows came: {query.exception()}")
+        time.sleep(0.2)
