@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
 import pyarrow as pa
 
 from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.lake.model.values import LakeSplit
 from streamhouse_spark.lake.parquet.access import FileAccess, StorageFiles
+from streamhouse_spark.lake.parquet.reader import OffsetFile, offset_file
 from streamhouse_spark.storage.base import Sink, Storage
 from streamhouse_spark.storage.read_ahead import ReadsMany
 
@@ -113,6 +115,21 @@ class FilesAhead:
         held_bytes = sum(len(data or b"") for data in self._held.values())
         while held_bytes > 2 * WINDOW_BYTES and len(self._held) > len(wanted):
             held_bytes -= len(self._held.popitem(last=False)[1] or b"")
+
+
+def offset_files(
+    storage: Storage,
+    settings: Mapping[str, str],
+    sizes: Mapping[str, int],
+    writers: Collection[str],
+    locations: Sequence[str],
+) -> list[OffsetFile | None]:
+    """Return the offsets of files, whose ``sizes`` the lake's metadata has, each as `parquet.reader.offset_file` does;
+    read at the same time.
+    """
+    files = FilesAhead(storage, settings, (LakeSplit(location, sizes[location], 0) for location in locations))
+    threads = THREADS_MAX if isinstance(storage, ReadsMany) else None
+    return list(in_parallel(lambda at: offset_file(files, at, writers), locations, threads_max=threads))
 
 
 def _sizes_of(splits: Iterable[LakeSplit]) -> Iterator[tuple[str, int]]:

@@ -42,6 +42,12 @@ def at_once(storage: Storage, work: Callable[[T], R], items: Sequence[T]) -> Ite
     return in_parallel(work, items, threads_max=THREADS_MAX) if isinstance(storage, ReadsMany) else map(work, items)
 
 
+def delete_all(storage: Storage, keys: Sequence[str]) -> None:
+    """Delete objects in any order, at the same time where that helps. An absent one is no error."""
+    for _ in at_once(storage, storage.delete, keys):
+        pass
+
+
 def expect_together(storage: Storage, wanted: Sequence[tuple[ReadAhead, Sequence[str]]]) -> None:
     """Read the objects that several readers are about to read, at the same time."""
     keys = [key for _, of_one in wanted for key in of_one]

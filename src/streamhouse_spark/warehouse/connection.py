@@ -56,8 +56,13 @@ class Connection:
 
     def table(self, name: str) -> Table:
         """Return the table that the name (its suffix does not count) means now, freshly read. Raises
-        `TableNotFoundError`.
+        `TableNotFoundError` naming the nearest one, for which all tables are listed.
         """
+        found = self.find_table(name)
+        return found if found is not None else self.warehouse().table(str(parse_table_name(name).path))
+
+    def find_table(self, name: str) -> Table | None:
+        """Return the table as `table` does; None where there is none."""
         process = _opened(os.getpid(), self)
         path = parse_table_name(name).path
         if process.tables:  # a table that this process had open is only read on
@@ -70,8 +75,9 @@ class Connection:
                     return known
             except DifferentHistoryError as error:  # holders of a position check it against the newly opened table
                 logger.warning("opening the table again: %s", error)
-        table = process.warehouse.table(str(path))
-        process.tables.keep(table)
+        table = process.warehouse.find_table(str(path))
+        if table is not None:
+            process.tables.keep(table)
         return table
 
     def table_by_uuid(self, name: str, uuid: str) -> Table:

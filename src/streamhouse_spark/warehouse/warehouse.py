@@ -284,6 +284,10 @@ class Warehouse:
             raise self._not_found(path)
         return table
 
+    def find_table(self, name: str) -> Table | None:
+        """Open a table as `table` does; None where there is none, without a look for one of a similar name."""
+        return self._find(parse_table_name(name).require_table("open as a table"))
+
     def view(self, name: str) -> TableView:
         """Open anything readable by name: the table itself, ``<table>$lake``, ``<table>$changelog``, system tables.
         Raises `InvalidNameError` for a suffix that this table does not have, naming those that it has.

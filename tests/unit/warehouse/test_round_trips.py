@@ -14,7 +14,7 @@ from streamhouse_spark.log.commits.checkpoint import HINT_EVERY, HINT_FIRST
 from streamhouse_spark.log.commits.opening import LEAP_AFTER
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.read_ahead import FIRST, WINDOW, ReadAhead, ReadsMany, at_once
+from streamhouse_spark.storage.read_ahead import FIRST, WINDOW, ReadAhead, ReadsMany, at_once, delete_all
 from streamhouse_spark.warehouse.opened_tables import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -167,6 +167,18 @@ def test_a_listing_is_as_deep_for_many_tables_as_for_one(wh, remote, world, comm
         assert requests[1] - requests[0] <= 29 * 9
 
 
+@pytest.mark.parametrize("commits", [6, 20, 21])
+def test_a_listing_of_tables_whose_hints_hold_states(remote, world, commits):
+    """The warehouse and its folders; databases and names; pointers; hints; records and floors."""
+    writer = new_process(remote, world)
+    states = [grown(writer.create_table(f"t{number}", "id INT", properties=PLAIN), commits) for number in range(5)]
+    with remote.measured() as cost:
+        opened = open_all(new_process(remote, world)).tables
+    assert [known(table.state) for table in opened] == [known(state) for state in states]
+    assert cost.depth <= 5, cost
+    assert cost.requests <= 4 + 5 * (3 + 1 + 2 + 1 + 4), cost
+
+
 def test_a_name_that_means_nothing_and_no_warehouse(wh, remote, world):
     with pytest.raises(WarehouseNotFoundError):
         new_process(RemoteStorage(MemoryStorage(world)), world).table("t")
@@ -278,6 +290,15 @@ class TestReadAhead:
         ahead.expect(["a", "b"])
         assert not ahead.is_useful
         assert not ahead.has("a")
+
+    def test_objects_are_deleted_at_once(self, memory, remote):
+        keys = [f"a/{number}" for number in range(30)]
+        for key in keys:
+            memory.put(key, b"1")
+        with remote.measured() as cost:
+            delete_all(remote, [*keys, "a/absent"])
+        assert (cost.requests, cost.depth) == (31, 2)
+        assert not memory.list("a/")
 
     def test_work_at_once_keeps_the_order(self, memory, remote):
         assert isinstance(remote, ReadsMany)

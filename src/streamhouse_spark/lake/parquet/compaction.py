@@ -8,23 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
 from streamhouse_spark.lake.parquet.file_writer import FileSpec, cluster_of
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_split
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import ReadsMany
 
 COMPACT_FILES_MIN = 5
 """Fewest small neighbours that are worth a rewrite."""
 DELETED_SHARE_MIN = 0.1
 """Share of deleted rows above which files are written again without them; below it reading costs little more."""
+SMALL_GROUP_BYTES_MAX: Final = 8 << 20
 COMPACT_BYTES_MAX = 1 << 30
 """Bytes of one call, so that a tiering service comes back to its rounds; the rest is left to the next call."""
 
@@ -70,28 +73,33 @@ class CompactGroup:
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.stored)
 
+    def splits(self) -> list[LakeSplit]:
+        """Return the files as reads take them, in their order."""
+        return [LakeSplit(s.location, s.size_bytes, s.num_rows, position_deletes=s.deletes) for s in self.stored]
+
+
+Footers = Callable[[Sequence[str]], Iterable[OffsetFile | None]]
+"""Returns the offsets of files, in their order, and None for one of another engine, which is left alone."""
+
 
 def plan_groups(
     stored: Sequence[StoredFile],
-    footer: Callable[[str], OffsetFile | None],
+    footers: Footers,
     *,
     target_bytes: int,
     files_min: int,
 ) -> list[CompactGroup]:
-    """Return runs of at least ``files_min`` small files whose offset ranges follow each other, of `COMPACT_BYTES_MAX`
-    in all.
+    """Return runs of at least ``files_min`` small files whose offset ranges follow each other.
 
-    ``footer`` returns the offsets of a file, and None for one of another engine, which is left alone. It is called only
-    where a bucket and partition has enough small files.
+    ``footers`` are asked for only where a bucket and partition has enough small files.
     """
     candidates = list(_candidates(stored, target_bytes, files_min))
     by_place: dict[tuple[object, ...], list[tuple[StoredFile, OffsetFile]]] = {}
-    found = in_parallel(footer, [file.location for file in candidates])
+    found = footers([file.location for file in candidates])
     for file, offsets in zip(candidates, found, strict=True):
         if offsets is not None:
             by_place.setdefault((offsets.bucket, *file.place), []).append((file, offsets))
-    groups = (group for place in by_place.values() for group in _groups(place, target_bytes, files_min))
-    return list(within_budget(groups))
+    return [group for place in by_place.values() for group in _groups(place, target_bytes, files_min)]
 
 
 def within_budget(groups: Iterable[Sized]) -> Iterator[Sized]:
@@ -138,6 +146,15 @@ def _worth_it(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Itera
         yield CompactGroup(run[0][1].bucket, tuple(o for _, o in run), tuple(f for f, _ in run))
 
 
+def merged(
+    storage: Storage, groups: Sequence[CompactGroup], write: Callable[[CompactGroup], Sequence[LakeFile]]
+) -> list[LakeFile]:
+    """Write groups anew; small ones, which wait for the store, at the same time where its requests take long."""
+    are_small = all(group.size_bytes <= SMALL_GROUP_BYTES_MAX for group in groups)
+    threads = THREADS_MAX if are_small and isinstance(storage, ReadsMany) else 1
+    return [file for written in in_parallel(write, groups, threads_max=threads) for file in written]
+
+
 def merge_group(
     group: CompactGroup,
     context: WriteContext,
@@ -154,8 +171,7 @@ def merge_group(
         return []
 
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
-        for file, stored in zip(group.files, group.stored, strict=True):
-            split = LakeSplit(file.location, stored.size_bytes, stored.num_rows, position_deletes=stored.deletes)
+        for file, split in zip(group.files, group.splits(), strict=True):
             for batch in read_split(files, split, projection):
                 yield file, batch
 

@@ -105,7 +105,7 @@ def _keys_to_open(table_uuid: str, hint: bytes, held: Checkpoint | None, num_fir
         return keys_to_open(table_uuid, parsed_hint(hint), num_first)
     floors = keys_behind(table_uuid, held.floor_index)
     (_, *first), others = keys_to_open(table_uuid, held.state.version, num_first)
-    return [*floors, commit_key(table_uuid, held.state.version), *first], others
+    return [*floors, commit_key(table_uuid, held.state.version), *first], others[: max(0, _BEHIND_HINT - num_first)]
 
 
 def _held(ahead: ReadAhead, table_uuid: str, hint: bytes, at_least: int) -> Checkpoint | None:
@@ -113,8 +113,9 @@ def _held(ahead: ReadAhead, table_uuid: str, hint: bytes, at_least: int) -> Chec
     held = hinted_state(hint, table_uuid)
     if held is None or held.state.version < at_least:
         return None
-    ahead.expect(_keys_to_open(table_uuid, hint, held, _BEHIND_HINT)[0])
     key = commit_key(table_uuid, held.state.version)
+    if not ahead.has(key):  # else all was asked for together with that of other logs
+        ahead.expect(_keys_to_open(table_uuid, hint, held, _BEHIND_HINT)[0])
     with suppress(ObjectNotFoundError, CorruptDataError, FormatVersionError):
         if attempt_in(ahead.read(key), key) == held.state.attempt:
             return held

@@ -44,6 +44,7 @@ from streamhouse_spark.log.commits.referenced import manifest_keys, referenced_k
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.verified import CHECKPOINTS_KEPT, has_whole_checkpoints, verified_checkpoints
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import at_once, delete_all
 
 logger = logging.getLogger(__name__)
 
@@ -98,8 +99,7 @@ def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run
 def _delete(storage: Storage, keys: Sequence[str], report: CleanReport) -> None:
     report.deleted.extend(keys)
     if not report.dry_run:
-        for key in keys:
-            storage.delete(key)
+        delete_all(storage, keys)
 
 
 def _untag_expired(log: CommitLog, state: TableState, now_ms: int, report: CleanReport) -> None:
@@ -166,7 +166,7 @@ def _delete_temporary(log: CommitLog, storage: Storage, now_ms: int, grace_ms: i
 def _mark_orphans(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
     uuid = log.table_uuid
     prefixes = (segments_prefix(uuid), manifests_prefix(uuid), tags_prefix(uuid))
-    listed = [info for prefix in prefixes for info in storage.list(prefix)]
+    listed = [info for found in at_once(storage, storage.list, prefixes) for info in found]
     old = [i.key for i in listed if i.modified_ms + grace_ms <= now_ms]
     floor = log.check_floor()
 

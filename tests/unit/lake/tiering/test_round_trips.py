@@ -89,3 +89,42 @@ def test_creating_a_table(wh, remote, first, requests_max):
     with remote.measured() as cost:
         wh.create_table("t", "id BIGINT", buckets=BUCKETS)
     assert cost.requests <= requests_max
+
+
+@pytest.mark.parametrize(
+    ("lake_format", "requests_max", "depth_max"),
+    [
+        ("iceberg", 171, 73),
+        pytest.param("paimon", 222, 75, marks=pytest.mark.paimon),
+    ],
+)
+def test_maintenance(wh, remote, clock, lake_format, requests_max, depth_max):
+    """Of 32 files, which become four: footers and files are read, and groups written, at the same time."""
+    table = table_of(wh, lake_format, keyed=False)
+    for number in range(8):
+        write(table, number)
+        tier(table)
+    rows = table.to_arrow().sort_by([("id", "ascending"), ("v", "ascending")])
+    with remote.measured() as cost:
+        report = table.maintain()
+    assert (report.lake.compacted.files_removed, report.lake.compacted.files_added) == (32, 4)
+    assert cost.requests <= requests_max
+    assert cost.depth <= depth_max
+    assert table.to_arrow().sort_by([("id", "ascending"), ("v", "ascending")]) == rows
+    clock.advance(25 * 3_600_000)
+    with remote.measured() as cost:
+        assert not table.maintain().lake.compacted.files_removed
+    assert cost.depth <= 60, "nothing is to be joined"
+
+
+def test_clustering_reads_its_files_at_the_same_time(wh, remote):
+    depths = []
+    for name, rounds in (("few", 2), ("many", 12)):
+        table = wh.create_table(name, "id BIGINT NOT NULL, v STRING")
+        for number in range(rounds):
+            write(table, number)
+            tier(table)
+        with remote.measured() as cost:
+            assert table.lake.optimize("v").files_removed == rounds
+        depths.append(cost.depth)
+    assert depths[1] <= depths[0] + 4, depths

@@ -34,6 +34,7 @@ from streamhouse_spark.datasource.catalog.scan.sources import Question, sources_
 from streamhouse_spark.datasource.catalog.scan.units import Units, narrowest, units_of
 from streamhouse_spark.datasource.catalog.transforms import partitioning_of
 from streamhouse_spark.datasource.spark_schema import canonical_schema, offered_schema
+from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
 from streamhouse_spark.kv.read_base import ReadBase
@@ -60,9 +61,17 @@ _KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog", BINLOG: "changelo
 
 
 def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer the present meaning of a name. Raises `TableNotFoundError`, `InvalidNameError`, and as `pin_of` does."""
+    """Answer the present meaning of a name. Raises `TableNotFoundError`, `InvalidNameError`, and as `pin_of` does.
+
+    Spark asks this before each CREATE TABLE, and has a text of its own for an absent table: so no similar name is
+    looked for.
+    """
     name = parse_table_name(f"{args['database']}.{args['table']}")
-    newest = connection.table(str(name.path))
+    newest = connection.find_table(str(name.path))
+    if newest is None:
+        raise TableNotFoundError(
+            f"table {name.path} does not exist in {connection.warehouse().url}; SHOW TABLES lists them"
+        )
     lake = lake_marks(newest, is_read=name.suffix == LAKE)
     return described(connection, pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us")), lake)
 

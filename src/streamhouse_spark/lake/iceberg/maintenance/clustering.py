@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.lake.file_access import offset_files
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.maintenance.compaction import current, files_with_deletes, rewrite
@@ -16,7 +16,6 @@ from streamhouse_spark.lake.iceberg.round import data_location
 from streamhouse_spark.lake.model.values import CompactReport
 from streamhouse_spark.lake.parquet.clustering import Clustering, plan_clusters, write_cluster
 from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile, within_budget
-from streamhouse_spark.lake.parquet.reader import offset_file
 
 
 def cluster(
@@ -33,7 +32,8 @@ def cluster(
     files = place.files_at(data_location(table))
 
     def group_of(stored: Sequence[StoredFile]) -> CompactGroup | None:
-        found = in_parallel(partial(offset_file, files, writers=place.spec.writers), [f.location for f in stored])
+        sizes = {file.location: file.size_bytes for file in stored}
+        found = offset_files(place.storage, place.settings, sizes, place.spec.writers, list(sizes))
         own = [file for file in found if file is not None]
         if len(own) < len(stored):
             return None

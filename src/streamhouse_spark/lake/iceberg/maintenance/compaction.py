@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from pyiceberg.catalog import Catalog
@@ -18,6 +19,7 @@ from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
 from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
+from streamhouse_spark.lake.file_access import FilesAhead, offset_files
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, lake_metadata, manifests_of
@@ -37,11 +39,12 @@ from streamhouse_spark.lake.parquet.compaction import (
     DELETED_SHARE_MIN,
     CompactGroup,
     merge_group,
+    merged,
     plan_groups,
     within_budget,
 )
-from streamhouse_spark.lake.parquet.reader import OffsetFile, offset_file
 from streamhouse_spark.lake.snapshot_times import aged_ms
+from streamhouse_spark.storage.read_ahead import at_once
 
 WriteGroup: TypeAlias = Callable[
     [CompactGroup, WriteContext, IcebergFileSpec, LakeProjection, FileAccess, Ids], list[LakeFile]
@@ -59,6 +62,8 @@ def compact(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[Comp
     table, planned = found
     with lake_metadata(table.location()):
         groups = plan_compaction(place, table, planned, purge=purge)
+        if not dry_run:
+            groups = list(within_budget(groups))
     return rewrite(place, table, planned, groups, merge_group, dry_run=dry_run)
 
 
@@ -97,10 +102,14 @@ def rewrite(
         kept = sum(group.num_rows > 0 for group in groups)
         return CompactReport(len(removed), kept, rows, purged_rows=purged_rows), None
     context = write_context(place)
-    files = place.files_at(context.lake["data_location"])
     how = own_projection(table.metadata, place.spec)
     spec = IcebergFileSpec.from_json(context.lake)
-    added = [f for group in groups for f in write(group, context, spec, how, files, place.world.ids)]
+
+    def write_one(group: CompactGroup) -> list[LakeFile]:
+        files = FilesAhead(place.storage, place.settings, group.splits())
+        return write(group, context, spec, how, files, place.world.ids)
+
+    added = merged(place.storage, groups, write_one)
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(f"lake table {table.location()}: merging read other rows than planned; try again")
 
@@ -138,11 +147,10 @@ def plan_compaction(
         for file in written
     ]
 
-    def footer(location: str) -> OffsetFile | None:
-        return offset_file(files, location, place.spec.writers)
-
-    joined = plan_groups(current, footer, target_bytes=target_bytes, files_min=COMPACT_FILES_MIN)
-    return list(within_budget([*joined, *purged]))
+    sizes = {file.data.file_path: file.data.file_size_in_bytes for file in written}
+    footers = partial(offset_files, place.storage, place.settings, sizes, place.spec.writers)
+    joined = plan_groups(current, footers, target_bytes=target_bytes, files_min=COMPACT_FILES_MIN)
+    return [*joined, *purged]
 
 
 def files_with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDeletes] | None:
@@ -224,9 +232,16 @@ def expire(
         return ExpireReport(doomed, tuple(unreachable_files(table, table.metadata, after)))
     after = remove_snapshots(place.catalog, table, doomed)
     gone = unreachable_files(table, table.metadata, after)
-    for location in gone:
+
+    def delete(location: str) -> None:
         with suppress(FileNotFoundError):
             table.io.delete(location)
+
+    num_data = sum(not location.endswith(".avro") for location in gone)
+    for _ in at_once(place.storage, delete, gone[:num_data]):
+        pass
+    for location in gone[num_data:]:  # what names them goes behind, in this order
+        delete(location)
     return ExpireReport(doomed, tuple(gone))
 
 

@@ -118,7 +118,7 @@ def _compacted(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[C
     if table is None or snapshot is None:
         return CompactReport(), None
     place.require_owner(table.metadata)
-    plan = plan_keyed_compaction(table, snapshot, place.spec, purge=purge)
+    plan = plan_keyed_compaction(table, snapshot, place.spec, purge=purge, is_whole=dry_run)
     num_removed = len(plan.removed) + len(plan.removed_deletes)
     if dry_run or not num_removed:
         num_rows = sum(group.num_rows for group in plan.groups)
@@ -145,10 +145,10 @@ def _compacted(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[C
 
 
 def plan_keyed_compaction(
-    table: Table, snapshot: Snapshot, wanted: LakeTableSpec, *, purge: bool = False
+    table: Table, snapshot: Snapshot, wanted: LakeTableSpec, *, purge: bool = False, is_whole: bool = False
 ) -> KeyedCompaction:
-    """Plan the groups. Files of another partition spec are left alone. The lake need not have the columns of the
-    table's schema yet.
+    """Plan the groups of one commit, or with ``is_whole`` all. Files of another partition spec are left alone. The lake
+    need not have the columns of the table's schema yet.
     """
     tasks = plan_tasks(table, snapshot)
     ages, deletes = _ages_and_deletes(table, snapshot)
@@ -162,7 +162,8 @@ def plan_keyed_compaction(
     found = (known.field_id(wanted.schema.column(name).id) for name in wanted.primary_key)
     key_ids = [field_id for field_id in found if field_id is not None]
     groups = [_group(members, table, key_ids, wanted.num_buckets) for members in by_place.values()]
-    chosen = tuple(within_budget(group for group in groups if group.is_worth_it(wanted.target_file_bytes, purge=purge)))
+    worth_it = [group for group in groups if group.is_worth_it(wanted.target_file_bytes, purge=purge)]
+    chosen = tuple(worth_it if is_whole else within_budget(worth_it))
     gone = {file.location for group in chosen for file in group.files}
     needed = {d.file_path for task in tasks if task.file.file_path not in gone for d in task.delete_files}
     return KeyedCompaction(chosen, tuple(sorted(deletes - needed)))

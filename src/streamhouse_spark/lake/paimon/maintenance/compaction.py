@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.commit_checks import require_present
+from streamhouse_spark.lake.file_access import FilesAhead, offset_files
 from streamhouse_spark.lake.model.values import CompactReport, LakeFile
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
@@ -17,8 +19,15 @@ from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.round import carried_offsets, require_shape, write_context
 from streamhouse_spark.lake.paimon.scan import own_projection
-from streamhouse_spark.lake.parquet.compaction import COMPACT_FILES_MIN, StoredFile, merge_group, plan_groups
-from streamhouse_spark.lake.parquet.reader import OffsetFile, offset_file
+from streamhouse_spark.lake.parquet.compaction import (
+    COMPACT_FILES_MIN,
+    CompactGroup,
+    StoredFile,
+    merge_group,
+    merged,
+    plan_groups,
+    within_budget,
+)
 
 
 def compact_log(place: PaimonLocation, *, dry_run: bool) -> tuple[CompactReport, Snapshot | None]:
@@ -37,17 +46,17 @@ def compact_log(place: PaimonLocation, *, dry_run: bool) -> tuple[CompactReport,
     if table.snapshot.index_manifest is not None:
         return CompactReport(), None  # rows that another engine deleted could come back
     num_buckets = PaimonFileSpec(table.schema, table.location, place.storage.now_ms()).num_buckets
-    files = place.files_at(table.location)
     reader = MetadataReader(table, PaimonFiles(place.files))
     entries = {
         reader.location(entry): entry for entry in reader.live(table.snapshot) if entry.total_buckets == num_buckets
     }
 
-    def footer(location: str) -> OffsetFile | None:
-        return offset_file(files, location, place.spec.writers)
-
     stored = [_stored(location, entry) for location, entry in entries.items()]
-    groups = plan_groups(stored, footer, target_bytes=place.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
+    sizes = {file.location: file.size_bytes for file in stored}
+    footers = partial(offset_files, place.storage, place.settings, sizes, place.spec.writers)
+    groups = plan_groups(stored, footers, target_bytes=place.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
+    if not dry_run:
+        groups = list(within_budget(groups))
     removed = [entries[file.location] for group in groups for file in group.files]
     rows = sum(group.num_rows for group in groups)
     if not groups or dry_run:
@@ -55,7 +64,12 @@ def compact_log(place: PaimonLocation, *, dry_run: bool) -> tuple[CompactReport,
     context = write_context(place)
     spec = PaimonFileSpec.from_json(context.lake)
     how = own_projection(table, place.spec)
-    added = [f for group in groups for f in merge_group(group, context, spec, how, files, place.world.ids)]
+
+    def write(group: CompactGroup) -> list[LakeFile]:
+        files = FilesAhead(place.storage, place.settings, group.splits())
+        return merge_group(group, context, spec, how, files, place.world.ids)
+
+    added = merged(place.storage, groups, write)
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(f"lake table {table.location}: merging read other rows than planned; try again")
     snapshot = _commit(place, spec, removed, added)

@@ -1,0 +1,39 @@
+"""Requests of a CREATE TABLE in SQL: Spark asks whether there is such a table, and then creates it."""
+
+from __future__ import annotations
+
+import pytest
+
+from faults.sim import sim_world
+from round_trips import RemoteStorage
+from streamhouse_spark.errors import TableNotFoundError
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.warehouse import connection
+from streamhouse_spark.warehouse.connection import Connection, OpenTables
+from streamhouse_spark.warehouse.warehouse import Warehouse
+from unit.datasource.catalog.calls import Catalog
+
+
+class Process:
+    """A process that has opened nothing yet."""
+
+    def __init__(self, remote: RemoteStorage) -> None:
+        self.warehouse = Warehouse("wh", storage=remote, world=sim_world(2))
+        self.tables = OpenTables()
+
+
+@pytest.mark.parametrize("others", [1, 20])
+def test_creating_a_table_does_not_ask_for_the_others(monkeypatch, others):
+    remote = RemoteStorage(MemoryStorage(sim_world(1)))
+    mine = Warehouse("wh", storage=remote, world=sim_world(1))
+    for number in range(others):
+        mine.create_table(f"s.t{number}", "id INT")
+    process = Process(remote)
+    monkeypatch.setattr(connection, "_opened", lambda *_: process)
+    catalog = Catalog(Connection.of("wh", {}))
+    with remote.measured() as cost:
+        with pytest.raises(TableNotFoundError, match="SHOW TABLES"):
+            catalog.call("load", database="s", table="fresh")
+        catalog.create("s", "fresh")
+    assert cost.requests <= 23, cost
+    assert cost.depth <= 12, cost
