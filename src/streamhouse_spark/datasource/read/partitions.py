@@ -118,10 +118,13 @@ def _canonical(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Reco
         yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
-def partition_bytes(pieces: Iterable[Sized], parallelism: int) -> int:
-    """How large a partition should be, so that every core has about two."""
+def partition_bytes(pieces: Iterable[Sized], parallelism: int, *, min_bytes: int | None = None) -> int:
+    """How large a partition should be, so that every core has about two. By default no smaller than is worth a task of
+    Python.
+    """
     total_bytes = sum(piece.size_bytes + OPENING_BYTES for piece in pieces)
-    return min(max(total_bytes // (2 * parallelism), TARGET_BYTES_MIN), TARGET_BYTES_MAX)
+    low_bytes = TARGET_BYTES_MIN if min_bytes is None else min(min_bytes, TARGET_BYTES_MIN)
+    return min(max(total_bytes // (2 * parallelism), low_bytes, 1), TARGET_BYTES_MAX)
 
 
 def by_bucket(pieces: Iterable[Piece]) -> Iterator[Piece]:

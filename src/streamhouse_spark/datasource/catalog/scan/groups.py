@@ -36,9 +36,11 @@ def can_be_keyed(
     return is_small or num_buckets * BUCKET_SPREAD_MAX >= parallelism
 
 
-def pack(native: Sequence[NativeUnit], hot: Sequence[PythonUnit], target_bytes: int) -> Groups:
+def pack(
+    native: Sequence[NativeUnit], hot: Sequence[PythonUnit], target_bytes: int, native_target_bytes: int
+) -> Groups:
     """Return groups of about equal size, of neighbours."""
-    native_groups = tuple(tuple(group) for group in packed(native, target_bytes)) if native else ()
+    native_groups = tuple(tuple(group) for group in packed(native, native_target_bytes)) if native else ()
     hot_groups = tuple(tuple(group) for group in _packed_python(hot, target_bytes))
     return Groups(native_groups, hot_groups, (None,) * len(native_groups), (None,) * len(hot_groups), is_keyed=False)
 

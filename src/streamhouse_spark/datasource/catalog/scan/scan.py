@@ -230,9 +230,9 @@ def _groups(state: TableState, units: Units, *, is_keyed: bool, limit: int | Non
     read.
     """
     if limit is not None:
-        return pack(*within_limit(units.native, units.hot, limit), units.target_bytes)
+        return pack(*within_limit(units.native, units.hot, limit), units.target_bytes, units.native_target_bytes)
     num_buckets = state.num_buckets
     has_key = is_keyed and len(_known_bucket_key(state)) == 1 and num_buckets > 1
     if has_key and can_be_keyed(units.native, units.hot, num_buckets=num_buckets, parallelism=parallelism):
         return pack_by_bucket(units.native, units.hot, units.target_bytes, num_buckets)
-    return pack(units.native, units.hot, units.target_bytes)
+    return pack(units.native, units.hot, units.target_bytes, units.native_target_bytes)

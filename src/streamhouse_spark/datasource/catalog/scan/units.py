@@ -11,7 +11,12 @@ import pyarrow as pa
 
 from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
 from streamhouse_spark.datasource.catalog.scan.sources import bucket_of
-from streamhouse_spark.datasource.read.partitions import by_bucket, cut_pieces, partition_bytes
+from streamhouse_spark.datasource.read.partitions import (
+    OPENING_BYTES,
+    by_bucket,
+    cut_pieces,
+    partition_bytes,
+)
 from streamhouse_spark.lake.model.scan_files import ScanFile
 from streamhouse_spark.read.pieces import (
     BinlogPiece,
@@ -30,6 +35,8 @@ from streamhouse_spark.schema.table_schema import TableSchema
 _TEXT_BYTES = 24
 _NESTED_BYTES = 64
 _KEYED_ROW_BYTES = 64
+_NATIVE_ROWS_MIN = 256 << 10
+"""Rows whose columns take about as long to decode and to add up as five tasks take to begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,9 @@ class Units:
     native: list[NativeUnit]
     hot: list[PythonUnit]
     target_bytes: int
-    """Wanted size of a group."""
+    """Wanted size of a group that Python reads."""
+    native_target_bytes: int
+    """Wanted size of a group that Spark's own reader reads."""
 
 
 def units_of(
@@ -99,22 +108,33 @@ def units_of(
     others = (file for file, path in zip(files, paths, strict=True) if path is None)
     pieces: list[tuple[Piece, int | None, float]] = [(p, p.bucket, of_lake) for p in lake_pieces(others)]
     pieces.extend((piece, bucket_of(piece), of_log) for piece in by_bucket(sources.pieces))
-    target_bytes = partition_bytes(
-        [*(_Weight(file.size_bytes * of_lake) for file in files), *(_Weight(p.size_bytes * f) for p, _, f in pieces)],
-        parallelism,
-    )
+    weights = [
+        *(_Weight(file.size_bytes * of_lake) for file in files),
+        *(_Weight(p.size_bytes * f) for p, _, f in pieces),
+    ]
+    target_bytes = partition_bytes(weights, parallelism)
+    native_target_bytes = partition_bytes(weights, parallelism, min_bytes=_native_bytes_min(files, of_lake))
     native = [
         unit
         for file, path in zip(files, paths, strict=True)
         if path is not None
-        for unit in native_units(file, path, of_lake, target_bytes, _delete_paths(file, reached))
+        for unit in native_units(file, path, of_lake, native_target_bytes, _delete_paths(file, reached))
     ]
     hot = [
         _python_unit(part, bucket, fraction, are_exact=sources.are_exact)
         for piece, bucket, fraction in pieces
         for part in cut_pieces([piece], int(target_bytes / fraction))
     ]
-    return Units(native, hot, target_bytes)
+    return Units(native, hot, target_bytes, native_target_bytes)
+
+
+def _native_bytes_min(files: Sequence[ScanFile], fraction: float) -> int:
+    """Return the bytes of as many rows as a task of Spark's own reader is worth: packed columns of many rows are small,
+    and one core alone would have all of them.
+    """
+    num_rows = sum(file.num_rows for file in files)
+    num_bytes = sum(int(file.size_bytes * fraction) + OPENING_BYTES for file in files)
+    return num_bytes * _NATIVE_ROWS_MIN // max(1, num_rows)
 
 
 @dataclass(frozen=True, slots=True)

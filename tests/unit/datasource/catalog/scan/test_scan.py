@@ -14,6 +14,7 @@ import streamhouse_spark.lake.parquet.file_writer as data_file
 from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource.catalog.scan import python_reader as hot_reader
 from streamhouse_spark.datasource.catalog.scan import query_pin as pins
+from streamhouse_spark.datasource.catalog.scan import units
 from streamhouse_spark.datasource.read import partitions as pieces
 from streamhouse_spark.errors import (
     CorruptDataError,
@@ -506,6 +507,19 @@ def test_large_parts_are_cut_and_small_ones_packed(wh, scans, monkeypatch):
     assert ids(whole) == ids(planned) == list(range(200_000))
     assert whole["rows"] == planned["rows"] == 200_000
     assert scans.plan(scans.load("sales.large"), ["n"], parallelism=8)["bytes"] < planned["bytes"] / 2
+
+
+def test_many_rows_in_few_bytes_keep_all_cores_at_work(wh, scans, monkeypatch):
+    monkeypatch.setattr(units, "_NATIVE_ROWS_MIN", 2_000)
+    table = wh.create_table("sales.narrow", "id BIGINT, s STRING", properties={"bucket.num": "4", "bucket.key": "id"})
+    table.append(pa.table({"id": range(20_000), "s": ["alike"] * 20_000}))
+    tier(table)
+    table.append([{"id": i, "s": "hot"} for i in range(20_000, 20_100)])
+    planned = scans.plan(scans.load("sales.narrow"), ["s"], parallelism=2)
+    assert planned["bytes"] < 1 << 20
+    assert (len(planned.native), len(planned["hot"])) == (2, 1), "a task of Python costs more than so few rows"
+    monkeypatch.setattr(units, "_NATIVE_ROWS_MIN", 20_000)
+    assert len(scans.plan(scans.load("sales.narrow"), ["s"], parallelism=2).native) == 1
 
 
 def test_wide_rows_come_in_streams_of_a_size_that_fits(wh, scans, monkeypatch):
