@@ -8,11 +8,12 @@ VENV := .venv
 VENV_SPARK41 := .venv-spark41
 VENV_SPARK42 := .venv-spark42
 VENV_NEWEST := .venv-newest
+VENV_DBT := .venv-dbt
 BIN := $(VENV)/bin
 PROJECT := pyproject.toml constraints.txt
 # More processes than cores: two of them wait for their JVM much of the time.
 PYTEST = $(BIN)/python -m pytest -n 3 --dist loadgroup
-HERE := not soak and not engines and not catalogs and not cluster and not stores
+HERE := not soak and not engines and not catalogs and not cluster and not stores and not dbt
 SOAK_ROUNDS ?= 1000
 POWER_CUTS ?= 200
 SEEDS ?= 1000
@@ -152,6 +153,11 @@ cluster: java $(VENV)/dev.stamp ## two workers that share nothing but a store; k
 catalogs: java $(VENV)/catalogs.stamp ## lakes in PostgreSQL (of the system) and in Iceberg's own REST server (by Maven)
 	$(BIN)/python -m pytest tests/interop -m catalogs --timeout 900 $(ARGS)
 
+# dbt pins older versions of two libraries than all else here, so it has an environment of its own.
+.PHONY: dbt
+dbt: java $(VENV_DBT)/dbt.stamp ## a project of dbt runs against the catalog, twice, with dbt's own runner
+	PYSPARK_PYTHON=$(CURDIR)/$(VENV_DBT)/bin/python $(VENV_DBT)/bin/python -m pytest tests/dbt -m dbt --timeout 1800 $(ARGS)
+
 .PHONY: bench-latency
 bench-latency: java $(VENV)/bench.stamp $(SERVERS)/bin/minio ## work on a store that is 25 ms away, beside delta-rs (fetches MinIO: needs Go)
 	$(BIN)/python -m benchmarks latency $(ARGS)
@@ -202,7 +208,7 @@ image: $(BIN)/python ## the container image of deploy/image, by CONTAINER=docker
 
 .PHONY: clean
 clean: ## remove environments, caches and build results
-	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) $(VENV_NEWEST) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) $(VENV_NEWEST) $(VENV_DBT) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -244,6 +250,11 @@ pin_spark = grep -v '^pyspark==' constraints.txt > $(1)/constraints.txt; \
 $(VENV_NEWEST)/newest.stamp: $(PROJECT) | $(VENV_NEWEST)/bin/python
 	@grep -E '^(pytest|uv)' constraints.txt > $(VENV_NEWEST)/constraints.txt
 	@$(call install,$(VENV_NEWEST),newest,$(VENV_NEWEST)/constraints.txt)
+	@touch $@
+
+$(VENV_DBT)/dbt.stamp: $(PROJECT) | $(VENV_DBT)/bin/python
+	@grep -vE '^(pathspec|protobuf)==' constraints.txt > $(VENV_DBT)/constraints.txt
+	@$(call install,$(VENV_DBT),dbt,$(VENV_DBT)/constraints.txt)
 	@touch $@
 
 # 1: environment, 2: extra, 3: constraints. pip brings uv, which installs the rest in a fraction of pip's time.

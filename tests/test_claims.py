@@ -136,7 +136,17 @@ def test_extras_are_those_of_the_package():
     """Those for users, and what each asks for."""
     extras = PROJECT["optional-dependencies"]
     rows = dict(re.findall(r"^\| `(\w+)` \| (\w+)", CLAIMING["docs/get-started/local.md"], re.MULTILINE))
-    assert set(rows) == set(extras) - {"testing", "dev", "newest", "interop", "catalogs", "bench", "deploy", "stores"}
+    assert set(rows) == set(extras) - {
+        "testing",
+        "dev",
+        "newest",
+        "interop",
+        "catalogs",
+        "bench",
+        "deploy",
+        "stores",
+        "dbt",
+    }
     for extra in ("spark", "iceberg", "paimon", "s3"):
         assert extras[extra][0].startswith(rows[extra].lower()), extra
     assert extras["metrics"][0].startswith(f"{rows['metrics']}-")

@@ -5,6 +5,9 @@ import shutil
 import pytest
 
 from streamhouse_spark import Warehouse
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.log.lifecycle import names, sql_views
+from streamhouse_spark.log.lifecycle.stored_view import StoredView
 
 
 @pytest.fixture
@@ -40,3 +43,22 @@ def test_a_copy_gets_ids_of_its_own(run, filled, warehouse_path, tmp_path):
     refused = run("-w", warehouse_path, "relocate", "--copy", code=1)
     assert "is no copy" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_views_go_with_a_copy_and_stand_in_nobodys_way(run, filled, warehouse_path, tmp_path):
+    assert filled
+    wh = Warehouse(warehouse_path)
+    view, renamed = TablePath("d", "v"), TablePath("d", "w")
+    sql_views.create_view(wh.storage, wh.world, view, StoredView("select 1", "{}"), replace=False)
+    sql_views.rename_view(wh.storage, wh.world, view, renamed)
+    there = str(tmp_path / "copy")
+    shutil.copytree(warehouse_path, there)
+    run("-w", there, "relocate", "--copy")
+    copy = Warehouse(there)
+    assert list(names.list_views(copy.storage, "d")) == [renamed]
+    assert sql_views.require_view(copy.storage, renamed).text == "select 1"
+    assert [row["table"] for row in run("-w", there, "--output", "json", "ls").lines] == ["d.t"]
+    run("-w", there, "tier", "--once")
+    copy.clean_dropped()
+    assert copy.tables() == ["d.t"]
+    assert "NAME_IS_VIEW" in run("-w", there, "head", "d.w", code=1).stderr

@@ -1,0 +1,2 @@
+{{ config(materialized='view') }}
+select id, customer, amount from {{ source('shop', 'orders') }} where amount >= 10
