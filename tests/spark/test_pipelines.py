@@ -19,8 +19,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.spark41, pytest.mark.long]
 EXAMPLE = ROOT / "examples/pipeline"
 TABLES = """
 from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+spark = SparkSession.active()
 dp.create_streaming_table("both")
 dp.create_sink("out", "streamhouse", {"path": "d.sunk", "warehouse": "WAREHOUSE"})
 COLUMNS = [["kind", "id"], ["kind", "id", "amount"], ["kind", "amount"]][STEP]
@@ -38,7 +40,7 @@ def new():
 
 @dp.temporary_view
 def large():
-    return spark.readStream.table("both").where("amount > 20")
+    return spark.readStream.table("both").where("amount > 12")
 
 
 @dp.table
@@ -199,7 +201,7 @@ def _expected(step):
     changed = [tuple(order[place] for place in places) for order in orders]
     return {
         "both": both,
-        "large_orders": [order for order in both if order[2] > 20],
+        "large_orders": [order for order in both if order[2] > 12],
         "by_kind": orders,
         "hidden": orders,
         "counts": [(kind, len(orders) // 2) for kind in "ab"],
