@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from spark.dml import found, opened
 from streamhouse_spark.schema.generated.expression import parse_expression
 from streamhouse_spark.schema.generated.functions import FUNCTIONS
-from streamhouse_spark.schema.generated.generated import Generated, computed
+from streamhouse_spark.schema.generated.generated import Generated, completed
 from streamhouse_spark.schema.table_schema import TableSchema
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark41]
@@ -111,7 +111,7 @@ def random_rows(chance: random.Random) -> pa.Table:
         at = dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=micros)
         text = "".join(chance.choices("aB zß€É😀ǅΣσİ'", k=chance.randrange(8)))
         whole = {
-            "ts": at.replace(tzinfo=dt.UTC), "ntz": at, "d": at.date(), "name": text, "t": chance.randrange(-128, 127),
+            "ts": at.replace(tzinfo=dt.UTC), "ntz": at, "d": at.date(), "name": text, "t": chance.randrange(-127, 127),
             "i": chance.randrange(-(2**30), 2**30), "b": chance.randrange(-(2**32), 2**32),
             "f": chance.choice((0.0, -0.0, 0.1, 1e10, float("nan"))), "x": chance.uniform(-1e6, 1e6),
         }  # fmt: skip
@@ -132,7 +132,7 @@ def test_values_are_sparks(spark: Any) -> None:
         for text in EXPRESSIONS:
             part = parse_expression(text, schema, "column 'g'", ())
             rows = given.append_column(pa.field("g", part.type), pa.nulls(given.num_rows, part.type))
-            ours.append(computed([Generated("g", part.type, text, part)], rows, "t").column("g").to_pylist())
+            ours.append(completed([Generated("g", part.type, text, part)], rows, "t").column("g").to_pylist())
         theirs = spark.createDataFrame(given).selectExpr(*(f"{text} AS c{n}" for n, text in enumerate(EXPRESSIONS)))
         for text, mine, column in zip(EXPRESSIONS, ours, theirs.toArrow().columns, strict=True):
             assert list(map(str, mine)) == list(map(str, column.to_pylist())), text

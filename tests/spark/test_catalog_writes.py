@@ -95,13 +95,14 @@ def test_refused_inserts_leave_nothing(spark, table, name):
 def test_frames_append(spark, table, name):
     spark.range(0, 10).writeTo(name).append()
     spark.range(10, 20).selectExpr("CAST(id AS INT) AS id", "'x' AS name").write.mode("append").saveAsTable(name)
-    spark.range(20, 30).selectExpr("id", "'y'", "1", "DATE'2026-01-01'").write.insertInto(name)
+    whole = spark.range(20, 30).selectExpr("id", "'y'", "1", "DATE'2026-01-01'")
+    whole.write.insertInto(name)
     assert ids(table) == list(range(30))
     version = table.refresh().version
     for write, says in (
         (lambda: spark.range(1).write.saveAsTable(name), "ALREADY_EXISTS"),
         (lambda: spark.range(1).selectExpr("id", "1 AS x").writeTo(name).append(), "EXTRA_COLUMNS"),
-        (lambda: spark.range(1).write.option("mergeSchema", "true").insertInto(name), "use df.writeTo"),
+        (lambda: whole.write.option("mergeSchema", "true").insertInto(name), "use df.writeTo"),
         (lambda: spark.range(1).writeTo(name).option("txnApp", "a").append(), "did you mean txnAppId"),
         (lambda: spark.range(1).writeTo(name).option("txnAppId", "a").append(), "add txnVersion"),
     ):

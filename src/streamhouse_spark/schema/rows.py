@@ -55,7 +55,7 @@ def filled(
         result = source.table
     else:
         result, missing = _aligned(source, schema, table, older or {})
-    _require_small_rows(result, table)
+    require_small_rows(result, table)
     for position, column in enumerate(schema.columns):
         values = result.column(position)
         if not column.nullable and (null_count := values.null_count):
@@ -68,7 +68,7 @@ def filled(
             fitted = fitted_texts(values, column.size, table, column.name)
             if fitted is not values:
                 result = result.set_column(position, schema.arrow.field(position), fitted)
-                _require_small_rows(result, table)  # blanks make rows larger
+                require_small_rows(result, table)  # blanks make rows larger
     return result, missing
 
 
@@ -215,7 +215,8 @@ def _require_small(values: slicing.Column, name: str, table: str) -> None:
             _refuse_row(table, name, int(np.argmax(sizes)), largest)
 
 
-def _require_small_rows(rows: pa.Table, table: str) -> None:
+def require_small_rows(rows: pa.Table, table: str) -> None:
+    """Raise `SchemaMismatchError` for a row of more than `slicing.ROW_BYTES_MAX`."""
     if not slicing.may_have_large_row(rows):
         return
     sizes = slicing.table_row_bytes(rows)

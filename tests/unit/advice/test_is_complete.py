@@ -36,6 +36,9 @@ ASKS_FOR_MORE = re.compile(
 )
 
 ELSEWHERE = {
+    "create a new table with them and copy the rows": (
+        "unit/warehouse/test_adoption.py::test_generated_columns_of_rows_that_are_there_are_refused"
+    ),
     "which Azure takes for a slash": "unit/storage/azure/test_azure_settings.py::test_a_backslash_is_refused",
     "CANNOT_LISTEN": "unit/service/test_endpoint.py::test_an_address_that_is_taken_is_told",
     "give position.moved_to(": (
@@ -251,7 +254,7 @@ NO_ADVICE = {
 SQL = {
     "ALTER TABLE …",
     "use ALTER TABLE",
-    "insertInto, SQL and queries that make the table go by positions",
+    "go by positions; use df.writeTo(…)",
     "INSERT INTO, or a table without a merge engine",
     "INSERT the rows under their new keys",
     "use MERGE, or DELETE and INSERT",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 
 import pytest
 
@@ -11,6 +12,8 @@ from streamhouse_spark.errors import ConstraintViolatedError, FormatVersionError
 from streamhouse_spark.log.commits import checkpoint as checkpoint_module
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
 from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.warehouse.relocation import relocate
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 COLUMNS = "id INT, ts TIMESTAMP, day DATE, n INT, twice INT"
 EXPRESSIONS = {"table.generated.day": "CAST(ts AS DATE)", "table.generated.twice": "n * 2"}
@@ -141,6 +144,18 @@ def test_columns_that_something_needs_before_are_refused(wh, columns, given, say
     properties = {**given.get("properties", {}), "table.generated.g": "id"}
     with pytest.raises(InvalidOptionError, match=says):
         wh.create_table("a.x", columns, **{**given, "properties": properties})
+
+
+def test_a_copied_warehouse_has_them(tmp_path, own_cache):
+    wh = Warehouse(tmp_path / "wh")
+    wh.create_database("a")
+    made(wh).append(ROWS)
+    shutil.copytree(tmp_path / "wh", tmp_path / "copy")
+    relocate(tmp_path / "copy", copy=True)
+    copy = Warehouse(tmp_path / "copy").table("a.t")
+    copy.append([{"id": 4, "n": 4}])
+    assert pairs(copy) == [*EXPECTED, (4, None, 8)]
+    assert b'"type":"copy-generated"' in copy.storage.read(f"tables/{copy.uuid}/commits/{1:020}.json")
 
 
 def test_an_older_version_stops_at_the_record_and_at_a_checkpoint(wh, monkeypatch):

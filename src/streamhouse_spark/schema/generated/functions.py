@@ -169,9 +169,10 @@ def _wall(values: Any) -> Any:
 
 def _cased(values: Any, operator: str) -> Any:
     """Return texts in capitals or small letters, as many as Unicode says: one letter may become two."""
+    if isinstance(values, pa.ChunkedArray):
+        return pa.chunked_array([_cased(chunk, operator) for chunk in values.chunks], pa.string())
     if pc.all(pc.string_is_ascii(values)).as_py() is not False:
         return pc.call_function(f"ascii_{operator}", [values])
-    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    encoded = whole.dictionary_encode()
+    encoded = values.dictionary_encode()
     cased = [getattr(text, operator)() for text in encoded.dictionary.to_pylist()]
     return pa.array(cased, pa.string()).take(encoded.indices)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,10 +17,10 @@ from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.generated.expression import Part, parse_expression
 from streamhouse_spark.schema.generated.functions import value_of
+from streamhouse_spark.schema.rows import require_small_rows
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 GENERATED: Final = "table.generated."
-Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,11 @@ def has_generated(properties: Iterable[str]) -> bool:
     return any(name.startswith(GENERATED) for name in properties)
 
 
-def completed(generated: Iterable[Generated], rows: Rows, table: str) -> Rows:
+def completed(generated: Iterable[Generated], rows: pa.Table, table: str) -> pa.Table:
     """Return rows with the values of their generated columns, where they have none.
 
-    Raises `ConstraintViolatedError` for rows that have another value, `SchemaMismatchError` for a value that is too
-    large; before anything is stored.
+    Raises `ConstraintViolatedError` for rows that have another value, `SchemaMismatchError` for a value or a row that
+    is too large; before anything is stored.
     """
     for column in generated:
         place = rows.schema.get_field_index(column.name)
@@ -107,11 +107,16 @@ def completed(generated: Iterable[Generated], rows: Rows, table: str) -> Rows:
         if given.null_count < len(given):
             _require_same(column, given, values, table)
         rows = rows.set_column(place, rows.schema.field(place), values)
+        if pa.types.is_string(column.type):
+            require_small_rows(rows, table)
     return rows
 
 
-def computed(generated: Iterable[Generated], rows: Rows, table: str) -> Rows:
-    """Return rows with the values of their generated columns, whatever they had, as `completed` does."""
+def computed(generated: Iterable[Generated], rows: pa.RecordBatch, table: str) -> pa.RecordBatch:
+    """Return rows with the values of their generated columns, whatever they had.
+
+    Raises `SchemaMismatchError` for a value that is too large.
+    """
     for column in generated:
         place = rows.schema.get_field_index(column.name)
         rows = rows.set_column(place, rows.schema.field(place), column.values(rows, table))

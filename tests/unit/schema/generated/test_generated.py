@@ -7,6 +7,7 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
+from streamhouse_spark.core import slicing
 from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.generated.generated import completed, computed, parse_generated
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -123,6 +124,14 @@ def test_a_number_that_is_too_large_is_an_error(kind, text):
         value(kind, text, ROW | {"id": 300, "small": 100})
 
 
+def test_a_row_that_becomes_too_large_is_refused(monkeypatch):
+    monkeypatch.setattr(slicing, "ROW_BYTES_MAX", 1000)
+    schema, found = generated("STRING", "name || name")
+    rows = pa.Table.from_pylist([{"name": "x" * 600}], schema.arrow)
+    with pytest.raises(SchemaMismatchError, match=r"column 'g' .* a row may have 1000"):
+        completed(found, rows, "d.t")
+
+
 def test_another_value_is_refused_and_the_same_or_none_is_not():
     schema, found = generated("INT", "id + 1")
     same = pa.Table.from_pylist([{"id": 1, "g": 2}, {"id": 2}, {"g": None}], schema.arrow)
@@ -131,7 +140,7 @@ def test_another_value_is_refused_and_the_same_or_none_is_not():
         rows = pa.Table.from_pylist([{"id": 1}, wrong], schema.arrow)
         with pytest.raises(ConstraintViolatedError, match=r"1 of 2 rows for d.t .* 'g' than id \+ 1, such as 5, exp"):
             completed(found, rows, "d.t")
-        assert computed(found, rows, "d.t").column("g").to_pylist()[0] == 2
+        assert computed(found, rows.to_batches()[0], "d.t").column("g").to_pylist()[0] == 2
     schema, found = generated("FLOAT", "f + f")
     nan = pa.Table.from_pylist([{"f": float("nan"), "g": float("nan")}], schema.arrow)
     assert completed(found, nan, "d.t").num_rows == 1

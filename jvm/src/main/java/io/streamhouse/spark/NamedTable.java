@@ -6,7 +6,6 @@ import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.connector.catalog.CatalogManager;
-import org.apache.spark.sql.connector.catalog.CatalogPlugin;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
 import scala.jdk.javaapi.CollectionConverters;
@@ -26,16 +25,23 @@ final class NamedTable {
     List<String> parts = new ArrayList<>(CollectionConverters.asJava(relation.multipartIdentifier()));
     CatalogManager known = session.sessionState().catalogManager();
     try {
-      CatalogPlugin catalog = known.currentCatalog();
-      if (known.isCatalogRegistered(parts.get(0))) catalog = known.catalog(parts.remove(0));
+      Object catalog = ask(known, "currentCatalog");
+      if ((Boolean) ask(known, "isCatalogRegistered", parts.get(0))) catalog = ask(known, "catalog", parts.remove(0));
       if (!(catalog instanceof StreamhouseCatalog) || parts.isEmpty()) return null;
-      String[] namespace = known.currentNamespace();
+      String[] namespace = (String[]) ask(known, "currentNamespace");
       String name = parts.remove(parts.size() - 1);
       if (!parts.isEmpty()) namespace = parts.toArray(new String[0]);
       return new NamedTable((StreamhouseCatalog) catalog, Identifier.of(namespace, name));
-    } catch (RuntimeException error) { // Spark says it when it looks for the table
+    } catch (ReflectiveOperationException | RuntimeException error) { // Spark says it when it looks for the table
       return null;
     }
+  }
+
+  /** The type is a class in Spark 4.1 and an interface later, so a compiled call would fit one of them alone. */
+  private static Object ask(CatalogManager known, String method, String... name) throws ReflectiveOperationException {
+    return name.length == 0
+        ? CatalogManager.class.getMethod(method).invoke(known)
+        : CatalogManager.class.getMethod(method, String.class).invoke(known, name[0]);
   }
 
   /** The table; null if there is none, which Spark says when it looks for it. */
