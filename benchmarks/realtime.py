@@ -1,10 +1,11 @@
-"""How long after an append began `foreach` of a stream has its row: in real-time mode, and by micro-batches."""
+"""How long after an append began a `ForeachWriter` has its row: in real-time mode, and by micro-batches."""
 
 from __future__ import annotations
 
-import os
+import subprocess
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,28 +25,27 @@ FIRST_ROW_S = 180
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
-class Ages:
-    """Notes for each row how many milliseconds ago its append began, in a file of its task."""
+def _writers(folder: Path) -> str:
+    """Compile the writer, and return its jar: a writer in Python gets rows late, through buffers of Spark's."""
+    import pyspark
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-
-    def open(self, partition: int, epoch: int) -> bool:
-        path = Path(self.folder) / f"{partition}-{epoch}-{os.getpid()}"
-        self.file = path.open("a", buffering=1)
-        return True
-
-    def process(self, row: Any) -> None:
-        self.file.write(f"{row.number} {(time.time_ns() - row.began_ns) / 1e6}\n")
-
-    def close(self, _error: Exception | None) -> None:
-        self.file.close()
+    jars = Path(pyspark.__file__).parent / "jars"
+    classes = folder / "classes"
+    source = Path(__file__).parent / "java" / "AgeWriter.java"
+    command = ["javac", "--release", "17", "-nowarn", "-d", str(classes), "-cp", f"{jars}/*", str(source)]
+    subprocess.run(command, check=True)
+    jar = folder / "writers.jar"
+    with zipfile.ZipFile(jar, "w") as archive:
+        for path in classes.rglob("*.class"):
+            archive.write(path, path.relative_to(classes))
+    return str(jar)
 
 
 def realtime(bench: Bench) -> Iterator[Figure]:
     """One row an append, so many a second; both ways in one session, one after the other."""
     url = str(bench.scratch / "warehouse")
     builder = session_builder(bench.scratch).config("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
+    builder = builder.config("spark.driver.extraClassPath", _writers(bench.directory("writers")))
     spark = streamhouse_spark.configure(builder, warehouse=url).getOrCreate()
     try:
         for buckets in (1, 4):
@@ -88,8 +88,9 @@ def _run(
     """Milliseconds from the beginning of each row's append to `foreach`; the first rows are not counted."""
     out = folder / "out"
     out.mkdir()
-    stream = spark.readStream.table(f"streamhouse.{table.name}").writeStream.foreach(Ages(str(out)))
-    stream = stream.outputMode("update").option("checkpointLocation", str(folder / "checkpoint"))
+    stream = spark.readStream.table(f"streamhouse.{table.name}").writeStream.outputMode("update")
+    stream = stream.option("checkpointLocation", str(folder / "checkpoint"))
+    _write_by_jvm(spark, stream, str(out))
     query = stream.trigger(**trigger).start()
     try:
         _append(table, 0, WARM_ROWS, rate)
@@ -102,6 +103,10 @@ def _run(
     finally:
         query.stop()
     return [age for number, age in found.items() if number >= WARM_ROWS]
+
+
+def _write_by_jvm(spark: Any, stream: Any, folder: str) -> None:
+    stream._jwrite.foreach(spark._jvm.bench.AgeWriter(folder))  # noqa: SLF001 - PySpark has no other way
 
 
 def _append(table: Table, first: int, count: int, rate: int) -> None:

@@ -155,3 +155,35 @@ def test_the_rows_of_micro_batches(spark: Any, wh: Warehouse, tmp_path: Path) ->
     query.stop()
     assert seen | set(stored) | set(both.rows()) == set(alone.micro_batches())
     assert len(alone.rows()) == 6070
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("real_time")
+def test_unions_joins_and_what_ends_a_query(spark: Any, wh: Warehouse, tmp_path: Path) -> None:
+    """Changes by key beside a table that is read twice, each joined with a third one; until it is truncated."""
+    if tuple(map(int, spark.version.split(".")[:2])) < (4, 3):
+        pytest.skip("unions are not on the list of this Spark")
+    log = wh.create_table("rt.log", "id BIGINT NOT NULL, name STRING", buckets=2, properties={"bucket.key": "id"})
+    keyed = wh.create_table("rt.keyed", "id BIGINT, name STRING", primary_key=["id"])
+    log.append([{"id": i, "name": "log"} for i in range(5)])
+    keyed.upsert([{"id": i, "name": "keyed"} for i in range(3)])
+    wh.create_table("rt.names", "id BIGINT, text STRING").append([{"id": i, "text": f"text {i}"} for i in range(9)])
+
+    def rows() -> Any:
+        texts = spark.table("streamhouse.rt.names").hint("broadcast")
+        once, again = (spark.readStream.table("streamhouse.rt.log").selectExpr("id", "name") for _ in range(2))
+        changes = spark.readStream.table("streamhouse.rt.`keyed$changelog`")
+        changes = changes.selectExpr("id", "concat(name, ' ', _change_type, ' ', _log_offset)")
+        return once.union(again).union(changes).join(texts, "id")
+
+    stream = Stream(spark, rows, tmp_path)
+    query = stream.start()
+    end = time.monotonic() + WAIT_S
+    while len(stream.rows()) < 13 and query.exception() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    keyed.upsert([{"id": 1, "name": "new"}])
+    found = stream.wait_for(query, 10)
+    assert found.count("(3, 'log', 'text 3')") == 2
+    assert "(1, 'new update_after 4', 'text 1')" in found
+    log.truncate()
+    assert "OFFSETS_TRIMMED" in ended(query)

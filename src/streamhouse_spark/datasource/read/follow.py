@@ -1,10 +1,10 @@
 """The beginning of a batch in real-time mode: rows that are there, and the record behind them, from which Java follows
 the commit log.
 
-A batch in real-time mode has no end when it begins. Python says once, at its beginning, from which bytes the rows of
-each bucket come that the log already has, and how rows of each schema become Spark's columns. From there Java takes
-appends out of new records by itself. A record that does anything else to rows or columns ends the batch, and what it
-means for the stream is decided here, at the beginning of the next one, as for micro-batches.
+A batch in real-time mode has no end when it begins. Python says once, at its beginning, which bytes hold the rows of
+each bucket that the log already has, and how rows of each schema become Spark's columns. From there Java takes appends
+out of new records by itself. A record that does anything else to rows or columns ends the batch, and its meaning for
+the stream is decided here, at the beginning of the next one, as for micro-batches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers for streams in real-time mode: where one begins, what its tasks follow, and what it has finished."""
+"""Answers for streams in real-time mode: the start of one, the work of its tasks, the position of its consumer."""
 
 from __future__ import annotations
 
