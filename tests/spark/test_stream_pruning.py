@@ -13,6 +13,7 @@ from streamhouse_spark.spark import tier
 
 pytestmark = pytest.mark.spark
 NAME = "pruned.events"
+METRICS = ("segmentsRead", "segmentsSkipped", "storeRequests", "bytesFromPython")
 COLUMNS = "id BIGINT NOT NULL, kind STRING, amount DOUBLE, item STRUCT<name: STRING, size: INT>, day DATE"
 
 
@@ -51,10 +52,21 @@ class Ran:
         self.metrics = query.lastProgress["sources"][0]["metrics"]
         execution = query._jsq.streamingQuery().lastExecution()
         self.plan = execution.executedPlan().toString()
+        self.counts = scan_metrics(execution.executedPlan())
 
     @property
     def scans(self) -> list[str]:
         return [line.partition("MicroBatchScan")[2] for line in self.plan.splitlines() if "MicroBatchScan" in line]
+
+
+def scan_metrics(plan: Any) -> dict[str, int]:
+    """Sums of the metrics that Spark's pages show of the plan's scans."""
+    leaves, found = plan.collectLeaves(), dict.fromkeys(METRICS, 0)
+    for number in range(leaves.size()):
+        for name in METRICS:
+            metric = leaves.apply(number).metrics().get(name)
+            found[name] += metric.get().value() if metric.isDefined() else 0
+    return found
 
 
 def streams(spark: Any, wh: Warehouse, name: str = NAME) -> dict[str, Any]:
@@ -70,11 +82,21 @@ def test_a_batch_has_the_columns_and_the_rows_that_its_query_needs(spark, wh, ta
     assert len(ran.scans) == 1
     assert "[id, kind], filters [id >= 85]" in ran.scans[0]
     assert ran.num_read == 15
+    assert (ran.counts["segmentsRead"], ran.counts["segmentsSkipped"], ran.counts["storeRequests"]) == (2, 2, 0)
+    assert ran.counts["bytesFromPython"] > 0
     counted = Ran(stream.groupBy().count(), tmp_path / "counted", "complete")
     assert counted.rows == ["Row(count=100)"]
     assert "[], filters []" in counted.scans[0]
     assert (ran.end, counted.num_read) == (counted.end, 100)
     assert counted.metrics["lagRows"] == "0"
+
+
+def test_batch_reads_have_the_metrics_too(spark, wh, table):
+    frame = spark.table(f"streamhouse.{NAME}").where("id >= 85").select("kind")
+    plan = frame._jdf.queryExecution().executedPlan()
+    assert frame.count() == 15
+    assert len(frame.collect()) == 15
+    assert scan_metrics(plan) == {**scan_metrics(plan), "segmentsRead": 2, "segmentsSkipped": 2, "storeRequests": 0}
 
 
 def test_a_stream_that_is_used_twice_gives_each_place_its_rows(spark, wh, table, tmp_path):

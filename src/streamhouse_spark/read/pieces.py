@@ -194,6 +194,16 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
             return ViewPiece(data["suffix"])
 
 
+def num_segments(plan: ReadPlan) -> int:
+    """Count the segments of the log, and of snapshots by key, that a read of the plan's pieces reads."""
+    bases = (piece.base for piece in plan.pieces if isinstance(piece, KeyedPiece) and piece.base is not None)
+    parts = (piece.split for piece in plan.pieces if isinstance(piece, LogPiece | StartPiece | BinlogPiece))
+    rows = (piece.rows for piece in plan.pieces if isinstance(piece, ChangesPiece))
+    changes = (of_log.split for of_log in rows if isinstance(of_log, LogPiece))
+    tails = plan.keyed.tails if plan.keyed is not None else ()
+    return sum(len(split.segments) for split in (*bases, *parts, *changes, *tails))
+
+
 @dataclass(frozen=True, slots=True)
 class KeyedColumns:
     """The columns for reading a table with a primary key, besides those asked for."""

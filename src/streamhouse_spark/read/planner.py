@@ -8,7 +8,7 @@ leaves out changes: a newer row that nobody asked for still takes the place of a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.handle import TableHandle
@@ -32,6 +32,13 @@ class Pruning:
 
     node: Node = ALWAYS_TRUE
     """The filter, in the names that the state has; every row of the answer satisfies it."""
+    left_out: list[Segment] = field(default_factory=list, compare=False)
+    """The segments that were left out so far, for whoever counts them."""
+
+    @property
+    def num_left_out(self) -> int:
+        """Count the segments that were left out, each once."""
+        return len({(segment.bucket, segment.base_offset) for segment in self.left_out})
 
     def buckets(self, state: TableState) -> frozenset[int] | None:
         """Name the only buckets that can have rows of the answer, by equality on the bucket key; None for any."""
@@ -41,7 +48,10 @@ class Pruning:
         return filtered_buckets(self.node, column, state.num_buckets, properties.datalake_format)
 
     def keeps_segment(self, state: TableState, segment: Segment, offsets: OffsetRange) -> bool:
-        return self.node is ALWAYS_TRUE or segment_may_match(state, segment, offsets, self.node)
+        if self.node is ALWAYS_TRUE or segment_may_match(state, segment, offsets, self.node):
+            return True
+        self.left_out.append(segment)
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructType
 
@@ -18,7 +19,9 @@ from streamhouse_spark.datasource.catalog.ddl import alter
 from streamhouse_spark.datasource.catalog.scan import options as scan_options
 from streamhouse_spark.datasource.catalog.scan.file_systems import s3a_settings
 from streamhouse_spark.datasource.catalog.scan.groups import groups_to_json, pack_by_bucket
+from streamhouse_spark.datasource.catalog.scan.pruned_stream import StreamParts
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
+from streamhouse_spark.datasource.catalog.scan.python_reader import COUNTS_KEY
 from streamhouse_spark.datasource.catalog.scan.units import NativeUnit
 from streamhouse_spark.datasource.catalog.transforms import parse_partitioning, partitioning_of
 from streamhouse_spark.datasource.source import StreamhouseDataSource
@@ -215,9 +218,13 @@ def test_what_a_query_needs_of_a_stream_is_read_by_the_names_that_are_listed(cat
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     seen: set[str] = set()
-    need = Read({"columns": ["id"], "schema": {"type": "struct", "fields": []}, "filters": []}, seen)
-    assert len(reader.partitions({**start, internal_options.NEED_OPTION: need}, end)) == 1
+    schema = json.loads(struct("id BIGINT"))
+    need = Read({"columns": ["id"], "schema": schema, "filters": []}, seen)
+    (part,) = reader.partitions({**start, internal_options.NEED_OPTION: need}, end)
     assert seen == set(PROTOCOL["given"]["need"])
+    check_keys(reader.reportLatestOffset()[internal_options.LAG_OPTION], "lag")
+    last = list(StreamParts(connection).read(part))[-1].column(0)[0].as_py()
+    check_keys(json.loads(pa.ipc.open_stream(last).schema.metadata[COUNTS_KEY.encode()]), "counts")
 
 
 def test_conditions_that_java_knows_are_those_that_python_raises(catalog):

@@ -8,7 +8,8 @@ any query, and they choose only what is read of a batch, never where it ends. Sp
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -27,8 +28,6 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.pieces import ReadPlan
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.warehouse.connection import Connection
-
-_ALL: Final = Pruning()
 
 
 class StreamPart(InputPartition):
@@ -75,9 +74,11 @@ class PrunedStreamReader(StreamhouseStreamReader):
         columns = tuple(by_folded_name[name.casefold()] for name in need["columns"])
         of_table = tuple(name for name in columns if name in self._table_columns) or (narrowest(self._begun),)
         filters = () if self._is_binlog else tuple(need["filters"])
-        pruning = Pruning(parse_filters(filters, compared_types(self._begun))) if filters else _ALL
+        pruning = Pruning(parse_filters(filters, compared_types(self._begun))) if filters else Pruning()
         parts = self.planned(begin, end, self._table_columns if self._is_binlog else of_table, pruning)
-        return [StreamPart(self._part(part, columns, need["schema"], filters)) for part in parts]
+        plans = [self._part(part, columns, need["schema"], filters) for part in parts]
+        plans[0] = replace(plans[0], skipped=pruning.num_left_out)
+        return [StreamPart(plan) for plan in plans]
 
     def _part(
         self, part: ReadPlan, columns: tuple[str, ...], schema: dict[str, Any], filters: tuple[dict[str, Any], ...]

@@ -32,6 +32,8 @@ class PythonPlan:
     common: ReadPlan
     """The plan without pieces."""
     groups: tuple[tuple[Piece, ...], ...]
+    skipped: int = 0
+    """Segments that a batch of a stream leaves out, told by one of its tasks."""
 
     @property
     def metadata_fields(self) -> Sequence[pa.Field]:
@@ -51,6 +53,7 @@ class PythonPlan:
             "filters": self.filters,
             "common": self.common.to_json(),
             "groups": [[piece.to_json() for piece in group] for group in self.groups],
+            "skipped": self.skipped,
         }
         return json.dumps(value, separators=(",", ":"))
 
@@ -66,4 +69,5 @@ class PythonPlan:
             tuple(value["filters"]),
             ReadPlan.from_json(value["common"]),
             tuple(tuple(piece_from_json(piece) for piece in group) for group in value["groups"]),
+            value["skipped"],
         )

@@ -6,6 +6,7 @@ vectors of them: each row that Spark sees here is one Arrow IPC stream with one 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,12 +22,14 @@ from streamhouse_spark.datasource.read.partitions import TablePartition, read_pl
 from streamhouse_spark.datasource.spark_schema import SparkColumns
 from streamhouse_spark.datasource.worker_memory import spare_modules
 from streamhouse_spark.query.row_mask import mask_of
-from streamhouse_spark.read.pieces import ReadPlan
+from streamhouse_spark.read.pieces import ReadPlan, num_segments
+from streamhouse_spark.storage.requests import METER
 from streamhouse_spark.warehouse.connection import Connection
 
 BATCH_COLUMN = StructType([StructField("batch", BinaryType(), nullable=True)])
 """The column of these reads in Spark's eyes."""
 STREAM_BYTES_MAX = 32 << 20
+COUNTS_KEY = "streamhouse.counts"
 
 
 class PythonReader(DataSourceReader):
@@ -51,7 +54,22 @@ class PythonReader(DataSourceReader):
 
 
 def rows_as_bytes(connection: Connection, how: PythonPlan, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
-    """Read a plan as ``how`` says, whose groups are not looked at. Each row is an Arrow stream of one batch."""
+    """Read a plan as ``how`` says, whose groups are not looked at. Each row is an Arrow stream of one batch.
+
+    The last one has no rows, and the counts of the read in the metadata of its schema.
+    """
+    before = METER.total()
+    yield from _rows_as_bytes(connection, how, plan)
+    counts = {
+        "segmentsRead": num_segments(plan),
+        "segmentsSkipped": how.skipped,
+        "storeRequests": (METER.total() - before).total,
+    }
+    schema = pa.schema([], metadata={COUNTS_KEY: json.dumps(counts)})
+    yield _as_row(pa.RecordBatch.from_arrays([], schema=schema), compat.arrow_schema_of(BATCH_COLUMN))
+
+
+def _rows_as_bytes(connection: Connection, how: PythonPlan, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
     mask = mask_of(parse_filters(how.filters, compared_types(plan.schema))) if how.filters else None
     rows = read_plan(connection, plan, how.metadata_fields, mask=mask, fail_on_data_loss=how.fail_on_data_loss)
     if mask is not None:

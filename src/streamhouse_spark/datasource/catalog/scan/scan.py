@@ -165,7 +165,8 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     read = _read_columns(state.schema, columns)
     node = parse_filters(filters, _filtered_types(state, pin))
     lake = lake_marks(table, is_read=reads_lake(pin, options, state))
-    found = sources_of(Question(table, state, pin, options, read, node))
+    asked = Question(table, state, pin, options, read, node)
+    found = sources_of(asked)
     metadata = _metadata(pin, columns)
     cores = max(1, args.get("parallelism") or 1)
     reached = _reached(table, args)
@@ -195,6 +196,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         "file_systems": [one.to_json() for one in reached.settings_for(locations)] if units.native else [],
         "lake_way": reached.describe(locations),
         "read": hot.to_text(),
+        "skipped": asked.pruning.num_left_out,
         "grounds": grounds_of_plan(table, pin, options, lake),
     }
 

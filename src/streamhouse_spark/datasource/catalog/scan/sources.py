@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from streamhouse_spark.config.spark_options import ReadOptions
 from streamhouse_spark.datasource.catalog.scan.options import is_range
@@ -11,6 +11,7 @@ from streamhouse_spark.datasource.catalog.scan.query_pin import CHANGES, QueryPi
 from streamhouse_spark.datasource.read.bounds import batch_ranges, require_offsets_of_all
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.history import require_kept
+from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.query.predicate_tree import Node
@@ -46,10 +47,16 @@ class Question:
     node: Node
     statistics_of: tuple[str, ...] = ()
     """Columns whose statistics are wanted of lake files, besides those of the filters."""
+    left_out: list[Segment] = field(default_factory=list, compare=False)
+    """The segments that the filter left out."""
+
+    @property
+    def pruning(self) -> Pruning:
+        return Pruning(self.node, self.left_out)
 
     @property
     def wanted(self) -> Wanted:
-        return Wanted(self.columns, Pruning(self.node), self.statistics_of)
+        return Wanted(self.columns, self.pruning, self.statistics_of)
 
 
 def sources_of(asked: Question) -> Sources:

@@ -17,6 +17,7 @@ from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.catalog.internal_options import NEED_OPTION
 from streamhouse_spark.datasource.catalog.scan.pruned_stream import PrunedStreamReader, StreamPart, StreamParts
+from streamhouse_spark.datasource.catalog.scan.python_reader import COUNTS_KEY
 from streamhouse_spark.datasource.read.target import stream_target
 from streamhouse_spark.errors import OffsetsTrimmedError, SchemaMismatchError
 from streamhouse_spark.lake.parquet import reader as parquet_reader
@@ -28,7 +29,7 @@ from unit.datasource.catalog.scan.test_filters import LIMITS, row
 from unit.datasource.catalog.scans import tier
 
 COLUMNS = "id long not null, name string, amount double"
-NAMES = ["id", "name", "amount"]
+KEY = COUNTS_KEY.encode()
 
 
 @pytest.fixture
@@ -72,7 +73,11 @@ class Stream:
         parts = self.planned(columns, *filters)
         assert all(isinstance(part, StreamPart) for part in parts)
         streams = [row.column(0)[0].as_py() for part in parts for row in reader.read(part)]
-        return [pa.ipc.open_stream(stream).read_all() for stream in streams]
+        found = [pa.ipc.open_stream(stream).read_all() for stream in streams]
+        counted = [json.loads(one.schema.metadata[KEY]) for one in found if KEY in (one.schema.metadata or {})]
+        assert len(counted) == len(parts)
+        self.counts = {name: sum(counts[name] for counts in counted) for name in counted[0]}
+        return [one for one in found if KEY not in (one.schema.metadata or {})]
 
     def rows(self, columns, *filters):
         return [row for table in self.tables(columns, *filters) for row in table.to_pylist()]
@@ -95,7 +100,9 @@ def test_segments_without_a_row_of_the_filter_are_left_out(wh, table):
     stream = Stream(Opened(wh), "t")
     assert [stream.segments(), stream.segments(above(25)), stream.segments(above(40))] == [4, 2, 0]
     assert [row["id"] for row in stream.rows(["id"], above(25))] == list(range(25, 40))
+    assert stream.counts == {"segmentsRead": 2, "segmentsSkipped": 2, "storeRequests": 0}
     assert stream.rows(["id"], above(40)) == []
+    assert stream.counts == {"segmentsRead": 0, "segmentsSkipped": 4, "storeRequests": 0}
     assert stream.end["offsets"] == {"0": 40}
 
 

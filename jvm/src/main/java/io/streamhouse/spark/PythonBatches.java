@@ -6,6 +6,7 @@ import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.ArrowStreamReader;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.util.ArrowUtils;
 import org.apache.spark.sql.vectorized.ColumnVector;
@@ -17,6 +18,7 @@ final class PythonBatches implements PartitionReader<ColumnarBatch> {
   private final int columns;
   private final BufferAllocator allocator =
       ArrowUtils.rootAllocator().newChildAllocator("streamhouse", 0, Long.MAX_VALUE);
+  private final ScanCounts counts = new ScanCounts();
   private ArrowStreamReader reader;
   private ColumnarBatch batch;
 
@@ -27,11 +29,16 @@ final class PythonBatches implements PartitionReader<ColumnarBatch> {
 
   @Override
   public boolean next() throws IOException {
-    closeReader();
-    if (!Errors.<Boolean>plainly(rows::next)) return false;
-    reader = new ArrowStreamReader(new ByteArrayInputStream(rows.get().getBinary(0)), allocator);
-    if (!reader.loadNextBatch()) throw new IOException("an Arrow stream without a batch came from Python");
-    VectorSchemaRoot root = reader.getVectorSchemaRoot();
+    VectorSchemaRoot root;
+    do {
+      closeReader();
+      if (!Errors.<Boolean>plainly(rows::next)) return false;
+      byte[] stream = rows.get().getBinary(0);
+      reader = new ArrowStreamReader(new ByteArrayInputStream(stream), allocator);
+      if (!reader.loadNextBatch()) throw new IOException("an Arrow stream without a batch came from Python");
+      root = reader.getVectorSchemaRoot();
+      counts.add(BytesFromPython.NAME, stream.length);
+    } while (counts.take(root.getSchema()));
     ColumnVector[] vectors = new ColumnVector[columns];
     for (int i = 0; i < columns; i++) vectors[i] = new PythonColumn(root.getVector(i));
     batch = new ColumnarBatch(vectors, root.getRowCount());
@@ -41,6 +48,17 @@ final class PythonBatches implements PartitionReader<ColumnarBatch> {
   @Override
   public ColumnarBatch get() {
     return batch;
+  }
+
+  @Override
+  public CustomTaskMetric[] currentMetricsValues() {
+    return counts.values();
+  }
+
+  /** Goes on with the counts of the part that the task read before. */
+  @Override
+  public void initMetricsValues(CustomTaskMetric[] before) {
+    for (CustomTaskMetric count : before) counts.add(count.name(), count.value());
   }
 
   private void closeReader() throws IOException {

@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.util.Collections;
 import java.util.Iterator;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.PartitionReader;
 
 /** The same rows one by one, for plans that Spark does not run on columns. */
@@ -27,6 +28,16 @@ final class PythonRows implements PartitionReader<InternalRow> {
   @Override
   public InternalRow get() {
     return rows.next();
+  }
+
+  @Override
+  public CustomTaskMetric[] currentMetricsValues() {
+    return batches.currentMetricsValues();
+  }
+
+  @Override
+  public void initMetricsValues(CustomTaskMetric[] before) {
+    batches.initMetricsValues(before);
   }
 
   @Override

@@ -18,6 +18,8 @@ import org.apache.spark.sql.connector.expressions.LogicalExpressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
@@ -219,6 +221,18 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     strict.put("parquet.page.verify-checksum.enabled", "true"); // a flipped bit is an error, not another value
     FileSystems.configure(plan().get("file_systems"), table.python, strict);
     return ParquetReaders.of(table.schema, required, predicates, strict, hasDeletes());
+  }
+
+  @Override
+  public CustomMetric[] supportedCustomMetrics() {
+    return ScanCounts.metrics();
+  }
+
+  /** What is known of a batch read before its tasks run. */
+  @Override
+  public CustomTaskMetric[] reportDriverMetrics() {
+    long skipped = plan == null ? 0 : plan.path("skipped").asLong();
+    return new CustomTaskMetric[] {new TaskCount(SegmentsSkipped.NAME, skipped)};
   }
 
   /** Equal scans read the same rows: Spark reuses their exchanges. */

@@ -12,14 +12,18 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
 import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.BigIntVector;
 import org.apache.arrow.vector.VarCharVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.ArrowStreamWriter;
+import org.apache.arrow.vector.types.pojo.Schema;
 import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
@@ -57,6 +61,40 @@ class PythonBatchesTest {
       }
     }
     return bytes.toByteArray();
+  }
+
+  /** What Python counted, as it comes behind the rows. */
+  private static byte[] counts(String json) throws IOException {
+    ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+    Schema schema = new Schema(List.of(), Map.of(ScanCounts.KEY, json));
+    try (VectorSchemaRoot root = new VectorSchemaRoot(schema, List.of(), 0);
+        ArrowStreamWriter writer = new ArrowStreamWriter(root, null, bytes)) {
+      writer.start();
+      writer.writeBatch();
+      writer.end();
+    }
+    return bytes.toByteArray();
+  }
+
+  private static Map<String, Long> values(PartitionReader<?> reader) {
+    Map<String, Long> found = new TreeMap<>();
+    for (CustomTaskMetric metric : reader.currentMetricsValues()) found.put(metric.name(), metric.value());
+    return found;
+  }
+
+  @Test
+  void countsBehindTheRowsAreMetricsAndNoRows() throws IOException {
+    byte[] ids = stream(1L, 2L);
+    byte[] counted = counts("{\"segmentsRead\": 3, \"storeRequests\": 4}");
+    try (PythonBatches batches = new PythonBatches(rows(ids, counted), 2)) {
+      batches.initMetricsValues(new CustomTaskMetric[] {new TaskCount("segmentsRead", 10)});
+      assertTrue(batches.next());
+      assertEquals(2, batches.get().numRows());
+      assertFalse(batches.next());
+      Map<String, Long> expected = new TreeMap<>(Map.of("segmentsRead", 13L, "storeRequests", 4L));
+      expected.put("bytesFromPython", (long) ids.length + counted.length);
+      assertEquals(expected, values(batches));
+    }
   }
 
   private PartitionReader<InternalRow> rows(byte[]... streams) {
