@@ -113,3 +113,6 @@ def test_a_project_runs_twice(dbt, project: Path):
     assert list(nodes["large_orders"]["columns"]) == ["id", "customer", "amount"]
     assert (nodes["large_orders"]["metadata"]["type"], nodes["totals"]["metadata"]["type"]) == ("view", "table")
     assert "marts.large_orders" not in wh.tables(), "it is a view"
+
+    dbt("run", "--full-refresh", "--select", "appended", "merged")
+    assert [amount for _, amount in rows(wh, "marts.appended")] == [5, 11, 20, 40, 7]
