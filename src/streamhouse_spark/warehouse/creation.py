@@ -17,7 +17,7 @@ from streamhouse_spark.config.properties import (
     parse_properties,
 )
 from streamhouse_spark.core.model import TablePath, is_text_list
-from streamhouse_spark.core.paths import commit_key, manifest_key
+from streamhouse_spark.core.paths import commit_key, lake_location, manifest_key
 from streamhouse_spark.core.text_values import join_names, parse_names
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.commits.actions import Create, has_constraints
@@ -158,3 +158,10 @@ def _check_arguments(path: TablePath, primary_key: object, partition_by: object,
         raise InvalidOptionError(f"table {path}: properties are {properties!r}, expected a mapping of texts")
     if not isinstance(partition_by, list | tuple) or not all(isinstance(name, str) for name in partition_by):
         raise InvalidOptionError(f"table {path}: partition_by is {partition_by!r}, expected a list of column names")
+
+
+def placed(create: Create, path: TablePath, uuid: str, *, taken: bool) -> Create:
+    """Return the action with the place of the lake table, which is another one where the usual is ``taken``."""
+    lake_format = parse_properties(create.properties, create.schema, create.partition_by).datalake_format
+    location = lake_location(path, uuid, taken=taken, lake_format=lake_format)
+    return Create(create.name, create.schema, create.partition_by, create.num_buckets, create.properties, location)

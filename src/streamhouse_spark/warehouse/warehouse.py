@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from streamhouse_spark.config.properties import parse_properties
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.arguments import checks_arguments
 from streamhouse_spark.core.clock import World, system_author
 from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.core.paths import LAKE_PREFIX, lake_location, parse_database, parse_table_name
+from streamhouse_spark.core.paths import LAKE_PREFIX, parse_database, parse_table_name
 from streamhouse_spark.core.text_values import nearest
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -22,7 +21,7 @@ from streamhouse_spark.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from streamhouse_spark.log.commits.actions import Create, Drop
+from streamhouse_spark.log.commits.actions import Drop
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState, fold
@@ -39,7 +38,7 @@ from streamhouse_spark.storage.open import storage_for
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.views import TableView, open_view
 from streamhouse_spark.warehouse.arguments import check_comment, check_warehouse, setting_text
-from streamhouse_spark.warehouse.creation import create_action, put_first_record
+from streamhouse_spark.warehouse.creation import create_action, placed, put_first_record
 from streamhouse_spark.warehouse.dropped_tables import DroppedTable, chosen, dropped_tables
 from streamhouse_spark.warehouse.listing import ListedTable, list_tables, list_tables_of
 
@@ -190,7 +189,8 @@ class Warehouse:
     def exists(self, name: str) -> bool:
         """Tell whether the table exists; a suffix of the name does not count."""
         self._require()
-        return self._find(parse_table_name(name).path) is not None
+        pointer = self._pointer(path := parse_table_name(name).path)
+        return bool(pointer.uuid and self._open(path, pointer.uuid))
 
     def create_table(
         self,
@@ -231,8 +231,8 @@ class Warehouse:
                 )
             uuid = new_table_uuid(self._storage, self._world, create.properties)
             attempt = self._world.ids.new_uuid()
-            placed = _placed(create, path, uuid, taken=pointer.number > 0)
-            record = Record(1, uuid, attempt, self._storage.now_ms(), (placed,), author=self._world.author)
+            action = placed(create, path, uuid, taken=pointer.number > 0)
+            record = Record(1, uuid, attempt, self._storage.now_ms(), (action,), author=self._world.author)
             first = put_first_record(self._storage, record)
             if names.point(self._storage, path, pointer, uuid, self._world):
                 self._keep_database(path)
@@ -280,13 +280,16 @@ class Warehouse:
     def table(self, name: str) -> Table:
         """Open a table. Raises `TableNotFoundError` naming the nearest one; `InvalidNameError` for a suffix."""
         path = parse_table_name(name).require_table("open as a table")
-        if (table := self._find(path)) is None:
+        if (table := self.find_table(name)) is None:
             raise self._not_found(path)
         return table
 
     def find_table(self, name: str) -> Table | None:
         """Open a table as `table` does; None where there is none, without a look for one of a similar name."""
-        return self._find(parse_table_name(name).require_table("open as a table"))
+        path = parse_table_name(name).require_table("open as a table")
+        if (pointer := self._pointer(path)).view is not None:
+            raise is_a_view(path, self.url)
+        return self._open(path, pointer.uuid) if pointer.uuid else None
 
     def view(self, name: str) -> TableView:
         """Open anything readable by name: the table itself, ``<table>$lake``, ``<table>$changelog``, system tables.
@@ -345,7 +348,7 @@ class Warehouse:
         path = parse_table_name(name).require_table("undrop")
         target = path if to is None else parse_table_name(to).require_table("undrop to")
         self._require()
-        if to is None and uuid is None and self._find(path) is not None:
+        if to is None and uuid is None and self.exists(name):
             raise TableExistsError(
                 f"table {path} exists in {self.url}; bring the dropped one back under another name with to="
             )
@@ -416,10 +419,10 @@ class Warehouse:
             names.require_warehouse(self._storage)
             self._known = True
 
-    def _find(self, path: TablePath) -> Table | None:
+    def _pointer(self, path: TablePath) -> names.NamePointer:
         pointer = names.resolve(self._storage, path) if self._known else names.first_look(self._storage, path)
         self._known = True
-        return self._open(path, pointer.uuid) if pointer.uuid else None
+        return pointer
 
     def _keep_database(self, path: TablePath) -> None:
         """Make the database of a committed name again if it was dropped meanwhile."""
@@ -494,9 +497,3 @@ class Warehouse:
 
 def _reopened(storage: Storage, settings: Mapping[str, str]) -> Warehouse:
     return Warehouse(storage.url, settings, storage=storage)
-
-
-def _placed(create: Create, path: TablePath, uuid: str, *, taken: bool) -> Create:
-    lake_format = parse_properties(create.properties, create.schema, create.partition_by).datalake_format
-    location = lake_location(path, uuid, taken=taken, lake_format=lake_format)
-    return Create(create.name, create.schema, create.partition_by, create.num_buckets, create.properties, location)
