@@ -20,6 +20,9 @@ class Opened:
     def table(self, name):
         return self._warehouse.table(str(parse_table_name(name).path))
 
+    def find_table(self, name):
+        return self._warehouse.find_table(str(parse_table_name(name).path))
+
     def table_by_uuid(self, name, _uuid):
         return self.table(name)
 

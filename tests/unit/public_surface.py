@@ -148,6 +148,8 @@ CALLS: dict[str, Call | list[Call]] = {
         refused=LakeMismatchError,  # it is a lake of ours
     ),
     "Warehouse.table": Call(_wh, {"name": "log"}),
+    "Warehouse.find_table": Call(_wh, {"name": "log"}),
+    "Warehouse.costs": Call(_wh, {"prices": {"gets_usd_per_1000": 0.1}, "database": "default"}),
     "Warehouse.view": Call(_wh, {"name": "log$changelog"}),
     "Warehouse.drop_table": Call(_wh, {"name": "log", "if_exists": False}),
     "Warehouse.dropped_tables": Call(_wh, {}),

@@ -39,10 +39,11 @@ streamhouse -w s3://lake/warehouse costs --output json | jq .estimate.total_usd
 )
 @click.pass_obj
 def costs(session: Session, database: str | None, prices: Mapping[str, str]) -> None:
-    """Estimate a month's dollars of all tables of a warehouse, or of one DATABASE, the dearest first.
+    """Estimate a month's dollars of all tables on an object store.
 
-    From the commits and tiering rounds of the last day. Queries and streams are not written down and not counted. A
-    table that cannot be read is named, and the command fails.
+    Of one DATABASE where it is named; the dearest first. From the commits and tiering rounds of the last day.
+    Queries and streams are not written down and not counted. A table that cannot be read is named, and the
+    command fails.
     """
     found = session.warehouse.costs(parse_prices(prices), database=database)
     session.output.document(found.to_json(), lambda console: _render_all(found, console))

@@ -32,8 +32,12 @@ def test_the_java_tests_pass(monkeypatch):
 def test_java_files_hold_a_type_each_and_are_short(path):
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
-    assert len(lines) <= 400
+    assert len(lines) <= (500 if "test" in path.parts else 400)
     assert max(map(len, lines)) <= 120
-    types = [line for line in lines if line.startswith(("class ", "final class ", "public class ", "interface "))]
+    types = [
+        line
+        for line in lines
+        if line.startswith(("class ", "final class ", "public class ", "public final class ", "interface "))
+    ]
     assert len(types) == 1
     assert path.stem in types[0].replace("<", " ").split()

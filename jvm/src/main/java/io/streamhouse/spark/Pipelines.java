@@ -13,7 +13,7 @@ import org.apache.spark.sql.connector.expressions.Transform;
 import scala.collection.Iterable;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** Runs of Spark's declarative pipelines, which tell a catalog nothing of themselves: they are known by their classes. */
+/** Runs of Spark's declarative pipelines. They tell a catalog nothing of themselves, and are known by their classes. */
 final class Pipelines {
   private static final String GRAPH = "org.apache.spark.sql.pipelines.graph.";
 

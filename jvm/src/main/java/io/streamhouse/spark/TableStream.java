@@ -8,6 +8,7 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
 import org.apache.spark.sql.connector.read.streaming.ReportsSourceMetrics;
+import org.apache.spark.sql.connector.read.streaming.SupportsAdmissionControl;
 import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingInputPartition;
@@ -39,9 +40,13 @@ class TableStream implements MicroBatchStream, ReportsSourceMetrics {
 
   /** The stream around Python's, with limits where Python's has them: before 4.2 it has none. */
   static TableStream of(String name, PythonCalls calls, StructType schema, MicroBatchStream python) {
-    return python instanceof SupportsTriggerAvailableNow
-        ? new LimitedTableStream(name, calls, schema, (SupportsTriggerAvailableNow) python)
-        : new TableStream(name, calls, schema, python);
+    if (python instanceof SupportsTriggerAvailableNow) {
+      return new LimitedTableStream(name, calls, schema, (SupportsTriggerAvailableNow) python);
+    }
+    if (python instanceof SupportsAdmissionControl) {
+      return new AdmittedTableStream(name, calls, schema, (SupportsAdmissionControl) python);
+    }
+    return new TableStream(name, calls, schema, python);
   }
 
   String name() {

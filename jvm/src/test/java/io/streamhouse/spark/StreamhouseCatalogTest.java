@@ -255,7 +255,9 @@ class StreamhouseCatalogTest {
         new ClassLoader(getClass().getClassLoader()) {
           @Override
           protected Class<?> loadClass(String name, boolean resolve) throws ClassNotFoundException {
-            if (name.startsWith(Changelog.class.getName()) || name.endsWith(".RelationCatalog")) throw new ClassNotFoundException(name);
+            if (name.startsWith(Changelog.class.getName()) || name.endsWith(".RelationCatalog")) {
+              throw new ClassNotFoundException(name);
+            }
             if (!name.startsWith("io.streamhouse.")) return super.loadClass(name, resolve);
             Class<?> known = findLoadedClass(name);
             if (known != null) return known;
