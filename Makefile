@@ -50,14 +50,14 @@ demo-fast: java $(VENV)/demo.stamp ## the same in less time
 	$(BIN)/streamhouse demo --fast
 
 .PHONY: test
-test: java $(VENV)/dev.stamp ## each behaviour once, in about 11 minutes; ARGS="-k name" passes arguments to pytest
-	@echo 'The tests take about 11 minutes on two cores; the percentage at the end of a line says how far they are.'
+test: java $(VENV)/dev.stamp ## each behaviour once, in 10 to 20 minutes; ARGS="-k name" passes arguments to pytest
+	@echo 'The tests take 10 to 20 minutes on two cores; the percentage at the end of a line says how far they are.'
 	$(PYTEST) -m 'not long and $(HERE)' $(ARGS)
 
 # A name in ARGS may be one of either half alone.
 .PHONY: test-all
 test-all: java $(VENV)/dev.stamp ## these, then all formats and stores, long histories, kills, every call of the sweeps
-	@echo 'All tests take about 27 minutes on two cores: first those of make test, then the long ones.'
+	@echo 'All tests take 30 to 60 minutes on two cores: first those of make test, then the long ones.'
 	$(PYTEST) -m 'not long and $(HERE)' $(ARGS) || [ $$? -eq 5 ]
 	@$(MAKE) --no-print-directory test-long
 
