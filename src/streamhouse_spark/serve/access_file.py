@@ -15,7 +15,7 @@ from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
 from streamhouse_spark.serve.access import Access, digest_of
-from streamhouse_spark.serve.oidc import SigningKeys, TokenIssuer
+from streamhouse_spark.serve.oidc import PERSON, SigningKeys, TokenIssuer
 from streamhouse_spark.serve.rights import ALL_TABLES, Client, TablePattern, parse_pattern
 
 logger = logging.getLogger(__name__)
@@ -80,6 +80,8 @@ class _Parser:
         for name, fields in self._tables(found, "clients").items():
             where = f"[clients.{name}]"
             self._require_known(fields, _CLIENT, where)
+            if name.startswith(PERSON):
+                raise self._wrong(f"{where}: names that begin with {PERSON} are those of [oidc]; choose another")
             digest = fields.get("token_sha256")
             if not isinstance(digest, str) or not _DIGEST.match(digest):
                 raise self._wrong(

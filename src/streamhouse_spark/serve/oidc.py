@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Algorithms with a public key. A secret that the server shares with the provider would let it make tokens."""
+PERSON: Final = "oidc:"
+"""Beginning of the names of clients that a provider tells: so nobody has the name of a client with a token."""
 _LEEWAY_S: Final = 60
 _REFRESH_MS: Final = 60_000
 _AGE_MS_MAX: Final = 3_600_000
@@ -72,7 +74,7 @@ class TokenIssuer:
         names = given.split() if isinstance(given, str) else given if isinstance(given, list) else []
         groups = [self.groups[name] for name in names if isinstance(name, str) and name in self.groups]
         name = str(claims.get(self.name_claim) or claims.get("sub") or "unnamed")[:200]
-        return merged(name, groups, float(claims["exp"]) + _LEEWAY_S)
+        return merged(PERSON + name, groups, float(claims["exp"]) + _LEEWAY_S)
 
 
 class SigningKeys:

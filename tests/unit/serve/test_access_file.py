@@ -128,6 +128,7 @@ PROVIDER = "[oidc]\nissuer = 'https://id.example.com'"
             "another client",
         ),
         ("[groups.analysts]\nread = ['*']", "missing"),
+        ("[clients.'oidc:ann']\nread = ['*']", "are those of .oidc."),
         ("oidc = 1", r"write \[oidc\]"),
         (PROVIDER, "needs audience"),
         ("[oidc]\nissuer = 7\naudience = 'sh'", "expected a text"),

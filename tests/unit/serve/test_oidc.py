@@ -72,7 +72,7 @@ def token(key=FIRST, kid="first", algorithm="RS256", **changed):
 
 def test_a_person_has_the_rights_of_all_groups(issuer, provider):
     ann = issuer.client_of(token(groups=["analysts", "loaders", "other", 7]))
-    assert (ann.name, ann.readable, ann.writable, ann.requests_per_s) == ("ann", (ALL_TABLES,), (ALL_TABLES,), 9.0)
+    assert (ann.name, ann.readable, ann.writable, ann.requests_per_s) == ("oidc:ann", (ALL_TABLES,), (ALL_TABLES,), 9.0)
     assert issuer.client_of(token(groups="loaders other")).writable == (ALL_TABLES,)
     for nothing in ([], None, 7, {"analysts": 1}):
         client = issuer.client_of(token(groups=nothing))
@@ -84,7 +84,7 @@ def test_names_and_groups_of_other_claims(provider, clock):
     keys = SigningKeys(ISSUER, "https://id.example.com/keys", clock, provider.fetch)
     issuer = TokenIssuer(ISSUER, AUDIENCE, GROUPS, keys, groups_claim="roles", name_claim="email")
     ann = issuer.client_of(token(roles=["analysts"], email="ann@example.com"))
-    assert (ann.name, ann.readable) == ("ann@example.com", (ALL_TABLES,))
+    assert (ann.name, ann.readable) == ("oidc:ann@example.com", (ALL_TABLES,))
     assert provider.asked == ["https://id.example.com/keys"]
 
 
@@ -188,7 +188,7 @@ def test_keys_come_over_http(provider, clock):
         url = f"http://127.0.0.1:{server.server_port}/realm"
         threading.Thread(target=server.serve_forever, daemon=True).start()
         issuer = TokenIssuer(url, AUDIENCE, GROUPS, SigningKeys(url, None, clock))
-        assert issuer.client_of(token(iss=url)).name == "ann"
+        assert issuer.client_of(token(iss=url)).name == "oidc:ann"
         with pytest.raises(StorageError, match="404"):
             TokenIssuer(url, AUDIENCE, GROUPS, SigningKeys(url, f"{url}/absent", clock)).client_of(token(iss=url))
         server.shutdown()
