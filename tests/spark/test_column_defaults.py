@@ -139,15 +139,49 @@ def test_a_query_does_not_hand_its_defaults_on(spark, wh: Warehouse, name):
     assert wh.table(f"{name}2").state.schema.ddl() == "id INT, n INT DEFAULT 5"
 
 
+@pytest.mark.spark41
+def test_functions_are_values_of_the_statement(spark, wh: Warehouse, name, tmp_path):
+    sql = f"streamhouse.{name}"
+    spark.sql(
+        f"CREATE TABLE {sql} (id BIGINT, at TIMESTAMP DEFAULT current_timestamp(), day DATE DEFAULT current_date(), "
+        "by STRING DEFAULT current_user())"
+    )
+    begun = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1)
+    spark.sql(f"INSERT INTO {sql} (id) SELECT id FROM range(0, 4, 1, 4)")
+    spark.sql(f"INSERT INTO {sql} VALUES (4, DEFAULT, DEFAULT, NULL)")
+    append(spark.range(5, 9, numPartitions=4), wh, name)
+    wh.create_table(f"{name}_source", "id BIGINT").append([{"id": 9}, {"id": 10}])
+    writer = spark.readStream.table(f"{sql}_source").writeStream.option("checkpointLocation", str(tmp_path))
+    writer.trigger(availableNow=True).toTable(sql).awaitTermination()
+    rows = wh.table(name).to_arrow().sort_by("id").to_pylist()
+    moments = [row["at"] for row in rows]
+    assert [len(set(moments[a:b])) for a, b in ((0, 4), (5, 9), (9, 11))] == [1, 1, 1]
+    assert sorted(moments) == moments
+    assert begun <= moments[0]
+    assert moments[-1] <= dt.datetime.now(dt.UTC)
+    assert {row["by"] for row in rows} == {None, spark.sql("SELECT current_user()").first()[0]}
+    assert all(abs((row["day"] - row["at"].date()).days) <= 1 for row in rows)
+    statement = spark.sql(f"SHOW CREATE TABLE {sql}").collect()[0][0]
+    spark.sql(f"DROP TABLE {sql}")
+    spark.sql(statement)
+    assert wh.table(name).state.schema.columns[3].default_sql == "current_user()"
+    spark.sql(f"ALTER TABLE {sql} ALTER COLUMN at DROP DEFAULT")
+    spark.sql(f"ALTER TABLE {sql} ALTER COLUMN at SET DEFAULT now()")
+    spark.sql(
+        f"MERGE INTO {sql} t USING (SELECT 1L AS id) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
+    )
+    assert spark.table(sql).filter("at > timestamp '2026-01-01' AND by = current_user()").count() == 1
+
+
 @pytest.mark.parametrize(
     ("statement", "says"),
     [
-        ("CREATE TABLE {}2 (at TIMESTAMP DEFAULT current_timestamp())", r"current_timestamp\(\) is no constant"),
+        ("CREATE TABLE {}2 (at DATE DEFAULT current_timestamp())", "which is a timestamp"),
         ("CREATE TABLE {}2 (a INT DEFAULT 1 + 1)", "is no constant"),
         ("CREATE TABLE {}2 (a ARRAY<INT> DEFAULT array(1))", "only columns of plain types"),
         ("CREATE TABLE {}2 (a INT DEFAULT 'x')", "INT"),
         ("ALTER TABLE {} ADD COLUMN b INT DEFAULT 3", "ALTER COLUMN … SET DEFAULT"),
-        ("ALTER TABLE {} ALTER COLUMN at SET DEFAULT now()", "is no constant"),
+        ("ALTER TABLE {} ALTER COLUMN at SET DEFAULT rand()", "DEFAULT|default"),
         ("ALTER TABLE {} ALTER COLUMN a SET DEFAULT 'x'", "INT"),
         ("ALTER TABLE {} ALTER COLUMN nope SET DEFAULT 1", "(?i)nope"),
     ],

@@ -22,6 +22,8 @@ from streamhouse_spark.log.commits.transaction_outcome import known_transaction
 from streamhouse_spark.log.segments.metadata_columns import with_metadata
 from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.read.tail import added_fields, logged, start_offsets
+from streamhouse_spark.schema.default_functions import Now
+from streamhouse_spark.schema.defaults import evaluated
 from streamhouse_spark.schema.rows import filled
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
@@ -283,12 +285,13 @@ def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | N
     by_key = bool(table.state.primary_key)
     staged: list[Staged] = []
     upserted: list[pa.Table] = []
+    schema = evaluated(table.state.schema, Now.of(table.world))
     with output.progress("rows") as progress:
         task = progress.add_task(f"append to {table.name}", total=None)
         for file in files:
             progress.update(task, total=file.num_rows)
             for piece in pieces(file.batches):
-                rows, missing = filled(piece, table.state.schema, table=table.name, older=table.state.schemas)
+                rows, missing = filled(piece, schema, table=table.name, older=table.state.schemas)
                 upserted.append(rows) if by_key else staged.append(table.stager().stage(rows, missing))
                 progress.advance(task, piece.num_rows)
     if by_key:

@@ -110,6 +110,7 @@ def _require_allowed(
     generated = [
         *((f"used by the generated column '{g.name}'", set(g.expression.columns()), g.text) for g in parsed.generated),
         *(("generated", {g.name}, g.text) for g in parsed.generated),
+        *(("an identity column", {i.name}, i.sql) for i in (parsed.identity,) if i is not None),
     ]
     for name in changes.dropped:
         _refuse(schema.column(name).name, "dropped", generated, "create a new table without it, and copy the rows")

@@ -22,6 +22,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.checks.check import CONSTRAINT, Check, check_constraint_name, parse_checks
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.generated.generated import GENERATED, Generated, parse_generated
+from streamhouse_spark.schema.identity import IDENTITY, Identity, parse_identity
 from streamhouse_spark.schema.partition_fields import PartitionField, parse_fields, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -85,6 +86,8 @@ class TableProperties:
     """``table.constraint.<name>``: conditions that are false for no row of the table."""
     generated: tuple[Generated, ...] = ()
     """``table.generated.<column>``: expressions that give columns their values. Fixed at creation."""
+    identity: Identity | None = None
+    """``table.identity.<column>``: the column whose values are numbers that the table hands out. Fixed at creation."""
 
     @property
     def partition_sources(self) -> tuple[str, ...]:
@@ -131,7 +134,7 @@ FIXED_PROPERTIES: Final = frozenset(
     }
 )
 """Properties that cannot change after creation, because data is laid out by them; those that `FIELD` matches and those
-of generated columns cannot either."""
+of generated columns and of the identity column cannot either."""
 _LISTS_OF_NAMES: Final = frozenset({"bucket.key", PARTITION_FIELDS, PRIMARY_KEY})
 """Fixed properties that mean the same in another case, or with other spaces."""
 
@@ -155,6 +158,7 @@ _KNOWN: Final = (
     f"{CONSTRAINT}<name>",
     f"{OF_PIPELINES}<name>",
     f"{GENERATED}<column>",
+    f"{IDENTITY}<column>",
     PRIMARY_KEY,
     MERGE_ENGINE,
     VERSION_COLUMN,
@@ -185,7 +189,7 @@ def parse_properties(
         check_property_name(name)
         if not is_unicode(value):
             raise InvalidOptionError(f"property {name} is {value[:100]!r}, which is no Unicode text; write it anew")
-        if not name.startswith((CONSTRAINT, GENERATED)) and values.looks_like_secret(name, value):
+        if not name.startswith((CONSTRAINT, GENERATED, IDENTITY)) and values.looks_like_secret(name, value):
             raise InvalidOptionError(
                 f"property {name} has a value that looks like a credential, and properties are stored for all to read; "
                 "give credentials as s3.* options or in the environment",
@@ -235,6 +239,7 @@ def parse_properties(
         auto_partition=parse_auto_partition(properties, schema, partitions, lake_enabled=lake_enabled),
         checks=parse_checks(properties, schema),
         generated=parse_generated(properties, schema),
+        identity=parse_identity(properties, schema),
     )
     if parsed.checks and VIEW in properties:
         raise InvalidOptionError("a materialized view has the rows of its query, and no constraint; leave it out")
@@ -264,6 +269,22 @@ def _require_computable(parsed: TableProperties, properties: Mapping[str, str]) 
                 f"column '{column.name}' is generated and {roles[column.name.casefold()]}: rows are found and merged "
                 "by what their writers give; choose another column"
             )
+    if (identity := parsed.identity) is None:
+        return
+    if VIEW in properties:
+        raise InvalidOptionError("a materialized view has the rows of its query, and no identity column; leave it out")
+    roles |= {name.casefold(): "one that gives the partition" for name in parsed.partition_sources}
+    roles |= {c.casefold(): f"used by the generated column '{g.name}'" for g in parsed.generated for c in _used(g)}
+    if identity.name.casefold() in roles:
+        raise InvalidOptionError(
+            f"column '{identity.name}' is an identity column and {roles[identity.name.casefold()]}: its numbers are "
+            "known only when rows are stored; choose another column"
+        )
+
+
+def _used(generated: Generated) -> set[str]:
+    """Return the columns that need to be known before a generated one, and itself."""
+    return {generated.name, *generated.expression.columns()}
 
 
 def is_keyed_property(name: str) -> bool:
@@ -290,7 +311,7 @@ def check_property_name(name: str) -> None:
     if name.startswith(CONSTRAINT):
         check_constraint_name(name)
         return
-    if name.startswith(GENERATED):
+    if name.startswith((GENERATED, IDENTITY)):
         return
     near = values.nearest(name, _KNOWN)
     hint = f"did you mean {near}?" if near else f"known are {', '.join(_KNOWN)}"
@@ -313,7 +334,7 @@ def altered_properties(
     for name in unset:
         check_property_name(name)
         changed.pop(name, None)
-    fixed = {n for n in (*current, *changed) if FIELD.match(n) or n.startswith(GENERATED)}
+    fixed = {n for n in (*current, *changed) if FIELD.match(n) or n.startswith((GENERATED, IDENTITY))}
     for name in sorted(FIXED_PROPERTIES | fixed):
         if changed.get(name) != current.get(name):
             raise InvalidOptionError(

@@ -27,11 +27,13 @@ from streamhouse_spark.kv.merge_engines import (
     FirstRowMerge,
     GeneratingMerge,
     MergeEngine,
+    NumberingMerge,
     VersionedMerge,
 )
 from streamhouse_spark.schema.checks.check import Check, parse_checks
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.generated.generated import Generated, parse_generated
+from streamhouse_spark.schema.identity import Identity, parse_identity
 from streamhouse_spark.schema.partition_fields import parse_field, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -70,6 +72,8 @@ class KeyedProperties:
     """``table.constraint.<name>``: conditions that are false for no row of the table."""
     generated: tuple[Generated, ...] = ()
     """``table.generated.<column>``: expressions that give columns their values. Fixed."""
+    identity: Identity | None = None
+    """``table.identity.<column>``: the column whose values are numbers that the table hands out. Fixed."""
 
 
 def parse_keyed_properties(
@@ -97,6 +101,7 @@ def parse_keyed_properties(
         aggregates=_aggregates(properties, schema, primary_key, engine),
         checks=parse_checks(properties, schema),
         generated=parse_generated(properties, schema),
+        identity=_identity(properties, schema, engine),
     )
 
 
@@ -129,8 +134,22 @@ def engine_of(keyed: KeyedProperties, schema: TableSchema, targets: Collection[s
 
 
 def _generating(merge: ColumnwiseMerge, keyed: KeyedProperties, schema: TableSchema) -> MergeEngine:
-    """Return a merge that computes generated columns anew, where it makes a row of several."""
-    return merge if merge.replaces or not keyed.generated else GeneratingMerge(merge, keyed.generated, schema.arrow)
+    """Return a merge that computes generated columns anew, where it makes a row of several, and keeps numbers."""
+    found: MergeEngine = merge
+    if keyed.generated and not merge.replaces:
+        found = GeneratingMerge(merge, keyed.generated, schema.arrow)
+    return found if keyed.identity is None else NumberingMerge(found, schema.names.index(keyed.identity.name))
+
+
+def _identity(properties: Mapping[str, str], schema: TableSchema, engine: EngineName) -> Identity | None:
+    identity = parse_identity(properties, schema)
+    if identity is not None and (identity.takes_given or engine == "versioned"):
+        clause = "BY DEFAULT" if identity.takes_given else f"with {MERGE_ENGINE} versioned"
+        raise InvalidOptionError(
+            f"column '{identity.name}' GENERATED … AS IDENTITY {clause}: rows by key keep the number that they got "
+            "first; use GENERATED ALWAYS, and another merge engine, or a table without a primary key"
+        )
+    return identity
 
 
 def _targets(keyed: KeyedProperties, schema: TableSchema, targets: Collection[str]) -> set[str]:
@@ -142,6 +161,8 @@ def _targets(keyed: KeyedProperties, schema: TableSchema, targets: Collection[st
     chosen = {schema.column(name).name for name in targets} - set(keyed.primary_key)
     if named := sorted(chosen & {column.name for column in keyed.generated}):
         raise InvalidOptionError(f"a partial update names '{named[0]}', a generated column; leave it out")
+    if keyed.identity is not None and keyed.identity.name in chosen:
+        raise InvalidOptionError(f"a partial update names '{keyed.identity.name}', the identity column; leave it out")
     if not chosen:
         raise InvalidOptionError("a partial update names no column beside the primary key; name those to write")
     return chosen

@@ -115,6 +115,26 @@ class GeneratingMerge:
 
 
 @dataclass(frozen=True, slots=True)
+class NumberingMerge:
+    """Merges rows; those that are there keep their number in the identity column, new ones have that of the batch."""
+
+    merge: MergeEngine
+    identity: int
+    """Position of the identity column."""
+
+    @property
+    def replaces(self) -> bool:
+        return False
+
+    def merged(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
+        found = self.merge.merged(batch, old)
+        new = _chosen_of_each(batch, batch.columns[self.identity], batch.ends - 1)
+        columns = list(found.columns)
+        columns[self.identity] = _where(found.there, pc.coalesce(old.columns[self.identity], new))
+        return KeyedRows(tuple(columns), found.there)
+
+
+@dataclass(frozen=True, slots=True)
 class FirstRowMerge:
     """Keeps the first row of a key; there are no deletions."""
 

@@ -30,6 +30,7 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import require_there
 from streamhouse_spark.log.commits.waiting import Committed
+from streamhouse_spark.log.identity_ranges import IdentityRanges
 from streamhouse_spark.log.segments.shared_object import grouped, stage_group
 from streamhouse_spark.log.segments.streams import Part, SegmentStream, StreamForm, stage_streams
 from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX, SegmentOptions, StagedSegment, one_batch, stage_inline
@@ -119,9 +120,16 @@ class Stager:
         *,
         checks: tuple[Check, ...] = (),
         generated: tuple[Generated, ...] = (),
+        numbers: IdentityRanges | None = None,
+        keeps_given: bool = False,
         table: str = "the table",
         inline_bytes_max: int = INLINE_BYTES_MAX,
     ) -> None:
+        """Take what the table's rows need. With ``numbers`` rows without a value in the identity column get one; with
+        ``keeps_given`` they are rows of the table, which may have theirs.
+        """
+        self._numbers = numbers
+        self._keeps_given = keeps_given
         self._checks = checks
         self._generated = generated
         self._table = table
@@ -136,10 +144,12 @@ class Stager:
     def stage(self, rows: pa.Table, missing: frozenset[int] = frozenset()) -> Staged:
         """Stage all rows; durable when this returns, visible when committed. ``missing`` is as in `Staged`.
 
-        Raises `ConstraintViolatedError`, before anything is stored, for rows for which a constraint is false, and as
-        `completed`.
+        Raises `ConstraintViolatedError`, before anything is stored, for rows for which a constraint is false, as
+        `completed`, and as `IdentityRanges.numbered`.
         """
         rows = self.completed(rows)
+        if self._numbers is not None:
+            rows = self._numbers.numbered(rows, keeps_given=self._keeps_given)
         require_checked(self._checks, rows, self._table)
         staged_ms = self._storage.now_ms()
         if rows.num_rows and rows.nbytes <= self._inline_bytes_max:

@@ -302,7 +302,8 @@ class _Parser:
                 case "DEFAULT":
                     default = self._expression(clause)
                 case "GENERATED":
-                    self._fail(clause, "NOT NULL, DEFAULT, COMMENT or a comma (the property table.generated.… has it)")
+                    has_it = "the property table.generated.… or table.identity.… has it"
+                    self._fail(clause, f"NOT NULL, DEFAULT, COMMENT or a comma ({has_it})")
                 case _:
                     self._fail(clause, "NOT NULL, DEFAULT, COMMENT or a comma")
         return DdlColumn(token.value, arrow, nullable, comment, default, size)

@@ -1,7 +1,7 @@
 """Defaults of columns: the values of columns that the writer of new rows does not name. Pure, over Arrow columns.
 
-A default is a constant for new rows whose writer does not name the column; rows written before stay as they are, and a
-null that is given stays null. So no reader needs to know of it, nor does the lake.
+A default is a constant, or a function of the write, for new rows whose writer does not name the column; rows written
+before stay as they are, and a null that is given stays null. So no reader needs to know of it, nor does the lake.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from streamhouse_spark.core import slicing
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema import literals as constants
 from streamhouse_spark.schema.conversion import Conversion
+from streamhouse_spark.schema.default_functions import Default, DefaultFunction, Now, parse_default
 from streamhouse_spark.schema.table_schema import Column, TableSchema, fitted_default
 
 
 @dataclass(frozen=True, slots=True)
 class SqlText:
-    """A default as SQL says it: a literal, or NULL. See `streamhouse_spark.schema.literals.parse`."""
+    """A default as SQL says it: a literal, a function, or NULL. See
+    `streamhouse_spark.schema.default_functions.parse_default`.
+    """
 
     sql: str
     time_zone: str | None = None
@@ -47,21 +50,33 @@ def with_defaults(schema: TableSchema, defaults: Mapping[str, Any]) -> TableSche
     chosen = {}
     for name, value in defaults.items():
         column = schema.column(name)
-        chosen[column.id] = fitted_default(_constant(column, value), column.name, column.size)
+        chosen[column.id] = fitted_default(_default(column, value), column.name, column.size)
     return TableSchema(tuple(replace(c, default=chosen.get(c.id, c.default)) for c in schema.columns))
 
 
-def _constant(column: Column, value: Any) -> constants.Constant | None:
+def _default(column: Column, value: Any) -> Default | None:
     is_scalar = isinstance(value, pa.Scalar)
     if value is None or (is_scalar and not value.is_valid):
         return None
     constants.require_plain(column.type, column.name)
     if isinstance(value, SqlText):
-        return constants.parse(value.sql, column.type, column.name, value.time_zone)
+        return parse_default(value.sql, column.type, column.name, value.time_zone)
     conversion = Conversion("the default values", column.name)
     if is_scalar:
         return constants.to_json(conversion.cast(pa.array([value]), column.type)[0], column.name)
     return constants.to_json(conversion.from_python([value], column.type)[0], column.name)
+
+
+def evaluated(schema: TableSchema, now: Now) -> TableSchema:
+    """Return the schema of one write: the functions among its defaults are the constants that they are now."""
+    if not any(isinstance(column.default, DefaultFunction) for column in schema.columns):
+        return schema
+    return TableSchema(tuple(_evaluated(column, now) for column in schema.columns))
+
+
+def _evaluated(column: Column, now: Now) -> Column:
+    default = column.default
+    return replace(column, default=default.value(now)) if isinstance(default, DefaultFunction) else column
 
 
 def without_defaults(schema: TableSchema) -> TableSchema:

@@ -196,7 +196,7 @@ def _column_values(source: _Source, name: str | None, column: Column, table: str
             )
         return default_values(column, source.num_rows)
     conversion = Conversion(table, column.name)
-    values = source.get(name, column.default_scalar.as_py())
+    values = source.get(name, column.default_scalar.as_py() if name in source.incomplete else None)
     if isinstance(values, list):
         return conversion.from_python(values, column.type)
     if values.type.equals(column.type, check_metadata=True):

@@ -19,7 +19,7 @@ from streamhouse_spark.core.text_size import TextSize, TextTooLongError
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import ddl
 from streamhouse_spark.schema import literals as constants
-from streamhouse_spark.schema.literals import Constant
+from streamhouse_spark.schema.default_functions import Default, DefaultFunction, default_from_json, parse_default
 from streamhouse_spark.schema.reserved_names import require_free_name
 
 COLUMN_NAME_LENGTH_MAX: Final = 255
@@ -42,20 +42,27 @@ class Column:
     """A canonical Arrow type, see `streamhouse_spark.schema.ddl`."""
     nullable: bool = True
     comment: str | None = None
-    default: Constant | None = None
-    """The constant for new rows whose writer does not name the column; None stands for null."""
+    default: Default | None = None
+    """The constant, or the function, for new rows whose writer does not name the column; None stands for null."""
     size: TextSize | None = None
     """Length of the texts of CHAR(n) and VARCHAR(n)."""
 
     @property
     def default_scalar(self) -> pa.Scalar:
-        """The default as a value of the column's type, null if there is none."""
+        """The default as a value of the column's type, null if there is none. A function has a value in a write alone:
+        see `streamhouse_spark.schema.defaults.evaluated`.
+        """
         if self.default is None:
             return pa.nulls(1, self.type)[0]  # a value that Arrow converts would load pandas
+        if isinstance(self.default, DefaultFunction):
+            message = f"the default {self.default.sql} of column '{self.name}' has no value outside a write"
+            raise AssertionError(message)  # noqa: TRY004 - a mistake of this package
         return constants.from_json(self.default, self.type)
 
     @property
     def default_sql(self) -> str | None:
+        if isinstance(self.default, DefaultFunction):
+            return self.default.sql
         return None if self.default is None else constants.to_sql(self.default, self.type)
 
     def to_json(self) -> dict[str, Any]:
@@ -67,21 +74,25 @@ class Column:
             "comment": self.comment,
         }
         if self.default is not None:
-            found["default"] = self.default
+            default = self.default
+            found["default"] = default.to_json() if isinstance(default, DefaultFunction) else default
         return found if self.size is None else {**found, "size": str(self.size)}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
         """Read a column from JSON. Raises `SchemaMismatchError`, or ``KeyError`` for a missing member."""
+        kind = ddl.parse_type(found["type"])
         column = cls(
             found["id"],
             found["name"],
-            ddl.parse_type(found["type"]),
+            kind,
             found["nullable"],
             found.get("comment"),
-            found.get("default"),
+            default_from_json(found.get("default"), kind, found["name"]),
             _size_of(found),
         )
+        if isinstance(column.default, DefaultFunction):
+            return column
         try:
             _ = column.default_scalar
         except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
@@ -126,7 +137,7 @@ class TableSchema:
 
         Arrow types become the nearest canonical type that holds all their values (``large_string`` → ``string``,
         ``uint8`` → ``smallint``, any timestamp unit → microseconds). Columns get the ids 1, 2, 3, … A ``DEFAULT``
-        clause, or Spark's metadata of one, has to be a constant.
+        clause, or Spark's metadata of one, has to be a constant, or one of a few functions.
 
         Raises `SchemaMismatchError` for types that cannot be stored, and for reserved or duplicate names.
         """
@@ -301,13 +312,18 @@ def _columns_of(schema: pa.Schema | str | SparkSchema) -> list[ddl.DdlColumn]:
     )
 
 
-def _default_of(column: ddl.DdlColumn) -> Constant | None:
-    found = None if column.default is None else constants.parse(column.default, column.type, column.name)
+def _default_of(column: ddl.DdlColumn) -> Default | None:
+    found = None if column.default is None else parse_default(column.default, column.type, column.name)
     return fitted_default(found, column.name, column.size)
 
 
-def fitted_default(default: Constant | None, name: str, size: TextSize | None) -> Constant | None:
-    """Return a default in the length of the column's texts. Raises `SchemaMismatchError` if it is longer."""
+def fitted_default(default: Default | None, name: str, size: TextSize | None) -> Default | None:
+    """Return a default in the length of the column's texts. Raises `SchemaMismatchError` if it is longer, or may be."""
+    if size is not None and isinstance(default, DefaultFunction):
+        raise SchemaMismatchError(
+            f"the default {default.sql} of column '{name}' may be longer than the column, which is {size}; make the "
+            "column a string"
+        )
     if size is None or not isinstance(default, str):
         return default
     try:

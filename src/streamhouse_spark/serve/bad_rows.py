@@ -18,7 +18,10 @@ import pyarrow as pa
 from streamhouse_spark.core.json_text import json_text
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.checks.check import require_checked
+from streamhouse_spark.schema.default_functions import Now
+from streamhouse_spark.schema.defaults import evaluated
 from streamhouse_spark.schema.generated.generated import completed
+from streamhouse_spark.schema.identity import refuse_given
 from streamhouse_spark.schema.rows import filled
 from streamhouse_spark.serve.row_bodies import ARROW, CSV, JSON, json_rows, parsed_rows
 from streamhouse_spark.table.table import Table
@@ -87,13 +90,16 @@ def sorted_rows(table: Table, body: Body) -> SortedRows:
     begins = [0, *(number + 1 for number in numbers)]
     good = [body.read(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
     state = table.state
-    fitted = [filled(rows, state.schema, table=table.name, older=state.schemas)[0] for rows in good]
+    schema = evaluated(state.schema, Now.of(table.world))
+    fitted = [filled(rows, schema, table=table.name, older=state.schemas)[0] for rows in good]
     return SortedRows(pa.concat_tables(fitted) if fitted else None, finder.bad)
 
 
 def _require_fitting(table: Table, rows: pa.Table) -> None:
     state = table.state
-    fitted, _ = filled(rows, state.schema, table=table.name, older=state.schemas)
+    schema = evaluated(state.schema, Now.of(table.world))
+    fitted, _ = filled(rows, schema, table=table.name, older=state.schemas)
+    refuse_given(state.parsed.identity, fitted, table.name)
     require_checked(state.parsed.checks, completed(state.parsed.generated, fitted, table.name), table.name)
 
 

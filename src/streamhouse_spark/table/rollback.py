@@ -173,7 +173,7 @@ def _staged(table: TableHandle, now: TableState, then: TableState, lost: Mapping
     state, fitted, missing = appends.fitted(rows)
     if state.schema_id != now.schema_id:
         raise _changed(state, now, "its columns changed")
-    staged = appends.stager(state).stage(fitted, missing)
+    staged = appends.restoring_stager(state).stage(fitted, missing)
     pieces = (replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in staged.segments)
     return replace(staged, segments=tuple(pieces))
 
@@ -285,7 +285,7 @@ def _keyed(table: TableHandle, now: TableState, then: TableState, *, dry_run: bo
     if not dry_run:
         deleted = np.arange(gone.num_rows + older.num_rows) < gone.num_rows
         batches = shape.batches(pa.concat_tables([gone, older]), deleted)
-        engine = engine_of(shape.properties, shape.schema, None)
+        engine = engine_of(replace(shape.properties, identity=None), shape.schema, None)  # rows have their old numbers
         keyed.commit(shape, batches, engine, read=replace(ReadBase.of(now), is_strict=True))
     return report
 

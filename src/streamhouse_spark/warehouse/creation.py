@@ -68,8 +68,8 @@ def create_action(
             )
         if has_generated(texts):
             raise InvalidOptionError(
-                f"table {path}: nobody computed generated columns of the rows of the adopted lake table; adopt it "
-                "without, or create a new table with them and copy the rows"
+                f"table {path}: nobody computed generated columns, or numbers, of rows of the adopted lake table; "
+                "adopt it without, or create a new table with them and copy the rows"
             )
         texts[ADOPTED] = adopted
     if buckets is not None and texts.setdefault("bucket.num", str(buckets)) != str(buckets):

@@ -13,6 +13,9 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, Sc
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.append import Removing, Require, Routing, Staged, Stager, commit_staged
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.identity_ranges import IdentityRanges
+from streamhouse_spark.schema.default_functions import Now
+from streamhouse_spark.schema.defaults import evaluated
 from streamhouse_spark.schema.rows import can_be_read_again, filled
 from streamhouse_spark.write.segment_merging import merge_if_due
 
@@ -27,6 +30,7 @@ class Appends:
         self._table = table
         self._known: tuple[int, Mapping[str, str], Stager] | None = None
         self._lock = new_lock()
+        self._numbers: IdentityRanges | None = None
 
     def append(
         self,
@@ -79,12 +83,24 @@ class Appends:
         table = self._table
         state = table.state
         try:
-            return state, *filled(rows, state.schema, table=table.name, older=state.schemas)
+            return state, *self._filled(rows, state)
         except SchemaMismatchError:
             known, state = state, table.refresh()
             if state.schema_id == known.schema_id or not can_be_read_again(rows):
                 raise
-            return state, *filled(rows, state.schema, table=table.name, older=state.schemas)
+            return state, *self._filled(rows, state)
+
+    def _filled(self, rows: Any, state: TableState) -> tuple[pa.Table, frozenset[int]]:
+        schema = evaluated(state.schema, Now.of(self._table.world))
+        return filled(rows, schema, table=self._table.name, older=state.schemas)
+
+    def numbers(self, state: TableState) -> IdentityRanges | None:
+        """Return the numbers of the identity column that this object took; None for a table without one."""
+        with self._lock:
+            identity = state.parsed.identity
+            if self._numbers is None and identity is not None:
+                self._numbers = IdentityRanges(self._table.log, identity, self._table.name)
+            return self._numbers
 
     def stager(self, state: TableState) -> Stager:
         """See `Table.stager`. Raises `InvalidOptionError` for a table with a primary key."""
@@ -96,18 +112,24 @@ class Appends:
             )
         with self._lock:
             if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
-                properties = state.parsed
-                routing = Routing.of(state.num_buckets, properties)
-                options = table.segment_options(state)
-                stager = Stager(
-                    table.storage,
-                    table.uuid,
-                    options,
-                    routing,
-                    table.world,
-                    checks=properties.checks,
-                    generated=properties.generated,
-                    table=table.name,
-                )
-                self._known = (state.schema_id, state.properties, stager)
+                self._known = (state.schema_id, state.properties, self._made(state))
             return self._known[2]
+
+    def restoring_stager(self, state: TableState) -> Stager:
+        """Return a stager of rows that the table had before, with their numbers."""
+        return self._made(state, keeps_given=True)
+
+    def _made(self, state: TableState, *, keeps_given: bool = False) -> Stager:
+        table, properties = self._table, state.parsed
+        return Stager(
+            table.storage,
+            table.uuid,
+            table.segment_options(state),
+            Routing.of(state.num_buckets, properties),
+            table.world,
+            checks=properties.checks,
+            generated=properties.generated,
+            numbers=self.numbers(state),
+            keeps_given=keeps_given,
+            table=table.name,
+        )

@@ -26,6 +26,8 @@ from streamhouse_spark.kv.merge_engines import MergeEngine
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.staged_changes import EMPTY, PreparedChanges, TabletAheadError, bucket_position
 from streamhouse_spark.query.row_choice import Choose
+from streamhouse_spark.schema.default_functions import Now
+from streamhouse_spark.schema.defaults import evaluated
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.write.upsert import (
     KeyedSchema,
@@ -71,8 +73,12 @@ class IntentWrite:
     rewrites: bool = False
     """Whether it is an UPDATE, DELETE or MERGE: see `in_no_order`."""
 
+    now: Now | None = None
+    """The moment of functions that are defaults of columns which a partial update does not name."""
+
     def engine(self, shape: KeyedSchema) -> MergeEngine:
-        return engine_of(shape.properties, shape.schema, targets_of(shape, self.columns))
+        schema = shape.schema if self.now is None else evaluated(shape.schema, self.now)
+        return engine_of(shape.properties, schema, targets_of(shape, self.columns))
 
     def batch(self, shape: KeyedSchema, read: ReadIntents) -> KeyedBatch:
         """Turn intents into a batch. Raises as `allowed`, `in_no_order` and

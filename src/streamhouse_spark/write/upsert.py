@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from typing import Any
 
@@ -36,11 +36,14 @@ from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablets import tablet
 from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.identity_ranges import IdentityRanges
 from streamhouse_spark.query.row_choice import Choose
 from streamhouse_spark.schema.defaults import default_values, without_defaults
 from streamhouse_spark.schema.generated.generated import completed
+from streamhouse_spark.schema.identity import refuse_given
 from streamhouse_spark.schema.rows import can_be_read_again, coerce
 from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.write.begun import begun, numbering
 from streamhouse_spark.write.segment_merging import merge_if_due
 
 SCHEMA_CHANGES_MAX = 10
@@ -64,6 +67,7 @@ class KeyedSchema:
     """Column indexes of the bucket key in the schema; none for a table of one bucket."""
     lake_format: LakeFormat
     """The lake format whose hash gives the buckets."""
+    numbers: IdentityRanges | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, state: TableState, warehouse_url: str) -> KeyedSchema:
@@ -109,18 +113,16 @@ class KeyedSchema:
 
     def batches(self, rows: pa.Table, deleted: Bools) -> dict[int, KeyedBatch]:
         """Group rows with all columns, in any order, by bucket and key; ``deleted`` marks those that delete it."""
-        columns = self._columns(rows)
-        found = {}
-        for bucket, places in self.buckets(columns):
-            found[bucket] = self._batch(columns, deleted, places)
-        return found
+        columns = self._columns(rows, deleted)
+        return {bucket: self._batch(columns, deleted, places) for bucket, places in self.buckets(columns)}
 
     def batch(self, rows: pa.Table, deleted: Bools) -> KeyedBatch:
         """Group rows that are known to be of one bucket, as `batches` does."""
-        return self._batch(self._columns(rows), deleted, None)
+        return self._batch(self._columns(rows, deleted), deleted, None)
 
-    def _columns(self, rows: pa.Table) -> list[slicing.Column]:
+    def _columns(self, rows: pa.Table, deleted: Bools) -> list[slicing.Column]:
         rows = completed(self.properties.generated, rows, self.name)
+        rows = rows if self.numbers is None else self.numbers.filled(rows, deleted)
         return [slicing.small_array(rows.column(name)) for name in self.schema.names]
 
     def _batch(
@@ -154,8 +156,7 @@ class KeyedSchema:
 
     def inserted_keys(self, batch: KeyedBatch, rows: pa.Table, inserted: Bools) -> Bools:
         """Return whether each key of the batch is a key of the rows that are marked in ``inserted``."""
-        found = rows.filter(pa.array(inserted))
-        keys = self._keys(found.columns)
+        keys = self._keys(rows.filter(pa.array(inserted)).columns)
         there: Bools = pc.is_in(batch.keys, value_set=keys).to_numpy(zero_copy_only=False)
         return there
 
@@ -183,7 +184,8 @@ class KeyedTable:
         state = state or self.table.state
         with self._lock:
             if self._known is None or self._known[0] != state.schema_id or self._known[1] is not state.properties:
-                self._known = (state.schema_id, state.properties, KeyedSchema.of(state, self.table.storage.url))
+                shape = numbering(KeyedSchema.of(state, self.table.storage.url), self.table.log)
+                self._known = (state.schema_id, state.properties, shape)
             return self._known[2]
 
     # -- writing --------------------------------------------------------------------------------------------------
@@ -203,12 +205,11 @@ class KeyedTable:
             targets = targets_of(shape, columns)
             older = self.table.state.schemas
             found = _padded(coerce(rows, _given(shape, targets), table=shape.name, older=older), shape.schema)
+            refuse_given(shape.properties.identity, found, shape.name)
+            none = np.zeros(found.num_rows, np.bool_)
             if choosing is not None:
-                batches = shape.batches(found, np.zeros(found.num_rows, np.bool_))
-                return self.replace_part(shape, batches, choosing(found), transaction=transaction)
-            return self._write(
-                shape, found, np.zeros(found.num_rows, np.bool_), targets, transaction, overwrite=overwrite
-            )
+                return self.replace_part(shape, shape.batches(found, none), choosing(found), transaction=transaction)
+            return self._write(shape, found, none, targets, transaction, overwrite=overwrite)
 
         return self._retried(write, rows, transaction)
 
@@ -228,7 +229,7 @@ class KeyedTable:
         written twice.
         """
         check_transaction(transaction)
-        shape = self.shape()
+        shape = begun(self.shape(), self.table.world)
         order = np.argsort(~deleted, kind="stable")
         found = _padded(coerce(rows, _nullable_but_key(shape), table=shape.name), shape.schema)
         batches = shape.batches(slicing.taken_rows(found, order, distinct=True), deleted[order])
@@ -239,7 +240,7 @@ class KeyedTable:
 
     def require_partial(self, columns: Sequence[str], state: TableState | None = None) -> None:
         """Raise `InvalidOptionError`, `SchemaMismatchError` if a partial update of these columns is not possible."""
-        shape = self.shape(state)
+        shape = begun(self.shape(state), self.table.world)
         engine_of(shape.properties, shape.schema, targets_of(shape, columns))
 
     def insert_if_absent(self, keys: pa.Table) -> BucketOffsets:
@@ -248,7 +249,7 @@ class KeyedTable:
         ``keys`` has the key columns in their order. Raises `SchemaMismatchError` where another column is NOT NULL and
         has no default.
         """
-        shape = self.shape()
+        shape = begun(self.shape(), self.table.world)
         others = [c for c in shape.schema.columns if c.name not in shape.key_schema.names]
         required = [c.name for c in others if not c.nullable and c.default is None]
         if required:
@@ -264,15 +265,14 @@ class KeyedTable:
         """Write by the newest known schema, and again if it changed meanwhile."""
         check_transaction(transaction)
         for _ in range(SCHEMA_CHANGES_MAX):
-            shape = self.shape()
+            shape = begun(self.shape(), self.table.world)
             try:
-                offsets: BucketOffsets = write(shape)
-                return offsets
+                return write(shape)  # type: ignore[no-any-return]
             except (CommitConflictError, SchemaMismatchError):
                 state = self.table.refresh()
                 if state.schema_id == shape.layout.schema_id or not can_be_read_again(rows):
                     raise
-        return write(self.shape())  # type: ignore[no-any-return]
+        return write(begun(self.shape(), self.table.world))  # type: ignore[no-any-return]
 
     def _write(
         self,

@@ -27,6 +27,7 @@ from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, Write
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.schema.checks.check import require_checked
 from streamhouse_spark.schema.generated.generated import completed
+from streamhouse_spark.schema.identity import refuse_given
 from streamhouse_spark.write.append import Appends
 from streamhouse_spark.write.delivery import Delivery
 from streamhouse_spark.write.outbox import Limits, Outbox, Send, own
@@ -238,6 +239,7 @@ class Writer:
         """Convert rows, and leave out the columns that they do not have: their defaults are those of the commit."""
         state, whole, missing = self._appends.fitted(rows)
         whole = completed(state.parsed.generated, whole, self._flusher.name)
+        refuse_given(state.parsed.identity, whole, self._flusher.name)
         require_checked(state.parsed.checks, whole, self._flusher.name)  # before rows of other calls go with these
         if not isinstance(rows, pa.Table | pa.RecordBatch | list):
             whole = _owned(whole)  # a frame may lend its memory, which its owner goes on to change

@@ -36,6 +36,9 @@ ASKS_FOR_MORE = re.compile(
 )
 
 ELSEWHERE = {
+    "other writers took the next numbers of column": (
+        "faults/test_identity_calls.py::test_a_writer_that_others_are_always_ahead_of_gives_up"
+    ),
     "create a new table with them and copy the rows": (
         "unit/warehouse/test_adoption.py::test_generated_columns_of_rows_that_are_there_are_refused"
     ),

@@ -232,8 +232,8 @@ def test_alter_defaults(run, warehouse, orders):
     table.append([{"order_id": 2}])
     found = table.to_arrow(columns=["order_id", "customer", "m"]).sort_by("order_id").to_pylist()
     assert [tuple(row.values()) for row in found] == [(1, "a = b", 5), (2, None, 6)]
-    failed = run("alter", "sales.orders", "--default", "m=now()", code=1)
-    assert failed.stderr.startswith("SCHEMA_MISMATCH: column 'm': DEFAULT now() is no constant")
+    failed = run("alter", "sales.orders", "--default", "m=rand()", code=1)
+    assert failed.stderr.startswith("SCHEMA_MISMATCH: column 'm': DEFAULT rand() is no constant")
 
 
 def test_alter_columns_that_are_there(run, warehouse, orders):

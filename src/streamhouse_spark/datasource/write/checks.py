@@ -13,6 +13,7 @@ from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.spark_schema import split_defaults
 from streamhouse_spark.errors import SchemaMismatchError, TableNotFoundError
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.schema.defaults import without_defaults
 from streamhouse_spark.schema.rows import coerce
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
@@ -58,4 +59,4 @@ def check_fits(frame: StructType, state: TableState, name: str) -> None:
             )
     schema = pa.schema([f.remove_metadata() for f in given])
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)  # pandas is not loaded
-    coerce(empty, state.schema, table=name, older=state.schemas)
+    coerce(empty, without_defaults(state.schema), table=name, older=state.schemas)

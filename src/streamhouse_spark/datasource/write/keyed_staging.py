@@ -49,12 +49,15 @@ from streamhouse_spark.log.append import STAGED_AGE_MS_MAX, Routing, Staged, alt
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for, require_stored
+from streamhouse_spark.log.identity_ranges import IdentityRanges
 from streamhouse_spark.log.segments.reader import InlineRecords, read_segment
 from streamhouse_spark.log.segments.scan import Adapter
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment
 from streamhouse_spark.query.row_choice import Choose
 from streamhouse_spark.schema.conversion import refuse_column
-from streamhouse_spark.schema.defaults import same_defaults, without_defaults
+from streamhouse_spark.schema.default_functions import Now
+from streamhouse_spark.schema.defaults import evaluated, same_defaults, without_defaults
+from streamhouse_spark.schema.identity import Identity, refuse_given
 from streamhouse_spark.schema.rows import coerce
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
@@ -99,6 +102,7 @@ class KeyedStagingPlan:
     history: HistoryMark | None = None
     """The newest record of the log when the write was planned."""
     replaced: ReplacedPart | None = None
+    identity: Identity | None = None
 
     @classmethod
     def of(
@@ -137,18 +141,19 @@ class KeyedStagingPlan:
             state.schema_id,
             state.schema,
             state.primary_key,
-            replace(write or IntentWrite(), columns=targets),
+            replace(write or IntentWrite(), columns=targets, now=Now.of(table.world)),
             kind,
             routing,
             is_clustered,
             history=state.anchors.newest,
             replaced=replaced,
+            identity=properties.identity,
         )
         names = {name.casefold() for name in given.names}
         plan = replace(plan, missing=frozenset(c.id for c in plan.given.columns if c.name.casefold() not in names))
         plain = pa.schema([f.remove_metadata() for f in given])
         empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in plain], schema=plain)  # pandas is not loaded
-        coerce(empty, plan.given, table=table.name, older=state.schemas)
+        coerce(empty, without_defaults(plan.given), table=table.name, older=state.schemas)
         for column in plan.given.columns:
             if not column.nullable and column.default is None and column.name.casefold() not in names:
                 refuse_column(table.name, column.name, f"is NOT NULL and missing in the rows: {', '.join(given.names)}")
@@ -161,6 +166,11 @@ class KeyedStagingPlan:
             return self.schema
         wanted = {*self.write.columns, *self.key}
         return TableSchema(tuple(c for c in self.schema.columns if c.name in wanted))
+
+    @property
+    def _filling(self) -> TableSchema:
+        """The columns of the rows, with the constants that fill them in this write."""
+        return self.given if self.write.now is None else evaluated(self.given, self.write.now)
 
     @property
     def shape(self) -> SegmentOptions:
@@ -212,25 +222,42 @@ class KeyedStagingPlan:
 
     def _staged(self, batches: Iterable[pa.RecordBatch], inline_bytes_max: int, seen: list[pa.Table]) -> Staged | None:
         stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max)
+        numbers = self._numbers()
         parts = []
         for chunk in chunks(batches):
-            if (intents := self._intents(chunk)).num_rows:
+            if (intents := self._numbered(self._intents(chunk), numbers)).num_rows:
                 if self.replaced is not None:
                     seen.append(self.replaced.seen(intents, self.schema, self.table))
                 parts.append(stager.stage(intents))
         return gathered(parts) if parts else None
 
+    def _numbers(self) -> IdentityRanges | None:
+        """Return what takes numbers of the identity column for this task alone."""
+        if self.identity is None:
+            return None
+        return IdentityRanges(self.connection.table_by_uuid(self.table, self.table_uuid).log, self.identity, self.table)
+
+    def _numbered(self, intents: pa.Table, numbers: IdentityRanges | None) -> pa.Table:
+        """Return intents with numbers for rows without one; rows that are there keep theirs. Raises as
+        `IdentityRanges.numbered`.
+        """
+        if numbers is None:
+            return intents
+        kinds = intents.column(0).to_numpy()
+        refuse_given(self.identity, intents.filter(pa.array(kinds == _UPSERT)), self.table)
+        return numbers.filled(intents, kinds == _DELETE)
+
     def _intents(self, rows: pa.Table) -> pa.Table:
         """Return each row's effect on its key, then all columns of the table: null where they do not count."""
         if self.row_kind_column is None:
-            upserts = coerce(rows, self.given, table=self.table)
+            upserts = coerce(rows, self._filling, table=self.table)
             return _with_kinds(np.full(rows.num_rows, _UPSERT, np.int8), upserts, self.schema)
         words = _REWRITING_KINDS if self.write.rewrites else _KINDS
         kinds = _kinds_of(rows.column(self.row_kind_column), words, self.table, self.row_kind_column)
         rows = rows.drop_columns([self.row_kind_column])
         upserted = np.flatnonzero((kinds == _UPSERT) | (kinds == _UPDATE))
         deleted = np.flatnonzero(kinds == _DELETE)
-        upserts = coerce(slicing.taken_rows(rows, upserted, distinct=True), self.given, table=self.table)
+        upserts = coerce(slicing.taken_rows(rows, upserted, distinct=True), self._filling, table=self.table)
         keys = [name for name in rows.column_names if (c := self.schema.find(name)) is not None and c.name in self.key]
         key_schema = without_defaults(self.schema.select(self.key))
         deletes = coerce(slicing.taken_rows(rows.select(keys), deleted, distinct=True), key_schema, table=self.table)

@@ -5,7 +5,7 @@ offset, the driver commits both in one record.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from streamhouse_spark.datasource.write.staging_task import (
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.kv.read_base import READING, ReadBase
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
+from streamhouse_spark.schema.identity import refuse_given
 from streamhouse_spark.table.row_deletion import commit_rewrite
 from streamhouse_spark.warehouse.connection import Connection
 
@@ -50,7 +51,7 @@ class LogRewriteWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, connection: Connection, name: str, read: ReadBase) -> None:
-        self._plan = StagingPlan.of(connection, connection.table(name))
+        self._plan = replace(StagingPlan.of(connection, connection.table(name)), keeps_given=True)
         self._read = read
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -68,9 +69,12 @@ class LogRewriteWriter(DataSourceArrowWriter):
 
     def _new_rows(self, batch: pa.RecordBatch, ids: list[pa.Array]) -> pa.RecordBatch:
         """Return the rows to add, in the table's columns, and put the identities of the old ones to ``ids``."""
+        identity, table = self._plan.identity, self._plan.table
         if KIND not in batch.schema.names:
+            refuse_given(identity, batch, table)
             return batch
         kinds = batch.column(KIND)
+        refuse_given(identity, batch.filter(pc.equal(kinds, "insert")), table)
         changed = pc.not_equal(kinds, "insert")
         ids.append(pc.fill_null(batch.column(_READ_ID).filter(changed), NO_PLACE))
         rows = batch.filter(pc.not_equal(kinds, "delete"))

@@ -1,6 +1,7 @@
 """Writing in tasks: rows become staged segments, and their descriptions travel back to the driver, which commits them.
 
-A task never opens the table's commit log: the driver decides schema, shape and routing once, when the write is planned.
+A task never opens the table's commit log, but to take numbers for an identity column: the driver decides schema, shape
+and routing once, when the write is planned.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.staged_changes import PreparedChanges
 from streamhouse_spark.log.append import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered, inline_total
 from streamhouse_spark.log.commits.anchors import HistoryMark
+from streamhouse_spark.log.identity_ranges import IdentityRanges
 from streamhouse_spark.log.segments.shared_object import grouped, stage_group
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline
 from streamhouse_spark.schema.checks.check import Check
+from streamhouse_spark.schema.default_functions import Now
+from streamhouse_spark.schema.defaults import evaluated
 from streamhouse_spark.schema.generated.generated import Generated
+from streamhouse_spark.schema.identity import Identity
 from streamhouse_spark.schema.rows import filled
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
@@ -63,6 +68,11 @@ class StagingPlan:
     replaced: ReplacedPart | None = None
     checks: tuple[Check, ...] = ()
     generated: tuple[Generated, ...] = ()
+    now: Now | None = None
+    """The moment of functions that are defaults."""
+    identity: Identity | None = None
+    keeps_given: bool = False
+    """Whether rows are those of the table, with their numbers in its identity column."""
 
     @classmethod
     def of(cls, connection: Connection, table: Table, replaced: ReplacedPart | None = None) -> StagingPlan:
@@ -70,7 +80,7 @@ class StagingPlan:
         properties = state.parsed
         routing = Routing.of(state.num_buckets, properties)
         shape, newest = table.segment_options(state), state.anchors.newest
-        of_rows = (properties.checks, properties.generated)
+        of_rows = (properties.checks, properties.generated, Now.of(table.world), properties.identity)
         return cls(connection, table.name, table.uuid, state.schema, shape, routing, newest, replaced, *of_rows)
 
     def message(
@@ -84,6 +94,7 @@ class StagingPlan:
 
         Raises `SchemaMismatchError` for values that do not fit.
         """
+        numbers = self._numbers()
         stager = task_stager(
             self.connection,
             self.table_uuid,
@@ -92,17 +103,28 @@ class StagingPlan:
             inline_bytes_max,
             checks=self.checks,
             generated=self.generated,
+            numbers=numbers,
+            keeps_given=self.keeps_given,
             table=self.table,
         )
         parts, seen = [], []
+        schema = self.schema if self.now is None else evaluated(self.schema, self.now)
         for chunk in chunks(batches):
-            rows, missing = filled(chunk, self.schema, table=self.table)
+            rows, missing = filled(chunk, schema, table=self.table)
             if self.replaced is not None:
                 rows = stager.completed(rows)  # partitions may be generated
                 seen.append(self.replaced.seen(rows, self.schema, self.table))
             parts.append(stager.stage(rows, missing))
         staged = gathered(parts) if parts else None
-        return StagedMessage(staged, query_id, history=self.history, partitions=joined_partitions(seen))
+        history = self.history if numbers is None else numbers.newest
+        return StagedMessage(staged, query_id, history=history, partitions=joined_partitions(seen))
+
+    def _numbers(self) -> IdentityRanges | None:
+        """Return what takes numbers of the identity column for this task alone."""
+        if self.identity is None:
+            return None
+        table = self.connection.table_by_uuid(self.table, self.table_uuid)
+        return IdentityRanges(table.log, self.identity, self.table)
 
 
 def joined_partitions(seen: Sequence[pa.Table]) -> pa.Table | None:
@@ -119,6 +141,8 @@ def task_stager(
     *,
     checks: tuple[Check, ...] = (),
     generated: tuple[Generated, ...] = (),
+    numbers: IdentityRanges | None = None,
+    keeps_given: bool = False,
     table: str = "the table",
 ) -> Stager:
     warehouse = connection.warehouse()
@@ -131,6 +155,8 @@ def task_stager(
         world,
         checks=checks,
         generated=generated,
+        numbers=numbers,
+        keeps_given=keeps_given,
         table=table,
         inline_bytes_max=inline_bytes_max,
     )

@@ -17,6 +17,7 @@ from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.generated.expression import Part, parse_expression
 from streamhouse_spark.schema.generated.functions import value_of
+from streamhouse_spark.schema.identity import IDENTITY
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 GENERATED: Final = "table.generated."
@@ -90,8 +91,8 @@ def _holds(wanted: pa.DataType, given: pa.DataType) -> bool:
 
 
 def has_generated(properties: Iterable[str]) -> bool:
-    """Tell whether generated columns are among properties of these names."""
-    return any(name.startswith(GENERATED) for name in properties)
+    """Tell whether generated columns, or an identity column, are among properties of these names."""
+    return any(name.startswith((GENERATED, IDENTITY)) for name in properties)
 
 
 def completed(generated: Iterable[Generated], rows: pa.Table, table: str) -> pa.Table:

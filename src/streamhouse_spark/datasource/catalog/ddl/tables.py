@@ -30,7 +30,6 @@ _OF_ONE_TABLE = frozenset({*_OF_SPARK, "provider", "location", ADOPTED, VIEW, PR
 """Properties of a table that one like it has not, or has by its key and its partitioning."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _REFUSED_METADATA = {
-    "identity.start": "identity columns are not stored; leave it out, and number the rows in the query",
     "__COLLATIONS": "text is compared by its bytes; leave COLLATE out, and say it in the query",
 }
 

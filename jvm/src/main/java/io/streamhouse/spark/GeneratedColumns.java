@@ -3,6 +3,8 @@ package io.streamhouse.spark;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Locale;
+import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 import org.apache.spark.sql.SparkSession;
@@ -15,6 +17,7 @@ import org.apache.spark.sql.catalyst.plans.logical.Assignment;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
 import org.apache.spark.sql.catalyst.plans.logical.UpdateAction;
+import org.apache.spark.sql.catalyst.plans.logical.UpdateStarAction;
 import org.apache.spark.sql.catalyst.plans.logical.UpdateTable;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
@@ -23,7 +26,8 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Sets generated columns that UPDATE and MERGE do not set to null, so that Python computes them for the new rows.
+ * Sets generated columns that UPDATE and MERGE do not set to null, so that Python computes them for the new rows, and
+ * refuses to set an identity column that the table alone gives its numbers.
  *
  * <p>Spark would write the value of the old row, which may not be that of the new one. When it has found the columns it
  * rewrites the statement at once, so this rule runs before it looks for them.
@@ -41,20 +45,57 @@ final class GeneratedColumns extends Rule<LogicalPlan> {
     if (plan instanceof UpdateTable) target = ((UpdateTable) plan).table();
     if (plan instanceof MergeIntoTable) target = ((MergeIntoTable) plan).targetTable();
     if (target == null) return plan;
-    Set<String> generated = generated(target.collectLeaves().head());
+    Map<String, String> properties = properties(target.collectLeaves().head());
+    Set<String> generated = names(properties, TableDescription.GENERATED);
+    for (String name : names(properties, TableDescription.IDENTITY)) {
+      String text = properties.get(TableDescription.IDENTITY + name).trim().toUpperCase(Locale.ROOT);
+      if (text.startsWith("ALWAYS")) refuseSetting(plan, name);
+    }
     return generated.isEmpty() ? plan : (LogicalPlan) setting(plan, generated);
   }
 
-  private Set<String> generated(LogicalPlan leaf) {
-    Set<String> found = new TreeSet<>(String.CASE_INSENSITIVE_ORDER);
+  private Map<String, String> properties(LogicalPlan leaf) {
     NamedTable named =
         leaf instanceof UnresolvedRelation ? NamedTable.of(session, (UnresolvedRelation) leaf) : null;
     Object table = named == null ? null : named.load();
-    if (!(table instanceof WritableTable)) return found;
-    for (String name : JsonTree.texts(((WritableTable) table).loaded.get("properties")).keySet()) {
-      if (name.startsWith(TableDescription.GENERATED)) found.add(name.substring(TableDescription.GENERATED.length()));
+    return table instanceof WritableTable
+        ? JsonTree.texts(((WritableTable) table).loaded.get("properties"))
+        : Map.of();
+  }
+
+  /** The rest of the names that begin so. */
+  private static Set<String> names(Map<String, String> properties, String beginning) {
+    Set<String> found = new TreeSet<>(String.CASE_INSENSITIVE_ORDER);
+    for (String name : properties.keySet()) {
+      if (name.startsWith(beginning)) found.add(name.substring(beginning.length()));
     }
     return found;
+  }
+
+  /** Throws if the statement, or one of its actions, sets the column in rows that are there. */
+  private static void refuseSetting(TreeNode<?> node, String name) {
+    for (Object part : CollectionConverters.asJava(node.productIterator().toSeq())) {
+      if (!(part instanceof Seq)) continue;
+      for (Object item : CollectionConverters.asJava((Seq<Object>) part)) {
+        if (item instanceof UpdateAction) refuseSetting((UpdateAction) item, name);
+        boolean sets = item instanceof Assignment && name.equalsIgnoreCase(column((Assignment) item));
+        if (sets || item instanceof UpdateStarAction) {
+          throw Errors.analysis(
+              "column " + name + " is GENERATED ALWAYS AS IDENTITY: a row keeps its number; leave the column out of "
+                  + (sets ? "SET" : "the rows, and name the others in place of SET *"));
+        }
+      }
+    }
+  }
+
+  /** The name of the column that is set; null where it is none. */
+  private static String column(Assignment assignment) {
+    Expression key = assignment.key();
+    if (key instanceof UnresolvedAttribute) {
+      List<String> name = CollectionConverters.asJava(((UnresolvedAttribute) key).nameParts());
+      return name.get(name.size() - 1);
+    }
+    return key instanceof NamedExpression ? ((NamedExpression) key).name() : null;
   }
 
   /** The statement, or one of its actions, whose assignments set all of these columns. */
@@ -75,13 +116,8 @@ final class GeneratedColumns extends Rule<LogicalPlan> {
     Set<String> missing = new TreeSet<>(String.CASE_INSENSITIVE_ORDER);
     missing.addAll(generated);
     for (Object item : assignments) {
-      Expression key = ((Assignment) item).key();
-      if (key instanceof UnresolvedAttribute) {
-        List<String> name = CollectionConverters.asJava(((UnresolvedAttribute) key).nameParts());
-        missing.remove(name.get(name.size() - 1));
-      } else if (key instanceof NamedExpression) {
-        missing.remove(((NamedExpression) key).name());
-      }
+      String name = column((Assignment) item);
+      if (name != null) missing.remove(name);
     }
     for (String name : missing) {
       Seq<String> path = CollectionConverters.asScala(Arrays.asList(name)).toList();

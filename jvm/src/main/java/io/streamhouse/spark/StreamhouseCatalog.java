@@ -69,7 +69,8 @@ public class StreamhouseCatalog
     return EnumSet.of(
         TableCatalogCapability.SUPPORT_TABLE_CONSTRAINT,
         TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE,
-        TableCatalogCapability.SUPPORTS_CREATE_TABLE_WITH_GENERATED_COLUMNS);
+        TableCatalogCapability.SUPPORTS_CREATE_TABLE_WITH_GENERATED_COLUMNS,
+        TableCatalogCapability.SUPPORTS_CREATE_TABLE_WITH_IDENTITY_COLUMNS);
   }
 
   // -- databases -----------------------------------------------------------------------------------------------------

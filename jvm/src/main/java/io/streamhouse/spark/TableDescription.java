@@ -8,6 +8,7 @@ import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.IdentityColumnSpec;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.connector.catalog.constraints.Check;
@@ -25,6 +26,9 @@ final class TableDescription {
   /** The beginning of the properties that have the expressions of generated columns. */
   static final String GENERATED = "table.generated.";
 
+  /** The beginning of the property that has the identity column. */
+  static final String IDENTITY = "table.identity.";
+
   private TableDescription() {}
 
   /** A table in Spark's description for creating or replacing it. */
@@ -40,6 +44,9 @@ final class TableDescription {
     for (Column column : info.columns()) {
       if (column.generationExpression() != null) {
         properties.put(GENERATED + column.name(), column.generationExpression());
+      }
+      if (column.identityColumnSpec() != null) {
+        properties.put(IDENTITY + column.name(), identity(column.identityColumnSpec()));
       }
     }
     ArrayNode key = arguments.putArray("primary_key");
@@ -57,6 +64,11 @@ final class TableDescription {
     }
     arguments.set("properties", JsonTree.object(properties));
     return arguments;
+  }
+
+  private static String identity(IdentityColumnSpec spec) {
+    String kind = spec.isAllowExplicitInsert() ? "BY DEFAULT" : "ALWAYS";
+    return kind + " START WITH " + spec.getStart() + " INCREMENT BY " + spec.getStep();
   }
 
   /** The zone in which a timestamp without one, such as that of a default, is a moment. */
