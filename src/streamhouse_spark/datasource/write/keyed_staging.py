@@ -189,12 +189,14 @@ class KeyedStagingPlan:
         not fit.
         """
         seen: list[pa.Table] = []
-        staged = self._staged(batches, inline_bytes_max, seen)
+        numbers = self._numbers()
+        staged = self._staged(batches, inline_bytes_max, seen, numbers)
+        history = self.history if numbers is None else numbers.newest
         if staged is None or not self.is_clustered or self.replaced is not None:
-            return StagedMessage(staged, query_id, history=self.history, partitions=joined_partitions(seen))
+            return StagedMessage(staged, query_id, history=history, partitions=joined_partitions(seen))
         table = self.connection.table_by_uuid(self.table, self.table_uuid)
         prepared = prepare(table.keyed, self.write, self.intents(table, staged.segments))
-        return StagedMessage(staged, query_id, prepared, self.history)
+        return StagedMessage(staged, query_id, prepared, history)
 
     def intents(self, table: Table, segments: Sequence[StagedSegment]) -> dict[int, ReadIntents]:
         """Return bucket → reader of its intents, in the order of the segments."""
@@ -220,9 +222,14 @@ class KeyedStagingPlan:
         inserted = kinds == _UPSERT if self.write.rewrites else None
         return BucketIntents(rows.drop_columns([CHANGE_COLUMN.name]), kinds == _DELETE, inserted)
 
-    def _staged(self, batches: Iterable[pa.RecordBatch], inline_bytes_max: int, seen: list[pa.Table]) -> Staged | None:
+    def _staged(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        inline_bytes_max: int,
+        seen: list[pa.Table],
+        numbers: IdentityRanges | None,
+    ) -> Staged | None:
         stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max)
-        numbers = self._numbers()
         parts = []
         for chunk in chunks(batches):
             if (intents := self._numbered(self._intents(chunk), numbers)).num_rows:

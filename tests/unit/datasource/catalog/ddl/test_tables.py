@@ -135,6 +135,14 @@ def test_an_expression_is_a_property(catalog):
         assert found.get("table.generated.next") == (None if is_query else "id * 2")
 
 
+def test_a_table_like_another_hands_out_numbers_of_its_own(catalog):
+    like = {"table.identity.id": "ALWAYS START WITH 5 INCREMENT BY 1", "primary.key": "name"}
+    given = {"schema": struct("id bigint, name string not null"), "like": like}
+    catalog.call("create_table", database="sales", table="t", **given)
+    found = catalog.call("describe", database="sales", table="t")["properties"]
+    assert found["table.identity.id"] == like["table.identity.id"]
+
+
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
