@@ -41,6 +41,11 @@ def test_they_are_parsed_shown_and_stored(said, kind, shown):
     assert TableSchema.of(schema.ddl()) == TableSchema.from_json(schema.to_json()) == schema
 
 
+def test_records_hold_its_name():
+    (stored,) = TableSchema.of("c TIMESTAMP DEFAULT now()").to_json()
+    assert stored["default"] == {"function": "current_timestamp"}
+
+
 @pytest.mark.parametrize(
     ("column", "says"),
     [
