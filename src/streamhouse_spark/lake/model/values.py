@@ -212,6 +212,16 @@ class LakeDropReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Keeps:
+    """A rule of expiry: which snapshots stay."""
+
+    last: int
+    """So many of the newest."""
+    ms: int
+    """Those that are younger."""
+
+
+@dataclass(frozen=True, slots=True)
 class ExpireReport:
     snapshots: tuple[int, ...] = ()
     files: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
 from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.reachable import Reach, history, pinned, strays
 from streamhouse_spark.lake.paimon.round import carried_offsets
+from streamhouse_spark.storage.read_ahead import delete_all
 
 GRACE_MS_MIN = 10 * 60 * 1000
 _METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "schema", "snapshot", "statistics", "tag"})
@@ -38,10 +39,11 @@ def remove_orphans(place: PaimonLocation, *, grace_ms: int, dry_run: bool) -> li
     place.require_owner(table)
     not_before_ms = place.storage.now_ms() - grace_ms
     old = _old_files(place, not_before_ms)
-    orphans = _without(old, _needed(place, table))
+    orphans = _without(old, _needed(place, table)) if old else []
     if dry_run or not orphans:
         return orphans
     _commit_not_before(place, not_before_ms)
+    place.look_again()
     table = place.require()
     if files_not_before_ms(place, table.snapshot) < not_before_ms:
         raise CommitConflictError(
@@ -49,8 +51,7 @@ def remove_orphans(place: PaimonLocation, *, grace_ms: int, dry_run: bool) -> li
             "committing; try again"
         )
     orphans = _without(old, _needed(place, table))  # again: a round may have landed before that snapshot
-    for key in orphans:
-        place.storage.delete(key)
+    delete_all(place.storage, orphans)
     return orphans
 
 
@@ -71,8 +72,9 @@ def _needed(place: PaimonLocation, table: PaimonTable) -> set[str]:
     reach = Reach(place, table)
     needed = reach.needed(pinned(place))
     if table.snapshot is not None:
-        known = history(place, table.snapshot)
-        needed |= reach.needed(known) | reach.left_of(strays(place, known[0]))
+        listed = place.snapshots.ids()
+        known = history(place, table.snapshot, listed)
+        needed |= reach.needed(known) | reach.left_of(strays(place, known[0], listed))
     return {place.files.key_of(location) for location in needed if place.files.holds(location)}
 
 
