@@ -15,6 +15,7 @@ from streamhouse_spark.log.commits.opening import LEAP_AFTER
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.read_ahead import FIRST, WINDOW, ReadAhead, ReadsMany, at_once, delete_all
+from streamhouse_spark.warehouse import listing
 from streamhouse_spark.warehouse.opened_tables import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -201,6 +202,16 @@ def test_dropped_tables_cost_a_listing_little(remote, world):
     with remote.measured() as cost:
         assert new_process(remote, world).tables() == ["default.t"]
     assert cost.requests <= 40 + 50, cost
+
+
+def test_where_logs_are_many_names_come_first(remote, world, monkeypatch):
+    monkeypatch.setattr(listing, "LOGS_MAX", 2)
+    wh = new_process(remote, world)
+    for number in range(4):
+        grown(wh.create_table(f"t{number}", "id INT", properties=PLAIN), 1)
+    with remote.measured() as cost:
+        assert len(new_process(remote, world).tables()) == 4
+    assert cost.depth == 5, cost
 
 
 def test_logs_that_no_listing_shows_are_opened_too(wh, remote, world, monkeypatch):

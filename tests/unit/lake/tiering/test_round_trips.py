@@ -100,8 +100,8 @@ def test_creating_a_table(wh, remote, first, requests_max, depth_max):
     [
         ("iceberg", False, 137, 25),
         ("iceberg", True, 128, 24),
-        pytest.param("paimon", False, 150, 27, marks=pytest.mark.paimon),
-        pytest.param("paimon", True, 114, 26, marks=pytest.mark.paimon),
+        pytest.param("paimon", False, 156, 26, marks=pytest.mark.paimon),
+        pytest.param("paimon", True, 124, 25, marks=pytest.mark.paimon),
     ],
 )
 def test_maintenance(wh, remote, clock, lake_format, keyed, requests_max, depth_max):
