@@ -18,7 +18,7 @@ from streamhouse_spark.lake.history import require_dropped, require_of_history
 from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.lifecycle.cleaning import CleanReport, check_grace, clean
-from streamhouse_spark.log.lifecycle.retention import plan_trim, trim
+from streamhouse_spark.log.lifecycle.retention import is_trimmed, trim
 from streamhouse_spark.log.lifecycle.transaction_expiry import due_transactions, expire_transactions
 from streamhouse_spark.storage.read_ahead import at_once
 from streamhouse_spark.table.lake_maintain import LAKE_STEPS, LakeMaintainReport, LakeStep, maintain_lake
@@ -96,14 +96,13 @@ def _publish_snapshots(table: TableHandle) -> int:
 def _trims(table: TableHandle) -> bool:
     """Tell whether there is something to trim, as far as the known state tells."""
     properties = table.properties
-    due = plan_trim(
+    return is_trimmed(
         table.state,
         table.storage.now_ms(),
         properties.log_ttl_ms,
         lake_enabled=properties.datalake_enabled,
         auto_partition=properties.auto_partition,
     )
-    return bool(due)
 
 
 def _durable_offsets(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
