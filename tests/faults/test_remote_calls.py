@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import pytest
 
@@ -48,7 +49,7 @@ class OneByOne:
     def __init__(self, _threads: int) -> None:
         self.map = map
 
-    def __enter__(self) -> OneByOne:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
