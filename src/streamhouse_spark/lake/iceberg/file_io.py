@@ -164,7 +164,7 @@ class _StorageInput(InputFile):
 
 class _StorageOutput(OutputFile):
     def __init__(self, location: str, files: StorageFiles, written: dict[str, bytes] | None = None) -> None:
-        """With ``written`` the bytes are kept there, by location, and not stored."""
+        """Keep the bytes in ``written``, by location, and store nothing, if that is given."""
         super().__init__(location)
         self._written = written
         self._files = files

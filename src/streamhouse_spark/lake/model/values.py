@@ -213,12 +213,12 @@ class LakeDropReport:
 
 @dataclass(frozen=True, slots=True)
 class Keeps:
-    """A rule of expiry: which snapshots stay."""
+    """A rule of expiry: the snapshots that stay."""
 
     last: int
-    """So many of the newest."""
+    """Number of the newest ones that stay."""
     ms: int
-    """Those that are younger."""
+    """Age below which all stay."""
 
 
 @dataclass(frozen=True, slots=True)

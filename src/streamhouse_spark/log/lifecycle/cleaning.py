@@ -101,7 +101,7 @@ def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """What lay in the folders of a log before anything was deleted: candidates, of which the log decides."""
+    """The content of a log's folders before anything was deleted: candidates, of which the log decides."""
 
     records: Sequence[int]
     checkpoints: Sequence[int]
@@ -110,7 +110,7 @@ class _Listed:
 
 
 def _looked_at(log: CommitLog, storage: Storage) -> tuple[TableState, int, _Listed]:
-    """Return the newest state, the newest floor, and what lies in the folders, in the time of one request."""
+    """Return the newest state, the newest floor and the content of the folders, in the time of one request."""
     uuid = log.table_uuid
     looks: list[Callable[[], Any]] = [
         log.refresh,
