@@ -83,7 +83,10 @@ class SnapshotFolder:
         def find(snapshot_id: int) -> Snapshot | None:
             return self._read(self._key(snapshot_id), ahead)
 
+        was_asked_for = hint is not None and ahead.has(self._key(hint))
         current = find(hint) if hint else None
+        if hint and current is None and was_asked_for:
+            current = find(hint)  # asked for beside the hint, so it may have been put since
         if current is None:
             current = self._newest_listed() or find(1)
         newest = None if current is None else last_reached(find, current.id, current)
