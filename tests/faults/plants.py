@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from streamhouse_spark.core.model import OffsetRange, TablePath
-from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, is_table_name, segment_key
+from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, segment_key
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.kv import staged_changes, tablet_history
 from streamhouse_spark.lake.iceberg import round as iceberg_round
@@ -301,8 +301,8 @@ def cleaning_does_not_wait() -> Iterator[None]:
 def records_go_without_waiting_for_the_grace() -> Iterator[None]:
     original = cleaning._delete_records
 
-    def delete(log: Any, storage: Any, now_ms: int, _grace_ms: int, report: Any) -> None:
-        original(log, storage, now_ms, -INFINITE_MS, report)
+    def delete(log: Any, storage: Any, listed: Any, now_ms: int, _grace_ms: int, report: Any) -> None:
+        original(log, storage, listed, now_ms, -INFINITE_MS, report)
 
     with patched((cleaning, "_delete_records", delete)):
         yield
@@ -318,8 +318,8 @@ def floor_passes_records_with_inline_rows() -> Iterator[None]:
 def orphans_are_condemned_while_young() -> Iterator[None]:
     original = cleaning._mark_orphans
 
-    def condemn(log: Any, storage: Any, now_ms: int, _grace_ms: int, report: Any) -> None:
-        original(log, storage, now_ms, 0, report)
+    def condemn(log: Any, listed: Any, floor: int, now_ms: int, _grace_ms: int, report: Any) -> None:
+        original(log, listed, floor, now_ms, 0, report)
 
     with patched((cleaning, "_mark_orphans", condemn)):
         yield
@@ -590,12 +590,10 @@ def one_checkpoint_is_enough_for_a_floor() -> Iterator[None]:
 
 @plant
 def listing_ends_at_a_damaged_table() -> Iterator[None]:
-    def listed(storage: Any, database: str) -> Any:
-        for name in storage.list_names(f"{database}/"):
-            if is_table_name(name) and (pointer := names.resolve(storage, TablePath(database, name))).uuid is not None:
-                yield TablePath(database, name), pointer
+    def listed(storage: Any, paths: Sequence[TablePath]) -> Any:
+        return ((path, found) for path in paths if (found := names.resolve(storage, path)).uuid is not None)
 
-    with patched((names, "list_names", listed)):
+    with patched((names, "named_tables", listed)):
         yield
 
 

@@ -134,7 +134,8 @@ def test_a_cleaner_that_slept_while_another_cleaned_goes_on():
         cleaner = run.open()
         run.start_process(FaultyStorage(run.memory, sleep))
         cleaner = run.open()
-        cleaning._advance_start(cleaner.log, cleaner.storage, cleaning.CleanReport(dry_run=False))
+        _, floor, listed = cleaning._looked_at(cleaner.log, cleaner.storage)
+        cleaning._advance_start(cleaner.log, cleaner.storage, listed, floor, cleaning.CleanReport(dry_run=False))
     run.check()
 
 

@@ -37,6 +37,17 @@ def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> 
     return outside_files(settings, location)
 
 
+def files_of_group(
+    storage: Storage, settings: Mapping[str, str], splits: Sequence[LakeSplit], size_bytes: int, location: str
+) -> FileAccess:
+    """Return the access to files that are merged, and each opened several times: all at once where they are small
+    together and requests take long; else those around ``location``, one by one.
+    """
+    if isinstance(storage, ReadsMany) and size_bytes <= WINDOW_BYTES:
+        return FilesAhead(storage, settings, splits)
+    return lake_files(storage, settings, location)
+
+
 class FilesAhead:
     """The data files of one read, each by its location, with their sizes from the lake's metadata.
 

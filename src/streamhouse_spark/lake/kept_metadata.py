@@ -7,7 +7,7 @@ again, as long as its store is the same.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -69,3 +69,13 @@ def metadata_ahead(storage: Storage, files: Iterable[tuple[str, int]]) -> dict[s
             kept.keep(key, read)
             found[key] = read
     return found
+
+
+def keep_metadata(storage: Storage, written: Mapping[str, bytes]) -> None:
+    """Keep metadata files that this process has just stored, given by key: it probably reads them next."""
+    if isinstance(storage, ReadsMany):
+        with _lock:
+            kept = _stores.setdefault(storage, _Kept())
+        for key, data in written.items():
+            if len(data) <= KEPT_BYTES_MAX // 8:
+                kept.keep(key, data)

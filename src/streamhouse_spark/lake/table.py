@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import numpy as np
@@ -20,13 +21,14 @@ from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.commit_checks import LogRange
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
-from streamhouse_spark.lake.model.marks import LakeMarks
+from streamhouse_spark.lake.model.marks import LakeHead, LakeMarks
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
     NEVER_TRUNCATED,
     CompactReport,
     ExpireReport,
     Filter,
+    Keeps,
     LakeDropReport,
     LakeFile,
     LakePlan,
@@ -158,6 +160,16 @@ class LakeTable(ABC):
         none of the warehouse.
         """
         return None
+
+    def head(self) -> LakeHead | None:
+        """Return the object that is the newest state of the lake; None before the first snapshot, and where it is none
+        of the warehouse.
+        """
+        return None
+
+    def content_of(self, data: bytes) -> bytes:
+        """Return the digest of what an object such as `head` says."""
+        return sha256(data).digest()
 
     def was_replaced(self, snapshot_id: int) -> bool:  # noqa: ARG002 - the interface
         """Tell whether the lake holds less than it did because another engine's snapshot replaced this one of the
@@ -361,11 +373,20 @@ class LakeTable(ABC):
         return []
 
     def expire(
-        self, *, keep_last: int, keep_ms: int, dry_run: bool = False, tagged: Collection[int] = ()
+        self,
+        *,
+        keep_last: int,
+        keep_ms: int,
+        many: Keeps | None = None,
+        dry_run: bool = False,
+        tagged: Collection[int] = (),
     ) -> ExpireReport:
-        """Drop snapshots older than ``keep_ms``, but for the newest ``keep_last`` and those that are ``tagged``."""
+        """Drop snapshots older than ``keep_ms``, but for the newest ``keep_last`` and those that are ``tagged``; and
+        where there are ``many``, those that another rule of the same kind drops.
+        """
         self._require_home_unless(dry_run, "expiry")
-        return self._expire(keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged)
+        rules = [Keeps(keep_last, keep_ms), *([many] if many is not None else [])]
+        return self._expire(rules, dry_run=dry_run, tagged=tagged)
 
     @abstractmethod
-    def _expire(self, *, keep_last: int, keep_ms: int, dry_run: bool, tagged: Collection[int]) -> ExpireReport: ...
+    def _expire(self, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int]) -> ExpireReport: ...

@@ -27,6 +27,7 @@ from streamhouse_spark.log.segments.shared_object import create_shared, grouped
 from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats, united_partitions, united_stats
 from streamhouse_spark.log.segments.writer import BATCH_BYTES_MAX, BATCH_ROWS_MAX, SegmentOptions, one_batch, write_file
 from streamhouse_spark.storage.base import Sink, Storage
+from streamhouse_spark.storage.read_ahead import at_once
 
 INLINE_RECORDS_MAX = 64
 INLINE_LIVE_BYTES_MAX = 64 << 20
@@ -118,9 +119,16 @@ def merge(log: CommitLog, storage: Storage, world: World, runs: Sequence[MergeRu
     state = log.state
     began_ms = storage.now_ms()
     records = InlineRecords(storage, state.table_uuid)
+    groups = [(world.ids.new_uuid(), group) for group in grouped(runs, lambda run: run.memory_bytes)]
+    is_small = sum(run.memory_bytes for run in runs) <= MERGED_BYTES_MAX
+
+    def write(one: tuple[str, Sequence[MergeRun]]) -> list[tuple[MergeRun, Segment]]:
+        return _merged_group(state, storage, records, *one, options)
+
     merged: list[tuple[MergeRun, Segment]] = []
-    for group in grouped(runs, lambda run: run.memory_bytes):
-        merged.extend(_merged_group(state, storage, records, world.ids.new_uuid(), group, options))
+    for some in [groups] if is_small else [[one] for one in groups]:  # large ones one after the other
+        records.expect(segment for _, group in some for run in group for segment in run.segments)
+        merged += [pair for of_one in at_once(storage, write, some) for pair in of_one]
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
         return tuple(
@@ -149,8 +157,9 @@ def _merged_group(
     group: Sequence[MergeRun],
     options: SegmentOptions,
 ) -> list[tuple[MergeRun, Segment]]:
-    """Write the runs' segments to one object, which several of them share. Durable when this returns."""
-    records.expect(segment for run in group for segment in run.segments)
+    """Write the runs' segments to one object, which several of them share. Durable when this returns. The ``records``
+    expect them.
+    """
     found = []
     with create_shared(storage, state.table_uuid, uuid) as sink:
         for run in group:

@@ -19,6 +19,8 @@ WINDOW: Final = 42
 missing."""
 FIRST: Final = 8
 """Records that are asked for together with a checkpoint, before the others: many tables have few."""
+DELETES_MAX: Final = 48
+"""Objects that are deleted at the same time: each is a short request, with nothing to hold in memory."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -44,8 +46,12 @@ def at_once(storage: Storage, work: Callable[[T], R], items: Sequence[T]) -> Ite
 
 def delete_all(storage: Storage, keys: Sequence[str]) -> None:
     """Delete objects in any order, at the same time where that helps. An absent one is no error."""
-    for _ in at_once(storage, storage.delete, keys):
-        pass
+    if isinstance(storage, ReadsMany):
+        for _ in in_parallel(storage.delete, keys, threads_max=DELETES_MAX):
+            pass
+    else:
+        for key in keys:
+            storage.delete(key)
 
 
 def expect_together(storage: Storage, wanted: Sequence[tuple[ReadAhead, Sequence[str]]]) -> None:

@@ -39,8 +39,8 @@ ROUND_GETS_A_BUCKET: Final = 1.0
 UPKEEPS_A_DAY: Final = 144
 """The tiering service maintains a table each ten minutes."""
 UPKEEP_PUTS: Final = 2.0
-UPKEEP_LISTS: Final = 14.0
-UPKEEP_GETS: Final = 33.0
+UPKEEP_LISTS: Final = 11.0
+UPKEEP_GETS: Final = 14.0
 
 _WINDOW_MS_MIN: Final = 60_000
 """The pace of a table that is younger than that would say nothing."""

@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeVar
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
-from streamhouse_spark.lake.model.values import CompactReport, ExpireReport
+from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, Keeps
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.query.projection import Filter, Projection
 
@@ -73,13 +73,16 @@ def maintain_lake(
             conflicts.append(str(conflict))
             return nothing
 
-    if properties.datalake_auto_compaction:
-        report = replace(report, compacted=step("compact", lambda: lake.compact(dry_run=dry_run), report.compacted))
-    if properties.datalake_auto_expire_snapshot:
-        report = replace(report, expired=step("expire", lambda: _expire(table, lake, dry_run=dry_run), report.expired))
     none: list[str] = []
-    orphans = step("orphans", lambda: lake.remove_orphans(grace_ms=grace_ms, dry_run=dry_run), none)
-    pruned = step("metadata", lambda: lake.prune_metadata(dry_run=dry_run), none)
+    with lake.one_look():  # each commit is validated on what is there by then
+        if properties.datalake_auto_compaction:
+            compacted = step("compact", lambda: lake.compact(dry_run=dry_run), report.compacted)
+            report = replace(report, compacted=compacted)
+        if properties.datalake_auto_expire_snapshot:
+            expired = step("expire", lambda: _expire(table, lake, dry_run=dry_run), report.expired)
+            report = replace(report, expired=expired)
+        orphans = step("orphans", lambda: lake.remove_orphans(grace_ms=grace_ms, dry_run=dry_run), none)
+        pruned = step("metadata", lambda: lake.prune_metadata(dry_run=dry_run), none)
     return replace(report, orphans=tuple(orphans), metadata=tuple(pruned), conflicts=tuple(conflicts))
 
 
@@ -188,7 +191,5 @@ def tagged_snapshots(table: TableHandle) -> frozenset[int]:
 def _expire(table: TableHandle, lake: LakeTable, *, dry_run: bool) -> ExpireReport:
     """Expire snapshots older than a day or, if rounds are so quick that there are many, older than an hour."""
     tagged = tagged_snapshots(table)
-    old = lake.expire(keep_last=SNAPSHOTS_KEPT, keep_ms=SNAPSHOTS_KEPT_MS, dry_run=dry_run, tagged=tagged)
-    many = lake.expire(keep_last=SNAPSHOTS_KEPT_MAX, keep_ms=SNAPSHOTS_MANY_KEPT_MS, dry_run=dry_run, tagged=tagged)
-    snapshots = dict.fromkeys([*old.snapshots, *many.snapshots])  # a dry run finds one twice
-    return ExpireReport(tuple(snapshots), tuple(dict.fromkeys([*old.files, *many.files])))
+    many = Keeps(SNAPSHOTS_KEPT_MAX, SNAPSHOTS_MANY_KEPT_MS)
+    return lake.expire(keep_last=SNAPSHOTS_KEPT, keep_ms=SNAPSHOTS_KEPT_MS, many=many, dry_run=dry_run, tagged=tagged)

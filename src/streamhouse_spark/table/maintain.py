@@ -8,16 +8,19 @@ snapshots expired unless the table's properties say no, and files that no snapsh
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.history import require_dropped, require_of_history
+from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.lifecycle.cleaning import CleanReport, check_grace, clean
-from streamhouse_spark.log.lifecycle.retention import plan_trim, trim
-from streamhouse_spark.log.lifecycle.transaction_expiry import expire_transactions
+from streamhouse_spark.log.lifecycle.retention import is_trimmed, trim
+from streamhouse_spark.log.lifecycle.transaction_expiry import due_transactions, expire_transactions
+from streamhouse_spark.storage.read_ahead import at_once
 from streamhouse_spark.table.lake_maintain import LAKE_STEPS, LakeMaintainReport, LakeStep, maintain_lake
 from streamhouse_spark.write.segment_merging import merge_inline, merge_small
 
@@ -44,22 +47,26 @@ def maintain(
     check_grace(grace_ms)
     lake = table.open_lake() if table.refresh().recorded_lake is not None else None
     if lake is not None and not dry_run:
-        lake.require_home("maintenance")
-        _require_kept(table, lake)
+        looks: list[Callable[[], LakeSnapshot | None]] = [partial(lake.require_home, "maintenance"), lake.newest]
+        _, newest = at_once(table.storage, lambda look: look(), looks)
+        _require_kept(table, lake, newest)
     merged, trimmed, snapshots = 0, {}, 0
     if not dry_run:
         properties = table.properties
         snapshots = _publish_snapshots(table)
-        trimmed = trim(
-            table.log,
-            properties.log_ttl_ms,
-            lake_enabled=properties.datalake_enabled,
-            limits=_durable_offsets(table, lake) if lake is not None else None,
-            auto_partition=properties.auto_partition,
-        )
-        expire_transactions(table.log, properties.transactions_ttl_ms)
-        merged = merge_inline(table) + merge_small(table)
-        table.log.checkpoint(table.refresh())
+        if _trims(table):  # else nothing is asked of the lake or the log
+            trimmed = trim(
+                table.log,
+                properties.log_ttl_ms,
+                lake_enabled=properties.datalake_enabled,
+                limits=_durable_offsets(table, lake) if lake is not None else None,
+                auto_partition=properties.auto_partition,
+            )
+        if due_transactions(table.state, table.storage.now_ms(), properties.transactions_ttl_ms):
+            expire_transactions(table.log, properties.transactions_ttl_ms)
+        merged = merge_inline(table, table.state)
+        merged += merge_small(table, table.state)
+        table.log.checkpoint(table.state)
     cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
     is_kept_up = lake is not None and table.properties.datalake_enabled
     upkept = maintain_lake(table, lake, grace_ms, dry_run=dry_run, steps=lake_steps) if lake and is_kept_up else None
@@ -86,20 +93,20 @@ def _publish_snapshots(table: TableHandle) -> int:
     return write_snapshots(table.log, table.storage, table.world, table.segment_options(), due, tablet_of)
 
 
-def _durable_offsets(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
-    """Return how far the log may be trimmed: the offsets of a durable lake snapshot. Called only if there is something
-    to trim.
-    """
+def _trims(table: TableHandle) -> bool:
+    """Tell whether there is something to trim, as far as the known state tells."""
     properties = table.properties
-    due = plan_trim(
-        table.refresh(),
+    return is_trimmed(
+        table.state,
         table.storage.now_ms(),
         properties.log_ttl_ms,
         lake_enabled=properties.datalake_enabled,
         auto_partition=properties.auto_partition,
     )
-    if not due:
-        return {}
+
+
+def _durable_offsets(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
+    """Return how far the log may be trimmed: the offsets of a durable lake snapshot."""
     try:
         held = lake.durable()
     except CommitConflictError as conflict:
@@ -108,10 +115,10 @@ def _durable_offsets(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
     return held.offsets if held is not None else {}
 
 
-def _require_kept(table: TableHandle, lake: LakeTable) -> None:
-    """Refuse to trim rows that a rolled-back lake no longer holds."""
+def _require_kept(table: TableHandle, lake: LakeTable, newest: LakeSnapshot | None) -> None:
+    """Refuse to trim rows that a rolled-back lake, which has this ``newest`` snapshot, no longer holds."""
     state = table.state
-    recorded, newest = state.lake, lake.newest()
+    recorded = state.lake
     require_of_history(table.log, newest)
     require_dropped(state, newest)
     held = newest.offsets if newest is not None else {}

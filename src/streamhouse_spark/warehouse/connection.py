@@ -69,7 +69,9 @@ class Connection:
             pointer = names.resolve(process.warehouse.storage, path)
             if pointer.view is not None:
                 raise is_a_view(path, process.warehouse.url)
-            known = process.tables.get(pointer.uuid or "")
+            if pointer.uuid is None:
+                return None
+            known = process.tables.get(pointer.uuid)
             try:
                 if known is not None and is_named(known.refresh(), path):
                     return known

@@ -1,12 +1,14 @@
-"""Creation of a table: checks of the arguments of `Warehouse.create_table`, the creating action, and the first
-record.
+"""Creation of a table: checks of the arguments of `Warehouse.create_table`, the creating action, the first record, and
+the name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from streamhouse_spark.config.properties import (
     ADOPTED,
@@ -16,24 +18,37 @@ from streamhouse_spark.config.properties import (
     default_bucket_key,
     parse_properties,
 )
+from streamhouse_spark.core.aftermath import after_commit
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath, is_text_list
 from streamhouse_spark.core.paths import commit_key, lake_location, manifest_key
 from streamhouse_spark.core.text_values import join_names, parse_names
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.log.commits.actions import Create, has_constraints
+from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import Record, encode_record
+from streamhouse_spark.log.commits.state import fold
+from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.location import new_table_uuid
+from streamhouse_spark.log.lifecycle.renaming import free
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
 from streamhouse_spark.schema.generated.generated import has_generated
 from streamhouse_spark.schema.partition_fields import join_fields, parse_fields, split_fields
 from streamhouse_spark.schema.reserved_names import require_free_partition_name
 from streamhouse_spark.schema.table_schema import TableSchema, check_column_name
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import at_once
 from streamhouse_spark.storage.slots import fill, slot_of_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from streamhouse_spark.schema.table_schema import SparkSchema
+
+logger = logging.getLogger(__name__)
+
+NAME_RACES_MAX: Final = 20
+T = TypeVar("T")
 
 
 def create_action(
@@ -114,6 +129,41 @@ def put_first_record(storage: Storage, record: Record) -> Record:
         fill(storage, manifest_key(uuid, uuid), encoded.manifest)
     slot_of_bytes(storage, commit_key(uuid, 1), encoded.data).take(encoded.data).won()
     return encoded.stored
+
+
+def create_named(
+    storage: Storage, world: World, path: TablePath, create: Create, opened: Callable[[CommitLog], T]
+) -> T | None:
+    """Create the table under its name, with its database and warehouse. Returns what ``opened`` makes of its log; None
+    if the name is taken.
+
+    **Commit point:** the name's pointer; a crash before it leaves files that nobody names. Raises
+    `CommitConflictError` where others keep taking the name and leaving it.
+    """
+    for _ in range(NAME_RACES_MAX):
+        database, pointer = names.ready_to_name(storage, world, path)
+        if not free(storage, world, path, pointer):
+            return None
+        uuid, since_ms = new_table_uuid(storage, world, create.properties), world.clock.boot_ms()
+        action = placed(create, path, uuid, taken=pointer.number > 0)
+        record = Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (action,), author=world.author)
+        first = put_first_record(storage, record)
+        if names.point(storage, path, pointer, uuid, world):
+            log = CommitLog(storage, uuid, world, state=fold(None, first), since_ms=since_ms)
+            return _kept_and_opened(storage, world, database, partial(opened, log))
+    raise CommitConflictError(f"creating {path} lost {NAME_RACES_MAX} races for its name; try again")
+
+
+def _kept_and_opened(storage: Storage, world: World, database: names.DatabasePointer, opened: Callable[[], T]) -> T:
+    """Keep the database of a committed name, and meanwhile open the table."""
+
+    def keep() -> None:
+        with after_commit(logger, "keeping the database", database.name):
+            names.keep_database(storage, world, database)
+
+    steps: list[Callable[[], T | None]] = [keep, opened]
+    _, table = at_once(storage, lambda step: step(), steps)
+    return table  # type: ignore[return-value]
 
 
 def _keyed(

@@ -7,27 +7,45 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.paths import TABLES_PREFIX, is_placed
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.opening import Asked, asked_together
+from streamhouse_spark.log.commits.opening import Asked, AskedLogs, asked_together
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.renaming import is_named
 from streamhouse_spark.log.lifecycle.succession import followed
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import at_once
+from streamhouse_spark.storage.read_ahead import ReadsMany, at_once
 
 logger = logging.getLogger(__name__)
 
 TOGETHER_MAX: Final = 64
 """Tables whose checkpoints and newest records are in memory at the same time."""
+LOGS_MAX: Final = 256
+"""Logs that are asked for before it is known which of them have names. Where there are more, the number of requests
+decides how long a listing takes, and not how many follow one another."""
+_UNNAMED_MAX: Final = 16
 
 
 Named = tuple[TablePath, names.NamePointer | None]
 """A name that means a table; without its pointer where that cannot be read."""
+Step = Callable[[], list[TablePath] | None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLook:
+    """The listings with which a look at many tables begins."""
+
+    folders: Sequence[str]
+    """Folders of databases, dropped ones included."""
+    logs: Sequence[str]
+    """The uuids of logs: a hint of what will be asked for. Some have no name, and new ones may be missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,45 +55,109 @@ class ListedTable:
     """The log, read to its end; None for a table that cannot be opened, which must not hide the others."""
 
 
-def list_tables(storage: Storage, world: World, folders: Sequence[str]) -> Iterator[ListedTable]:
-    """Open all tables of these databases, as far as they exist, by name."""
-    found = [named for of_one in at_once(storage, lambda of: _of_existing(storage, of), folders) for named in of_one]
-    return _opened(storage, world, found)
+def look_first(storage: Storage, *, is_known: bool = False) -> FirstLook:
+    """Check that there is a warehouse, unless that ``is_known``, and list the folders of databases and logs, in the
+    time of one request. Raises as `names.require_warehouse`.
+    """
 
+    def require() -> list[str]:
+        if not is_known:
+            names.require_warehouse(storage)
+        return []
 
-def list_tables_of(storage: Storage, world: World, database: str) -> Iterator[ListedTable]:
-    """Open all tables of a database, whether or not it exists itself, by name."""
-    return _opened(storage, world, list(names.list_names(storage, database)))
-
-
-def _of_existing(storage: Storage, database: str) -> list[Named]:
-    """Return the names of a database that exists, which is asked for together with them."""
-    looks: list[Callable[[], list[Named] | None]] = [
-        lambda: None if names.is_listed(storage, database) else [],
-        lambda: list(names.list_names(storage, database)),
+    looks: list[Callable[[], list[str]]] = [
+        require,
+        lambda: names.database_folders(storage),
+        lambda: _listed_logs(storage),
     ]
-    of_absent, found = at_once(storage, lambda look: look(), looks)
+    _, folders, logs = _done(storage, looks)
+    return FirstLook(folders, logs)
+
+
+def _listed_logs(storage: Storage) -> list[str]:
+    """Return the logs to be asked for ahead; none where that saves nothing, or where each takes a look elsewhere."""
+    if not isinstance(storage, ReadsMany):
+        return []
+    found = [uuid for uuid in storage.list_names(TABLES_PREFIX) if not is_placed(uuid)]
+    return found if len(found) <= LOGS_MAX else []
+
+
+def list_tables(storage: Storage, world: World, found: FirstLook) -> Iterator[ListedTable]:
+    """Open all tables of these databases, as far as they exist, by name."""
+    logs = AskedLogs(storage, world, found.logs)
+    steps: list[Step] = [logs.read_hints, *(partial(_of_existing, storage, folder) for folder in found.folders)]
+    paths = [path for of_one in _done(storage, steps) for path in of_one or ()]
+    named: list[Named] = []
+    looks: list[Callable[[], None]] = [lambda: named.extend(names.named_tables(storage, paths))]
+    is_worth_it = len(logs) <= 2 * len(paths) + _UNNAMED_MAX
+    _done(storage, [*looks, logs.read_first] if is_worth_it else looks)
+    logs.keep(_uuids(named))
+    if not is_worth_it:
+        logs.read_first()
+    logs.read_others()
+    return _opened(storage, world, named, logs.asked())
+
+
+def list_tables_of(
+    storage: Storage, world: World, database: str, require: Callable[[], object] = lambda: None
+) -> Iterator[ListedTable]:
+    """Open all tables of a database, whether or not it exists itself, by name. ``require`` looks at something else
+    meanwhile, and may raise.
+    """
+    paths: list[TablePath] = []
+    uuids: list[str] = []
+    looks: list[Callable[[], object]] = [
+        require,
+        lambda: paths.extend(names.named_paths(storage, database)),
+        lambda: uuids.extend(_listed_logs(storage)),
+    ]
+    _done(storage, looks)
+    logs = AskedLogs(storage, world, uuids if len(uuids) <= 2 * len(paths) + _UNNAMED_MAX else ())
+    named: list[Named] = []
+    looks = [lambda: named.extend(names.named_tables(storage, paths)), logs.read_hints]
+    _done(storage, looks)
+    logs.keep(_uuids(named))
+    logs.read_first()
+    logs.read_others()
+    return _opened(storage, world, named, logs.asked())
+
+
+def _done(storage: Storage, steps: Sequence[Callable[[], T]]) -> list[T]:
+    return list(at_once(storage, lambda step: step(), steps))
+
+
+def _uuids(named: Sequence[Named]) -> set[str]:
+    return {pointer.uuid for _, pointer in named if pointer is not None and pointer.uuid is not None}
+
+
+def _of_existing(storage: Storage, database: str) -> list[TablePath]:
+    """Return the names of a database that exists, which is asked for together with them."""
+    looks: list[Step] = [
+        lambda: None if names.is_listed(storage, database) else [],
+        lambda: names.named_paths(storage, database),
+    ]
+    of_absent, found = _done(storage, looks)
     return of_absent if of_absent is not None else found or []
 
 
-def _opened(storage: Storage, world: World, named: Sequence[Named]) -> Iterator[ListedTable]:
+def _opened(storage: Storage, world: World, named: Sequence[Named], asked: dict[str, Asked]) -> Iterator[ListedTable]:
+    """Open tables with what was ``asked`` for; what others are opened with is asked for here."""
     for begin in range(0, len(named), TOGETHER_MAX):
-        yield from _opened_together(storage, world, named[begin : begin + TOGETHER_MAX])
+        some = named[begin : begin + TOGETHER_MAX]
+        asked |= asked_together(storage, world, [uuid for uuid in _uuids(some) if uuid not in asked])
+        # Two names may mean one table while it is renamed: what was asked for is for one reader.
+        wanted = [(path, pointer, asked.pop(str(pointer and pointer.uuid), None)) for path, pointer in some]
+        found = at_once(storage, partial(_looked_at, storage, world), wanted)
+        yield from (table for table in found if table is not None)
 
 
-def _opened_together(storage: Storage, world: World, named: Sequence[Named]) -> Iterator[ListedTable]:
-    uuids = [pointer.uuid for _, pointer in named if pointer is not None and pointer.uuid is not None]
-    asked = asked_together(storage, world, uuids)
-    # Two names may mean one table while it is renamed: what was asked for is for one reader.
-    wanted = [(path, pointer, asked.pop(str(pointer and pointer.uuid), None)) for path, pointer in named]
-
-    def look(one: tuple[TablePath, names.NamePointer | None, Asked | None]) -> ListedTable | None:
-        path, pointer, of_log = one
-        if pointer is None or pointer.uuid is None:
-            return ListedTable(path, None)
-        return _open(storage, world, path, pointer.uuid, of_log)
-
-    return (table for table in at_once(storage, look, wanted) if table is not None)
+def _looked_at(
+    storage: Storage, world: World, one: tuple[TablePath, names.NamePointer | None, Asked | None]
+) -> ListedTable | None:
+    path, pointer, of_log = one
+    if pointer is None or pointer.uuid is None:
+        return ListedTable(path, None)
+    return _open(storage, world, path, pointer.uuid, of_log)
 
 
 def _open(storage: Storage, world: World, path: TablePath, uuid: str, asked: Asked | None) -> ListedTable | None:

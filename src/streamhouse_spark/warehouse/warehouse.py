@@ -15,7 +15,6 @@ from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import LAKE_PREFIX, parse_database, parse_table_name
 from streamhouse_spark.core.text_values import nearest
 from streamhouse_spark.errors import (
-    CommitConflictError,
     CorruptDataError,
     StreamhouseError,
     TableExistsError,
@@ -23,14 +22,13 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.commits.actions import Drop
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.record import Record
-from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, CleanReport
 from streamhouse_spark.log.lifecycle.dropping import clean_dropped
 from streamhouse_spark.log.lifecycle.home import Home
-from streamhouse_spark.log.lifecycle.location import new_table_uuid, require_log_location, with_log_places
-from streamhouse_spark.log.lifecycle.renaming import free, is_named, rename, undrop
+from streamhouse_spark.log.lifecycle.location import require_log_location, with_log_places
+from streamhouse_spark.log.lifecycle.renaming import is_named, rename, undrop
 from streamhouse_spark.log.lifecycle.sql_views import drop_view, is_a_view
 from streamhouse_spark.log.lifecycle.succession import followed
 from streamhouse_spark.storage.base import Storage
@@ -38,9 +36,9 @@ from streamhouse_spark.storage.open import storage_for
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.views import TableView, open_view
 from streamhouse_spark.warehouse.arguments import check_comment, check_warehouse, setting_text
-from streamhouse_spark.warehouse.creation import create_action, placed, put_first_record
+from streamhouse_spark.warehouse.creation import create_action, create_named
 from streamhouse_spark.warehouse.dropped_tables import DroppedTable, chosen, dropped_tables
-from streamhouse_spark.warehouse.listing import ListedTable, list_tables, list_tables_of
+from streamhouse_spark.warehouse.listing import ListedTable, list_tables, list_tables_of, look_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,8 +48,6 @@ if TYPE_CHECKING:
     from streamhouse_spark.warehouse.costs import WarehouseCosts
 
 logger = logging.getLogger(__name__)
-
-_NAME_RACES_MAX = 20
 
 
 @checks_arguments(names=("name", "old", "new", "to", "lake", "database"))
@@ -181,10 +177,11 @@ class Warehouse:
 
     def _listed(self, database: str | None) -> Iterator[ListedTable]:
         if database is not None:
-            return list_tables_of(self._storage, self._world, self._known_database(database).name)
-        folders = names.database_folders(self._storage) if self._known else names.first_listing(self._storage)
+            name = parse_database(database)
+            return list_tables_of(self._storage, self._world, name, lambda: self._known_database(name))
+        first = look_first(self._storage, is_known=self._known)
         self._known = True
-        return list_tables(self._storage, self._world, folders)
+        return list_tables(self._storage, self._world, first)
 
     def exists(self, name: str) -> bool:
         """Tell whether the table exists; a suffix of the name does not count."""
@@ -219,25 +216,15 @@ class Warehouse:
         path = parse_table_name(name).require_table("create")
         create = create_action(path, schema, primary_key, partition_by, buckets, properties, defaults=defaults)
         require_log_location(self._storage, create.properties)
-        self._ensure()
-        names.create_database(self._storage, path.database, self._world)
-        for _ in range(_NAME_RACES_MAX):
-            pointer = names.resolve(self._storage, path)
-            if not free(self._storage, self._world, path, pointer):
-                if if_not_exists:
-                    return self.table(str(path))
-                raise TableExistsError(
-                    f"table {path} exists in {self.url}; drop it first, or say if_not_exists=True to use it as it is",
-                )
-            uuid = new_table_uuid(self._storage, self._world, create.properties)
-            attempt = self._world.ids.new_uuid()
-            action = placed(create, path, uuid, taken=pointer.number > 0)
-            record = Record(1, uuid, attempt, self._storage.now_ms(), (action,), author=self._world.author)
-            first = put_first_record(self._storage, record)
-            if names.point(self._storage, path, pointer, uuid, self._world):
-                self._keep_database(path)
-                return self._named(path, uuid, fold(None, first))
-        raise CommitConflictError(f"creating {path} lost {_NAME_RACES_MAX} races for its name; try again")
+        made = create_named(
+            self._storage, self._world, path, create, lambda log: self._named(path, log.table_uuid, log)
+        )
+        self._known = True
+        if made is None and not if_not_exists:
+            raise TableExistsError(
+                f"table {path} exists in {self.url}; drop it first, or say if_not_exists=True to use it as it is",
+            )
+        return made if made is not None else self.table(str(path))
 
     def adopt_table(
         self,
@@ -429,24 +416,24 @@ class Warehouse:
         with after_commit(logger, "keeping the database", path):
             names.create_database(self._storage, path.database, self._world)
 
-    def _named(self, path: TablePath, uuid: str, state: TableState | None = None) -> Table:
-        """Return the table of a committed name, its state read if possible (on from one that is known), else on first
+    def _named(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table:
+        """Return the table of a committed name, its state read if possible (on from that of a known log), else on first
         use. Raises `TableNotFoundError` if it was dropped since: a creator that slept made a table that is cleaned up.
         """
         found: Table | None = self._unread(path, uuid)
         with after_commit(logger, "opening", path):
-            found = self._open(path, uuid, state)
+            found = self._open(path, uuid, log)
         if found is None:
             raise self._not_found(path)
         return found
 
-    def _unread(self, path: TablePath, uuid: str, state: TableState | None = None) -> Table:
+    def _unread(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table:
         """Return a table whose state is read on first use."""
-        log = CommitLog(self._storage, uuid, self._world, state=state)
+        log = log or CommitLog(self._storage, uuid, self._world)
         return Table(self._storage, self._settings, path, log, self._world)
 
-    def _open(self, path: TablePath, uuid: str, state: TableState | None = None) -> Table | None:
-        table = self._unread(path, uuid, state)
+    def _open(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table | None:
+        table = self._unread(path, uuid, log)
         try:
             if (log := followed(self._storage, self._world, table.log)) is not table.log:
                 table = Table(self._storage, self._settings, path, log, self._world)
@@ -462,8 +449,8 @@ class Warehouse:
 
     def _known_database(self, name: str) -> names.DatabasePointer:
         database = parse_database(name)
-        self._require()
-        found = names.resolve_database(self._storage, database)
+        found = (names.resolve_database if self._known else names.first_database)(self._storage, database)
+        self._known = True
         if not found.exists:
             raise self._no_database(database)
         return found

@@ -25,14 +25,18 @@ _turns_lock = new_lock()
 """Guards the turns; a child may find one more or less of them, which is as right."""
 
 
-def merge_inline(table: TableHandle) -> int:
-    """Move inline rows of commit records into one segment a bucket. Returns the number of replaced segments."""
-    return merge(table.log, table.storage, table.world, plan_inline_merge(table.refresh()), table.segment_options())
+def merge_inline(table: TableHandle, state: TableState | None = None) -> int:
+    """Move inline rows of commit records into one segment a bucket; those of a known state, of the newest by default.
+    Returns the number of replaced segments.
+    """
+    runs = plan_inline_merge(state or table.refresh())
+    return merge(table.log, table.storage, table.world, runs, table.segment_options())
 
 
-def merge_small(table: TableHandle) -> int:
-    """Merge runs of small adjacent segments. Returns the number of replaced segments."""
-    return merge(table.log, table.storage, table.world, plan_small_merge(table.refresh()), table.segment_options())
+def merge_small(table: TableHandle, state: TableState | None = None) -> int:
+    """Merge runs of small adjacent segments, of a state as `merge_inline`. Returns the number of replaced segments."""
+    runs = plan_small_merge(state or table.refresh())
+    return merge(table.log, table.storage, table.world, runs, table.segment_options())
 
 
 def merge_if_due(table: TableHandle, state: TableState) -> None:

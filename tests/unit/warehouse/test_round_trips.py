@@ -15,6 +15,7 @@ from streamhouse_spark.log.commits.opening import LEAP_AFTER
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.read_ahead import FIRST, WINDOW, ReadAhead, ReadsMany, at_once, delete_all
+from streamhouse_spark.warehouse import listing
 from streamhouse_spark.warehouse.opened_tables import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -135,7 +136,7 @@ def test_a_commit_that_lands_late_is_found_among_many_others(wh, memory, world):
 
 
 def test_all_tables_are_listed(wh, remote, world):
-    """Databases, and the tables of each, are looked at at the same time; the names of a database are one round trip."""
+    """Listings of databases and logs; the names of each database and all hints; pointers, records and floors."""
     for number in range(9):
         grown(wh.create_table(f"d{number % 3}.t{number}", "id INT", properties=PLAIN), 2)
     wh.drop_table("d1.t4")
@@ -143,40 +144,86 @@ def test_all_tables_are_listed(wh, remote, world):
         found = new_process(remote, world).tables()
     assert found == wh.tables()
     assert len(found) == 8
-    assert cost.kinds["list_names"] == 4
+    assert cost.kinds["list_names"] == 5
     assert cost.requests <= 12 + 9 * (3 + 10), "few records of each table are asked for ahead"
-    assert cost.depth <= 7, "one more than without a dropped name"
+    assert cost.depth <= 3, cost
 
 
-@pytest.mark.parametrize("commits", [0, 3, 20, 45])
-def test_a_listing_is_as_deep_for_many_tables_as_for_one(wh, remote, world, commits):
-    """The warehouse and its folders; databases and names; pointers; hints; checkpoints and records; other records."""
-    depths, requests = [], []
+MANY_BEHIND = (18, 45)
+"""Commits after which more than five records follow the state in the hint."""
+
+
+@pytest.mark.parametrize("commits", [0, 3, 4, 9, 18, 20, 45])
+@pytest.mark.parametrize("database", [None, "default"])
+def test_a_listing_is_three_deep_for_any_number_of_tables(remote, world, commits, database):
+    """One more where more records than are asked for at once follow the states in the hints."""
+    wh = new_process(remote, world)
+    requests = []
     for first, last in [(0, 1), (1, 30)]:
         for number in range(first, last):
             grown(wh.create_table(f"t{number}", "id INT", properties=PLAIN), commits)
         with remote.measured() as cost:
-            assert len(new_process(remote, world).tables()) == last
-        with remote.measured() as opened:
-            assert len(open_all(new_process(remote, world)).tables) == last
-        assert (opened.depth, opened.requests) == (cost.depth, cost.requests)
-        depths.append(cost.depth)
+            assert len(new_process(remote, world).tables(database)) == last
+        assert cost.depth <= (4 if last > 1 and commits in MANY_BEHIND else 3), cost
         requests.append(cost.requests)
-    assert depths[0] == depths[1] <= 6, "one less where the hints hold states"
     if commits < 3:
-        assert requests[1] - requests[0] <= 29 * 9
+        assert requests[1] - requests[0] <= 29 * (3 + 1 + 1 + 7)
+
+
+@pytest.mark.parametrize(("commits", "depth"), [(0, 4), (3, 4), (20, 5), (45, 5)])
+def test_one_whose_hints_have_no_states(wh, remote, world, commits, depth):
+    """Checkpoints are asked for with the first records behind them, and then the floors that they lead to."""
+    for number in range(12):
+        grown(wh.create_table(f"t{number}", "id INT", properties=PLAIN), commits)
+    with remote.measured() as cost:
+        opened = open_all(new_process(remote, world)).tables
+    assert [table.state.version for table in opened] == [commits + 1] * 12
+    assert cost.depth <= depth, cost
 
 
 @pytest.mark.parametrize("commits", [6, 20, 21])
 def test_a_listing_of_tables_whose_hints_hold_states(remote, world, commits):
-    """The warehouse and its folders; databases and names; pointers; hints; records and floors."""
     writer = new_process(remote, world)
     states = [grown(writer.create_table(f"t{number}", "id INT", properties=PLAIN), commits) for number in range(5)]
     with remote.measured() as cost:
         opened = open_all(new_process(remote, world)).tables
     assert [known(table.state) for table in opened] == [known(state) for state in states]
-    assert cost.depth <= 5, cost
-    assert cost.requests <= 4 + 5 * (3 + 1 + 2 + 1 + 4), cost
+    assert cost.depth <= 3, cost
+    assert cost.requests <= 6 + 5 * (3 + 1 + 2 + 9), cost
+
+
+def test_dropped_tables_cost_a_listing_little(remote, world):
+    """Where most logs have no name, each is a hint that is asked for in vain, and no records."""
+    wh = new_process(remote, world)
+    for number in range(40):
+        wh.create_table("t", "id INT", properties=PLAIN)
+        if number < 39:
+            wh.drop_table("t")
+    with remote.measured() as cost:
+        assert new_process(remote, world).tables() == ["default.t"]
+    assert cost.requests <= 40 + 50, cost
+
+
+def test_where_logs_are_many_names_come_first(remote, world, monkeypatch):
+    monkeypatch.setattr(listing, "LOGS_MAX", 2)
+    wh = new_process(remote, world)
+    for number in range(4):
+        grown(wh.create_table(f"t{number}", "id INT", properties=PLAIN), 1)
+    with remote.measured() as cost:
+        assert len(new_process(remote, world).tables()) == 4
+    assert cost.depth == 5, cost
+
+
+def test_logs_that_no_listing_shows_are_opened_too(wh, remote, world, monkeypatch):
+    """A listing is a hint of what to ask for, and no more."""
+    for number in range(3):
+        grown(wh.create_table(f"t{number}", "id INT", properties=PLAIN), 2)
+    listed, original = wh.storage.list_names("tables/"), remote._inner.list_names
+    monkeypatch.setattr(
+        remote._inner, "list_names", lambda prefix: [listed[0]] if prefix == "tables/" else original(prefix)
+    )
+    opened = open_all(new_process(remote, world)).tables
+    assert [table.state.version for table in opened] == [3, 3, 3]
 
 
 def test_a_name_that_means_nothing_and_no_warehouse(wh, remote, world):
@@ -292,12 +339,12 @@ class TestReadAhead:
         assert not ahead.has("a")
 
     def test_objects_are_deleted_at_once(self, memory, remote):
-        keys = [f"a/{number}" for number in range(30)]
+        keys = [f"a/{number}" for number in range(60)]
         for key in keys:
             memory.put(key, b"1")
         with remote.measured() as cost:
             delete_all(remote, [*keys, "a/absent"])
-        assert (cost.requests, cost.depth) == (31, 2)
+        assert (cost.requests, cost.depth) == (61, 2)
         assert not memory.list("a/")
 
     def test_work_at_once_keeps_the_order(self, memory, remote):

@@ -6,8 +6,9 @@ and routing once, when the write is planned.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -30,10 +31,12 @@ from streamhouse_spark.schema.generated.generated import Generated
 from streamhouse_spark.schema.identity import Identity
 from streamhouse_spark.schema.rows import filled
 from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.requests import METER
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
 
 Message = TypeVar("Message", bound=WriterCommitMessage)
+COUNTS_KEY = "streamhouse.counts"
 TASK_INLINE_BYTES_MAX = 32 << 10
 """Bytes below which rows travel from a task to the driver, and in the commit record, instead of as an object."""
 CHUNK_BYTES = 128 << 20
@@ -52,6 +55,8 @@ class StagedMessage(WriterCommitMessage):
     """The newest record of the log when the write was planned."""
     partitions: pa.Table | None = None
     """The partitions of the rows, each once, of a write that replaces these."""
+    counts: str = ""
+    """Counts of the task, for Spark's pages: Java looks for them, as the last text of the pickled message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,19 @@ class StagingPlan:
             return None
         table = self.connection.table_by_uuid(self.table, self.table_uuid)
         return IdentityRanges(table.log, self.identity, self.table)
+
+
+def counted(stage: Callable[[], StagedMessage]) -> StagedMessage:
+    """Return a task's message with what it wrote, and the requests of this process meanwhile."""
+    before = METER.total()
+    message = stage()
+    segments = message.staged.segments if message.staged is not None else ()
+    counts = {
+        "segmentsWritten": len(segments),
+        "bytesWritten": sum(staged.segment.size_bytes for staged in segments),
+        "storeRequests": (METER.total() - before).total,
+    }
+    return replace(message, counts=COUNTS_KEY + json.dumps(counts))
 
 
 def joined_partitions(seen: Sequence[pa.Table]) -> pa.Table | None:

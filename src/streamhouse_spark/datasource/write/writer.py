@@ -33,6 +33,7 @@ from streamhouse_spark.datasource.write.staging_task import (
     StagingPlan,
     all_staged,
     combined,
+    counted,
     received,
     require_planned,
 )
@@ -83,7 +84,7 @@ class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
         )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._plan.message(iterator)
+        return counted(lambda: self._plan.message(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         table = _table(self._plan)
@@ -146,7 +147,7 @@ class StreamhouseStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
-        message = self._plan.message(iterator, query_id)
+        message = counted(lambda: self._plan.message(iterator, query_id))
         spare_modules()
         return message
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog, PropertiesUpdateSummary
 from pyiceberg.exceptions import (
@@ -65,6 +65,7 @@ from streamhouse_spark.lake.iceberg.versions import (
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.log.lifecycle.home import moved_error
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import at_once, delete_all
 from streamhouse_spark.storage.slots import Holder, Slot, fill, slot_of_bytes
 
 if TYPE_CHECKING:
@@ -285,25 +286,28 @@ class FileCatalog(MetastoreCatalog):
         """Delete metadata versions that were superseded at least ``grace_ms`` ago; returns their keys.
 
         Works in two visits: this one deletes versions below a floor that is old enough, and stores the floor for the
-        next. Versions are deleted oldest first, so that no gap ever hides a newer one.
+        next. Versions are deleted oldest first, so that no gap hides a newer one; where requests take long some of them
+        at the same time, which readers do not see: all of them are below a floor that has been there for the grace.
         """
         key = self._key(identifier)
         newest = self._newest(key)
-        floors = sorted((int(info.key.rpartition("/")[2]), info) for info in self._storage.list(floors_prefix(key)))
+        looks: list[Callable[[], list[Any]]] = [
+            lambda: self._storage.list(floors_prefix(key)),
+            lambda: self._storage.list_names(f"{key}/metadata/"),
+        ]
+        found, names = at_once(self._storage, lambda look: look(), looks)
+        floors = sorted((int(info.key.rpartition("/")[2]), info) for info in found)
         settled_ms = self._storage.now_ms() - grace_ms
         settled = max((number for number, info in floors if info.modified_ms <= settled_ms), default=0)
-        numbers = sorted(version_numbers(self._storage.list_names(f"{key}/metadata/")))
+        numbers = sorted(version_numbers(names))
         doomed = [version_key(key, number) for number in numbers if number < settled]
         if dry_run:
             return doomed
-        for doomed_key in doomed:
-            self._storage.delete(doomed_key)
+        delete_all(self._storage, doomed)
         if newest.number > max((number for number, _ in floors), default=1):
             with suppress(StorageError):  # the next visit tries again
                 fill(self._storage, floor_key(key, newest.number), b"")
-        for number, info in floors:
-            if number < settled:
-                self._storage.delete(info.key)
+        delete_all(self._storage, [info.key for number, info in floors if number < settled])
         return doomed
 
     @staticmethod

@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import TracebackType
 
@@ -25,7 +25,7 @@ from streamhouse_spark.lake.iceberg.metadata.moved import Move, moved_avro
 from streamhouse_spark.lake.kept_metadata import metadata_ahead
 from streamhouse_spark.lake.parquet.access import RangeReader, StorageFiles
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import ReadsMany
+from streamhouse_spark.storage.read_ahead import ReadsMany, at_once
 
 _DAMAGE = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, AssertionError, SystemError, zlib.error)
 """Errors of pyiceberg's Avro decoder on bytes that are not the expected manifest."""
@@ -113,6 +113,19 @@ class StorageFileIO(FileIO):
         """Open a file for writing. Raises `LakeMismatchError` outside the warehouse."""
         return _StorageOutput(location, self.files)
 
+    def collected(self, written: dict[str, bytes], location: str) -> OutputFile:
+        """Open a file whose bytes go into ``written``, for `store_all`. Raises as `new_output`."""
+        return _StorageOutput(location, self.files, written)
+
+    def store_all(self, written: Mapping[str, bytes]) -> None:
+        """Store files, given by location, at the same time where that helps. Durable when this returns."""
+
+        def store(file: tuple[str, bytes]) -> None:
+            _StorageOutput(file[0], self.files).store(file[1])
+
+        for _ in at_once(self.files.storage, store, list(written.items())):
+            pass
+
     def delete(self, location: str | InputFile | OutputFile) -> None:
         """Delete a file. Raises `LakeMismatchError` outside the warehouse."""
         where = location if isinstance(location, str) else location.location
@@ -150,8 +163,10 @@ class _StorageInput(InputFile):
 
 
 class _StorageOutput(OutputFile):
-    def __init__(self, location: str, files: StorageFiles) -> None:
+    def __init__(self, location: str, files: StorageFiles, written: dict[str, bytes] | None = None) -> None:
+        """Keep the bytes in ``written``, by location, and store nothing, if that is given."""
         super().__init__(location)
+        self._written = written
         self._files = files
         self._key = files.key_of(location)
         self._size_bytes: int | None = None
@@ -170,9 +185,12 @@ class _StorageOutput(OutputFile):
         return _BufferedOutput(self)
 
     def store(self, data: bytes) -> None:
+        self._size_bytes = len(data)
+        if self._written is not None:
+            self._written[self.location] = data
+            return
         with self._files.storage.create(self._key) as sink:
             sink.write(data)
-        self._size_bytes = len(data)
 
 
 class _BufferedOutput(io.BytesIO):

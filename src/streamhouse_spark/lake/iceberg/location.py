@@ -294,6 +294,14 @@ class IcebergLocation:
         absent = version_key(key, version.number + 1), floor_key(key, DROPPED)
         return LakeMarks((version_key(key, version.number),), absent)
 
+    def newest_file(self) -> tuple[str, bytes, str] | None:
+        """Return the key and the bytes of the newest version, and the key of the next; None where there is none."""
+        key = self._key
+        version = None if key is None else newest_version(self.storage, self.world, key)
+        if key is None or version is None:
+            return None
+        return version_key(key, version.number), version.data, version_key(key, version.number + 1)
+
     @property
     def _key(self) -> str | None:
         """Return the folder of the table in a `FileCatalog`; None in another catalog."""

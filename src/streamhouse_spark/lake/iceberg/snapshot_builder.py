@@ -30,7 +30,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetPropertiesUpdate, SetSn
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.iceberg.file_io import manifests_of
+from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, expect, manifests_of
 from streamhouse_spark.lake.iceberg.schema import partition_record
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, USER_PROPERTY
@@ -74,6 +74,8 @@ class SnapshotBuilder:
         self._world = world
         self._snapshot_id = int(world.ids.new_uuid()[:16], 16) >> 1
         self._num_manifests = 0
+        self._written: dict[str, bytes] = {}
+        """Location → bytes of files that are stored together, before anything names them."""
 
     def build(self) -> tuple[Snapshot, tuple[TableUpdate, ...]]:
         manifests, removed = self._manifests()
@@ -83,13 +85,15 @@ class SnapshotBuilder:
         time_ms, beside = said_ms(self._world.clock.now_ms(), self._metadata.last_updated_ms)
         with write_manifest_list(
             format_version=self._metadata.format_version,
-            output_file=self._table.io.new_output(list_location),
+            output_file=self._output(list_location),
             snapshot_id=self._snapshot_id,
             parent_snapshot_id=parent_id,
             sequence_number=sequence_number,
             avro_compression="deflate",
         ) as writer:
             writer.add_manifests(manifests)
+        if isinstance(self._table.io, StorageFileIO):
+            self._table.io.store_all(self._written)
         snapshot = Snapshot.model_validate(
             {
                 "snapshot-id": self._snapshot_id,
@@ -159,6 +163,7 @@ class SnapshotBuilder:
         kept: list[ManifestFile] = []
         removed: list[DataFile] = []
         rewritten: dict[int, list[ManifestEntry]] = {}
+        self._expect(manifests)
         for manifest in manifests:
             entries = manifest.fetch_manifest_entry(self._table.io)
             gone = [e.data_file for e in entries if e.data_file.file_path in wanted]
@@ -188,6 +193,7 @@ class SnapshotBuilder:
     def _emptied(self, manifests: list[ManifestFile]) -> tuple[list[ManifestFile], list[DataFile]]:
         """Return manifests that mark each data file as deleted. Delete files have nothing left to delete."""
         kept, removed = [], []
+        self._expect(manifests)
         for manifest in manifests:
             entries = manifest.fetch_manifest_entry(self._table.io)
             removed += [e.data_file for e in entries]
@@ -227,6 +233,7 @@ class SnapshotBuilder:
         """Write one manifest with the live entries of several, which are of one partition spec."""
         if len(manifests) == 1:
             return manifests[0]
+        self._expect(manifests)
         entries = [
             _entry(e, ManifestEntryStatus.EXISTING, e.snapshot_id)
             for manifest in manifests
@@ -234,15 +241,22 @@ class SnapshotBuilder:
         ]
         return self._write_manifest(content, manifests[0].partition_spec_id, entries)
 
+    def _expect(self, manifests: Iterable[ManifestFile]) -> None:
+        expect(self._table.io, ((m.manifest_path, m.manifest_length) for m in manifests))
+
     def _write_manifest(self, content: ManifestContent, spec_id: int, entries: Sequence[ManifestEntry]) -> ManifestFile:
         location = self._location(f"{self._name}-m{self._num_manifests}.avro")
         self._num_manifests += 1
         spec, schema = self._metadata.specs()[spec_id], self._metadata.schema()
-        output = self._table.io.new_output(location)
+        output = self._output(location)
         with self._writer(content, spec, schema, output) as writer:
             for entry in entries:
                 writer.add_entry(entry)
         return writer.to_manifest_file()
+
+    def _output(self, location: str) -> OutputFile:
+        io = self._table.io
+        return io.collected(self._written, location) if isinstance(io, StorageFileIO) else io.new_output(location)
 
     def _writer(
         self, content: ManifestContent, spec: PartitionSpec, schema: Schema, output: OutputFile

@@ -21,11 +21,12 @@ from streamhouse_spark.lake.iceberg.offsets import described, newest_offsets
 from streamhouse_spark.lake.iceberg.versions import one_look
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
-from streamhouse_spark.lake.model.marks import LakeMarks
+from streamhouse_spark.lake.model.marks import LakeHead, LakeMarks
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
     CompactReport,
     ExpireReport,
+    Keeps,
     LakeDropReport,
     LakeFile,
     LakePlan,
@@ -81,6 +82,10 @@ class IcebergLake(LakeTable):
 
     def marks(self) -> LakeMarks | None:
         return self.place.marks()
+
+    def head(self) -> LakeHead | None:
+        found = self.place.newest_file()
+        return None if found is None else LakeHead(found[0], self.content_of(found[1]), found[2])
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         from streamhouse_spark.lake.iceberg.reading import snapshot
@@ -201,10 +206,10 @@ class IcebergLake(LakeTable):
         report, snapshot_id = cluster(self.place, how, files, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
-    def _expire(self, *, keep_last: int, keep_ms: int, dry_run: bool, tagged: Collection[int]) -> ExpireReport:
+    def _expire(self, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int]) -> ExpireReport:
         from streamhouse_spark.lake.iceberg.maintenance.compaction import expire
 
-        return expire(self.place, keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged)
+        return expire(self.place, rules, dry_run=dry_run, tagged=tagged)
 
     def _remove_orphans(self, *, grace_ms: int, dry_run: bool) -> list[str]:
         from streamhouse_spark.lake.iceberg.maintenance.orphans import remove_orphans

@@ -11,3 +11,14 @@ class LakeMarks:
 
     there: tuple[str, ...]
     absent: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LakeHead:
+    """The object that is the newest state of a lake table: every change puts another, or takes this one away."""
+
+    key: str
+    content: bytes
+    """A digest of what it says."""
+    following: str
+    """The key of the object that the next change puts."""

@@ -212,6 +212,16 @@ class LakeDropReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Keeps:
+    """A rule of expiry: the snapshots that stay."""
+
+    last: int
+    """Number of the newest ones that stay."""
+    ms: int
+    """Age below which all stay."""
+
+
+@dataclass(frozen=True, slots=True)
 class ExpireReport:
     snapshots: tuple[int, ...] = ()
     files: tuple[str, ...] = ()

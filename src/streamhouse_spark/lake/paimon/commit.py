@@ -23,6 +23,7 @@ from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.table.row.generic_row import GenericRow
 
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, SnapshotExpiredError
+from streamhouse_spark.lake.kept_metadata import keep_metadata
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
@@ -83,7 +84,7 @@ def commit_snapshot(place: PaimonLocation, validate: Validation) -> Snapshot:
         place.world.wait_to_retry(attempt)
         place.look_again()
         table = place.require()
-        change = validate(table)
+        change = _validated(place, table, validate)
         try:
             snapshot, written = _SnapshotBuilder(place, table, change, commit_uuid).build()
         except SnapshotExpiredError as error:
@@ -91,11 +92,24 @@ def commit_snapshot(place: PaimonLocation, validate: Validation) -> Snapshot:
             continue
         _write(place, written)
         if place.snapshots.put(snapshot):
+            place.look_again()
             _tell(place, snapshot)
             return snapshot
     raise CommitConflictError(
         f"lake table {place.location}: other writers won {ATTEMPTS_MAX} times in a row; try again later"
     )
+
+
+def _validated(place: PaimonLocation, table: PaimonTable, validate: Validation) -> Change:
+    """Return the validated change. The lists of manifests on which it will be built are read meanwhile."""
+    changes: list[Change] = []
+    steps: list[Callable[[], object]] = [
+        lambda: changes.append(validate(table)),
+        lambda: MetadataReader(table, PaimonFiles(place.files)).expect_lists(table.snapshot),
+    ]
+    for _ in at_once(place.storage, lambda step: step(), steps):
+        pass
+    return changes[0]
 
 
 def _tell(place: PaimonLocation, snapshot: Snapshot) -> None:
@@ -115,6 +129,7 @@ def _write(place: PaimonLocation, written: Mapping[str, bytes]) -> None:
 
     for _ in at_once(place.storage, write, list(written.items())):
         pass
+    keep_metadata(place.storage, {place.files.key_of(location): data for location, data in written.items()})
 
 
 def _require_overtaken(place: PaimonLocation, table: PaimonTable, error: SnapshotExpiredError) -> None:

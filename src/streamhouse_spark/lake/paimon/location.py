@@ -161,7 +161,8 @@ class PaimonLocation:
     def _find(self) -> PaimonTable | None:
         schemas: dict[int, PaimonSchema] = {}
         ahead = ReadAhead(self.storage)
-        ahead.expect([*map(self._schema_key, range(_SCHEMAS_AHEAD)), self.snapshots.hint_key])
+        likely = self.snapshots.likely_keys()
+        ahead.expect([*map(self._schema_key, range(_SCHEMAS_AHEAD)), self.snapshots.hint_key, *likely])
         while (schema := self._read_schema(len(schemas), ahead)) is not None:
             schemas[schema.id] = schema
         return PaimonTable(self.location, schemas, self.snapshots.newest(ahead)) if schemas else None

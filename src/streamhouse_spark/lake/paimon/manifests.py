@@ -31,6 +31,14 @@ def key_of(entry: ManifestEntry) -> FileKey:
     return tuple(entry.partition.values), entry.bucket, entry.file.file_name
 
 
+def lists_of(snapshot: Snapshot) -> Sequence[tuple[str, int | None]]:
+    """Return the names and bytes of a snapshot's lists of manifests."""
+    return (
+        (snapshot.base_manifest_list, snapshot.base_manifest_list_size),
+        (snapshot.delta_manifest_list, snapshot.delta_manifest_list_size),
+    )
+
+
 class MetadataReader:
     """Reads manifests of one state of the table, for the files of the partitions that are chosen, all by default.
 
@@ -47,11 +55,7 @@ class MetadataReader:
     def manifests(self, snapshot: Snapshot | None) -> list[ManifestFileMeta]:
         if snapshot is None:
             return []
-        lists = (
-            (snapshot.base_manifest_list, snapshot.base_manifest_list_size),
-            (snapshot.delta_manifest_list, snapshot.delta_manifest_list_size),
-        )
-        self._files.expect((f"{self._folder}/{name}", size_bytes or 0) for name, size_bytes in lists)
+        lists = self.expect_lists(snapshot)
         with paimon_metadata(self._table.location):
             reader = ManifestListManager(self._store)
             found: list[ManifestFileMeta] = []
@@ -59,6 +63,14 @@ class MetadataReader:
                 self._expect(name, size_bytes)
                 found += reader.read(name)
         return found
+
+    def expect_lists(self, snapshot: Snapshot | None) -> Sequence[tuple[str, int | None]]:
+        """Read the lists of a snapshot's manifests, if that saves time later, and return their names and bytes."""
+        if snapshot is None:
+            return ()
+        lists = lists_of(snapshot)
+        self._files.expect((f"{self._folder}/{name}", size_bytes or 0) for name, size_bytes in lists)
+        return lists
 
     def live(self, snapshot: Snapshot | None) -> list[ManifestEntry]:
         """Return the data files of a snapshot, with their statistics. Raises `LakeMismatchError` for unreadable

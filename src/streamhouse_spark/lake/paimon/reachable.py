@@ -6,7 +6,8 @@ one downwards, so that no listing that lags hides one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from pypaimon.manifest.manifest_file_manager import ManifestFileManager
 from pypaimon.manifest.manifest_list_manager import ManifestListManager
@@ -18,24 +19,27 @@ from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER, PaimonFiles, paimon_metadata
 from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
-from streamhouse_spark.lake.paimon.manifests import ADD, FileKey, MetadataReader, key_of
+from streamhouse_spark.lake.paimon.manifests import ADD, FileKey, MetadataReader, key_of, lists_of
 from streamhouse_spark.lake.paimon.snapshots import SnapshotFolder
+from streamhouse_spark.storage.read_ahead import ReadsMany, at_once
 
 
-def history(place: PaimonLocation, newest: Snapshot) -> list[Snapshot]:
-    """Return the snapshots that follow each other without a gap up to the newest one, oldest first."""
-    listed = [snapshot_id for snapshot_id in place.snapshots.ids() if snapshot_id < newest.id]
-    read = {s.id: s for s in in_parallel(place.snapshots.find, listed) if s is not None}
+def history(place: PaimonLocation, newest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
+    """Return the snapshots that follow each other without a gap up to the newest one, oldest first. ``listed`` has the
+    numbers that a listing showed.
+    """
+    older = [number for number in (place.snapshots.ids() if listed is None else listed) if number < newest.id]
+    read = {s.id: s for s in at_once(place.storage, place.snapshots.find, older) if s is not None}
     found = [newest]
-    while (below := read.get(found[-1].id - 1) or place.snapshots.find(found[-1].id - 1)) is not None:
+    while found[-1].id > 1 and (below := read.get(found[-1].id - 1) or place.snapshots.find(found[-1].id - 1)):
         found.append(below)
     return found[::-1]
 
 
-def strays(place: PaimonLocation, oldest: Snapshot) -> list[Snapshot]:
+def strays(place: PaimonLocation, oldest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
     """Return snapshots below a gap: a writer that slept put them in place of expired ones. They do not count."""
-    listed = [snapshot_id for snapshot_id in place.snapshots.ids() if snapshot_id < oldest.id]
-    return [s for s in in_parallel(place.snapshots.find, listed) if s is not None]
+    below = [number for number in (place.snapshots.ids() if listed is None else listed) if number < oldest.id]
+    return [s for s in at_once(place.storage, place.snapshots.find, below) if s is not None]
 
 
 def pinned(place: PaimonLocation) -> list[Snapshot]:
@@ -44,17 +48,22 @@ def pinned(place: PaimonLocation) -> list[Snapshot]:
     Raises `LakeMismatchError` if another engine keeps changelogs beyond their snapshots, which are not read here.
     """
     location, storage = place.spec.location, place.storage
-    if storage.list_names(f"{location}/changelog/"):
+    looks: list[Callable[[], list[str]]] = [
+        lambda: storage.list_names(f"{location}/changelog/"),
+        lambda: storage.list_names(f"{location}/branch/"),
+        place.snapshots.tags,
+    ]
+    changelogs, branch_names, tags = at_once(storage, lambda look: look(), looks)
+    if changelogs:
         raise LakeMismatchError(
             f"lake table {place.location} has changelogs that another engine keeps; expire its snapshots and remove "
             "orphans with that engine"
         )
-    branches = [
-        SnapshotFolder(storage, f"{location}/branch/{name}") for name in storage.list_names(f"{location}/branch/")
-    ]
+    branches = [SnapshotFolder(storage, f"{location}/branch/{name}") for name in branch_names]
     of_branches = (branch.find(snapshot_id) for branch in branches for snapshot_id in branch.ids())
-    of_tags = (folder.tagged(name) for folder in (place.snapshots, *branches) for name in folder.tags())
-    return [snapshot for snapshot in (*of_tags, *of_branches) if snapshot is not None]
+    of_their_tags = (branch.tagged(name) for branch in branches for name in branch.tags())
+    of_tags = at_once(storage, place.snapshots.tagged, tags)
+    return [snapshot for snapshot in (*of_tags, *of_their_tags, *of_branches) if snapshot is not None]
 
 
 class Reach:
@@ -71,7 +80,7 @@ class Reach:
         for damage.
         """
         found: set[str] = set()
-        for snapshot in snapshots:
+        for snapshot in self._expected(snapshots):
             try:
                 found |= self._of(snapshot)
             except SnapshotExpiredError as error:
@@ -81,12 +90,21 @@ class Reach:
     def left_of(self, snapshots: Iterable[Snapshot]) -> set[str]:
         """Return the files of snapshots that nothing needs, as far as their metadata still exists."""
         found: set[str] = set()
-        for snapshot in snapshots:
+        for snapshot in self._expected(snapshots):
             try:
                 found |= self._of(snapshot)
             except SnapshotExpiredError:
                 continue
         return found
+
+    def _expected(self, snapshots: Iterable[Snapshot]) -> list[Snapshot]:
+        """Return the snapshots, all of whose metadata is about to be read, and is read at the same time where that
+        helps.
+        """
+        wanted = list(snapshots)
+        if isinstance(self._place.storage, ReadsMany):
+            self._reader.expect_all(wanted)
+        return wanted
 
     def _of(self, snapshot: Snapshot) -> set[str]:
         """Return the lists, manifests and live data files of a snapshot, and the files of its own changelog."""
@@ -132,6 +150,18 @@ class _RememberingReader(MetadataReader):
         if name not in self._lists:
             self._lists[name] = super().manifests(snapshot)
         return self._lists[name]
+
+    def expect_all(self, snapshots: Sequence[Snapshot]) -> None:
+        """Read the lists of these snapshots, and then the manifests in them. What is absent shows later."""
+        new = [snapshot for snapshot in snapshots if snapshot.delta_manifest_list not in self._lists]
+        lists = [named for snapshot in new for named in lists_of(snapshot)]
+        self._files.expect((f"{self._folder}/{name}", size_bytes or 0) for name, size_bytes in lists)
+        found: dict[str, int] = {}
+        for snapshot in new:
+            with suppress(SnapshotExpiredError):
+                found.update((one.file_name, one.file_size or 0) for one in self.manifests(snapshot))
+        missing = ((name, size_bytes) for name, size_bytes in found.items() if name not in self._remembered)
+        self._files.expect((f"{self._folder}/{name}", size_bytes) for name, size_bytes in missing)
 
     def changelog(self, snapshot: Snapshot) -> Sequence[ManifestFileMeta]:
         if snapshot.changelog_manifest_list is None:

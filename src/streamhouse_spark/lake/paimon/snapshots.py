@@ -12,12 +12,15 @@ and a writer that slept could take it: a put counts only if the snapshot below i
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Final
 
 from pypaimon.common.json_util import JSON
 from pypaimon.snapshot.snapshot import Snapshot
 
+from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -34,8 +37,31 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import ReadAhead, at_once
 from streamhouse_spark.storage.slots import Holder, Slot, Taken
 
+_SEEN_MAX: Final = 1024
 SNAPSHOT_PREFIX = "snapshot-"
 TAG_PREFIX = "tag-"
+
+
+class _SeenSnapshots:
+    """The number of the newest snapshot that this process saw, by table: only a guess of what the hint says."""
+
+    def __init__(self) -> None:
+        self._numbers: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._lock = new_lock()
+
+    def get(self, url: str, table_key: str) -> int | None:
+        with self._lock:
+            return self._numbers.get((url, table_key))
+
+    def note(self, url: str, table_key: str, number: int) -> None:
+        with self._lock:
+            self._numbers[url, table_key] = number
+            self._numbers.move_to_end((url, table_key))
+            while len(self._numbers) > _SEEN_MAX:
+                self._numbers.popitem(last=False)
+
+
+_seen = _SeenSnapshots()
 
 
 class SnapshotFolder:
@@ -46,7 +72,9 @@ class SnapshotFolder:
         self._table_key = table_key
 
     def newest(self, ahead: ReadAhead | None = None) -> Snapshot | None:
-        """Return the snapshot without a successor; None before the first. The hint may be in ``ahead``."""
+        """Return the snapshot without a successor; None before the first. The hint, and the snapshots of `likely_keys`,
+        may be in ``ahead``.
+        """
         ahead = ahead or ReadAhead(self._storage)
         hint = self._hint(ahead)
         if hint:
@@ -55,10 +83,27 @@ class SnapshotFolder:
         def find(snapshot_id: int) -> Snapshot | None:
             return self._read(self._key(snapshot_id), ahead)
 
+        was_asked_for = hint is not None and ahead.has(self._key(hint))
         current = find(hint) if hint else None
+        if hint and current is None and was_asked_for:
+            current = find(hint)  # asked for beside the hint, so it may have been put since
         if current is None:
             current = self._newest_listed() or find(1)
-        return None if current is None else last_reached(find, current.id, current)
+        newest = None if current is None else last_reached(find, current.id, current)
+        if newest is not None:
+            _seen.note(self._storage.url, self._table_key, newest.id)
+        return newest
+
+    def likely_keys(self) -> list[str]:
+        """Return the keys of the newest snapshot that this process saw, and of the next; none where it saw none. The
+        hint probably names it, so whoever reads the hint asks for them too.
+        """
+        seen = _seen.get(self._storage.url, self._table_key)
+        return [] if seen is None else [self._key(seen), self._key(seen + 1)]
+
+    def keys_of(self, snapshot: Snapshot) -> tuple[str, str]:
+        """Return the key of a snapshot, and that of the next."""
+        return self._key(snapshot.id), self._key(snapshot.id + 1)
 
     def find(self, snapshot_id: int) -> Snapshot | None:
         """Return the snapshot, or None if there is none of that number (yet, or any more). Raises
@@ -117,14 +162,15 @@ class SnapshotFolder:
         slot = Slot(
             self._storage,
             key,
-            lambda: _parsed(key, self._storage.read(key)),
+            lambda: parsed_snapshot(key, self._storage.read(key)),
             lambda stored: commit_of(stored) == commit_of(snapshot),
         )
-        taken = slot.take(JSON.to_json(snapshot, indent=2).encode())
+        taken = slot.take(snapshot_text(snapshot))
         self._require_known(snapshot, taken)
         if not taken.won():
             return False
         self._require_counts(snapshot)
+        _seen.note(self._storage.url, self._table_key, snapshot.id)
         return True
 
     def require_not_replaced(self, snapshot: Snapshot) -> None:
@@ -147,7 +193,7 @@ class SnapshotFolder:
         ``LATEST`` is a hint. The tag and the consumer keep engines that expire snapshots from taking this one and those
         behind it. Each of them may lag behind: then more is kept.
         """
-        text = JSON.to_json(snapshot, indent=2).encode()
+        text = snapshot_text(snapshot)
 
         def put(told: tuple[str, bytes]) -> None:
             with suppress(StorageError):
@@ -235,10 +281,11 @@ class SnapshotFolder:
             data = (ahead or self._storage).read(key)
         except ObjectNotFoundError:
             return None
-        return _parsed(key, data)
+        return parsed_snapshot(key, data)
 
 
-def _parsed(key: str, data: bytes) -> Snapshot:
+def parsed_snapshot(key: str, data: bytes) -> Snapshot:
+    """Parse the file of a snapshot. Raises `CorruptDataError`."""
     try:
         return JSON.from_json(data.decode(), Snapshot)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -246,6 +293,12 @@ def _parsed(key: str, data: bytes) -> Snapshot:
             f"lake file {key} cannot be read ({type(error).__name__}: {error}); restore it, or build the lake anew "
             "from the log (streamhouse retier)"
         ) from error
+
+
+def snapshot_text(snapshot: Snapshot) -> bytes:
+    """Return the text of the file of a snapshot, as the package writes it."""
+    text: str = JSON.to_json(snapshot, indent=2)
+    return text.encode()
 
 
 def commit_of(snapshot: Snapshot) -> str | None:

@@ -12,10 +12,12 @@ from pypaimon.snapshot.snapshot import Snapshot
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.lake.commit_checks import LogRange
+from streamhouse_spark.lake.model.marks import LakeHead
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
     CompactReport,
     ExpireReport,
+    Keeps,
     LakeDropReport,
     LakeFile,
     LakePlan,
@@ -34,7 +36,7 @@ from streamhouse_spark.lake.paimon.races import durable, was_replaced
 from streamhouse_spark.lake.paimon.relocation import PaimonRelocation
 from streamhouse_spark.lake.paimon.round import commit_round, described, described_then, write_context
 from streamhouse_spark.lake.paimon.scan import projection, same_by_name, scan_files
-from streamhouse_spark.lake.paimon.snapshots import own_time_ms
+from streamhouse_spark.lake.paimon.snapshots import own_time_ms, parsed_snapshot, snapshot_text
 from streamhouse_spark.lake.reader import identity_projection
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.lake.table import LakeTable
@@ -72,6 +74,17 @@ class PaimonLake(LakeTable):
             return None
         self.place.require_owner(table)
         return described(self.place, table.snapshot) if table.snapshot else None
+
+    def head(self) -> LakeHead | None:
+        table = self.place.find()
+        snapshot = None if table is None else table.snapshot
+        if snapshot is None:
+            return None
+        key, following = self.place.snapshots.keys_of(snapshot)
+        return LakeHead(key, super().content_of(snapshot_text(snapshot)), following)
+
+    def content_of(self, data: bytes) -> bytes:
+        return super().content_of(snapshot_text(parsed_snapshot(self.location, data)))
 
     def durable(self) -> LakeSnapshot | None:
         self.place.require_home("settling snapshots")
@@ -190,8 +203,8 @@ class PaimonLake(LakeTable):
         report, snapshot = compact_log(self.place, dry_run=dry_run)
         return report if snapshot is None else replace(report, snapshot=described(self.place, snapshot))
 
-    def _expire(self, *, keep_last: int, keep_ms: int, dry_run: bool, tagged: Collection[int]) -> ExpireReport:
-        return expire(self.place, keep_last=keep_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged)
+    def _expire(self, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int]) -> ExpireReport:
+        return expire(self.place, rules, dry_run=dry_run, tagged=tagged)
 
     def _remove_orphans(self, *, grace_ms: int, dry_run: bool) -> list[str]:
         return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)

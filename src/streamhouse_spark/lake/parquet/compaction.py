@@ -38,6 +38,7 @@ class _HasSize(Protocol):
 
 
 Sized = TypeVar("Sized", bound=_HasSize)
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +147,13 @@ def _worth_it(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Itera
         yield CompactGroup(run[0][1].bucket, tuple(o for _, o in run), tuple(f for f, _ in run))
 
 
-def merged(
-    storage: Storage, groups: Sequence[CompactGroup], write: Callable[[CompactGroup], Sequence[LakeFile]]
-) -> list[LakeFile]:
-    """Write groups anew; small ones, which wait for the store, at the same time where its requests take long."""
+def merged(storage: Storage, groups: Sequence[Sized], write: Callable[[Sized], Sequence[R]]) -> list[R]:
+    """Write groups anew; small ones, which wait for the store, at the same time where its requests take long. Returns
+    the results of all of them.
+    """
     are_small = all(group.size_bytes <= SMALL_GROUP_BYTES_MAX for group in groups)
     threads = THREADS_MAX if are_small and isinstance(storage, ReadsMany) else 1
-    return [file for written in in_parallel(write, groups, threads_max=threads) for file in written]
+    return [one for written in in_parallel(write, groups, threads_max=threads) for one in written]
 
 
 def merge_group(

@@ -39,6 +39,7 @@ from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot
 from streamhouse_spark.lake.parquet.bucket_writer import write_files, write_rows
 from streamhouse_spark.lake.parquet.reader import FilesAt
 from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.lake.tiering import idle
 from streamhouse_spark.lake.tiering.plan import (
     ROUND_BYTES_PER_BUCKET_MAX,
     TieringTask,
@@ -110,8 +111,9 @@ class TieringJob:
         ``run_tasks``.
         """
         started_ms = self._world.clock.boot_ms()
-        state = self._first_look()
-        targets = state.ends
+        unchanged = idle.state_without_news(self._log, self._lake, started_ms, self._refreshed)
+        state = unchanged or self._first_look()
+        targets = state.ends if unchanged is None else {}
         done: list[tuple[LakeSnapshot, list[LakeFile]]] = []
         conflicts = 0
         while any(targets.values()):
@@ -161,13 +163,17 @@ class TieringJob:
         """Commit one snapshot. Returns True if there is nothing left to do."""
         self._lake = self._lake.with_state(state)
         is_due = any(state.lake_offset(bucket) < end for bucket, end in targets.items())
+        asked_ms = self._world.clock.boot_ms()
         with self._lake.one_look():
             newest = self._fitted(state)
             context = self._lake.write_context() if is_due else None
+            head = self._lake.head() if not is_due else None
         if newest is not None and not is_ahead(newest, self._log.state):
             self._record(newest)
         plan = plan_round(state, newest, targets, bytes_per_bucket_max=self._bytes_per_bucket_max)
         if not plan.is_due:
+            if not self._is_before_drop:  # which leaves out a check
+                idle.remember(self._log, state, head, asked_ms)
             return True
         context = context or self._lake.write_context()
         files = write_round(self._lake, context, plan, run_tasks)

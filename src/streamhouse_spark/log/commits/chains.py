@@ -57,12 +57,13 @@ def last_reached(read: Callable[[int], Found | None], first: int, newest: Found)
 def last_object(storage: Storage, key_of: Callable[[int], str], ahead: ReadAhead | None = None) -> tuple[int, bytes]:
     """Return number and bytes of the last object of a chain that begins at 1; ``(0, b"")`` if there is none.
 
-    Objects before it may be damaged: none of them is looked into. The first few are asked for at once, unless
-    ``ahead`` has them.
+    Objects before it may be damaged: none of them is looked into. The first few are asked for at once; whoever gives
+    ``ahead`` has asked for those.
     """
     found: dict[int, bytes] = {}
-    ahead = ahead or ReadAhead(storage)
-    ahead.expect(key_of(number) for number in range(1, CHAIN_AHEAD + 1))
+    if ahead is None:
+        ahead = ReadAhead(storage)
+        ahead.expect(key_of(number) for number in range(1, CHAIN_AHEAD + 1))
 
     def is_there(number: int) -> bool:
         try:
@@ -71,5 +72,10 @@ def last_object(storage: Storage, key_of: Callable[[int], str], ahead: ReadAhead
             return False
         return True
 
-    last = last_number(is_there, 0)
+    last = 0
+    while ahead.has(key_of(last + 1)):  # those are here; a search asks for some beyond them
+        if not is_there(last + 1):
+            return last, found.get(last, b"")
+        last += 1
+    last = last_number(is_there, last)
     return last, found.get(last, b"")

@@ -66,8 +66,11 @@ class CommitLog:
         *,
         asked: Asked | None = None,
         state: TableState | None = None,
+        since_ms: int = 0,
     ) -> None:
-        """``asked`` has what was asked for already, together with other logs. ``state`` is one that was stored."""
+        """``asked`` has what was asked for already, together with other logs. ``state`` is one that was stored, not
+        before ``since_ms`` of boot time: until then the log had no floor.
+        """
         self._storage = storage
         self._asked = asked
         self._table_uuid = table_uuid
@@ -75,11 +78,11 @@ class CommitLog:
         self._state = state
         self._floor = 0
         self._floor_index = 0
-        self._floor_checked_ms = 0
+        self._floor_checked_ms = since_ms
         self._checkpointing = Checkpointing(storage)
         self._recent = self._looked = records.RecentRows()
         self._damaged: Sequence[StreamhouseError] = ()
-        self._stood_ms = 0
+        self._stood_ms = since_ms
         self._raced_ms = -RACE_MS
         self._severed: str | None = None
         self._calls = Calls()

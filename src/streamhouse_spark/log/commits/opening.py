@@ -11,7 +11,7 @@ it stands on, a checkpoint behind them is of the same log, and says the same as 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -37,8 +37,11 @@ from streamhouse_spark.storage.read_ahead import ReadAhead, ReadsMany, expect_to
 
 logger = logging.getLogger(__name__)
 
-_FIRST_OF_MANY: Final = 4
-"""Records of each of many logs that are asked for with their checkpoints: each is paid."""
+_FIRST_OF_MANY: Final = 7
+"""Records of each of many logs that are asked for with their checkpoints: all of a log that is too young for a hint,
+and the two behind, which show that none is missing. Each is paid. Of few logs more are asked for."""
+_FIRST_TOGETHER: Final = 48
+"""Records of all logs together up to which that takes no longer: so many requests are under way at once."""
 _BEHIND_HINT: Final = HINT_EVERY + 2
 """Records that are asked for together with the one that the state in a hint ends with: those that may follow it, and
 two more, which show that none is missing."""
@@ -57,29 +60,64 @@ class Asked:
     since_ms: int
 
 
-def asked_together(storage: Storage, world: World, table_uuids: Iterable[str]) -> dict[str, Asked]:
-    """Ask for all that opening these logs reads: hints, checkpoints with the first records behind them, other records
-    and floors, each of all logs at the same time. Empty where that saves nothing.
+class AskedLogs:
+    """Logs that are opened together. All that opening them reads is asked for in three steps, in each of all logs at
+    the same time: hints; checkpoints, or the records of the states in hints, with the first records behind them and
+    floors; other records. Nothing is asked for where that saves nothing.
     """
-    if not isinstance(storage, ReadsMany):
-        return {}
-    since_ms = world.clock.boot_ms()
-    found = {uuid: ReadAhead(storage, _FIRST_OF_MANY) for uuid in table_uuids}
-    expect_together(storage, [(ahead, [checkpoint_hint_key(uuid)]) for uuid, ahead in found.items()])
-    hints = {uuid: ahead.found(checkpoint_hint_key(uuid)) or b"" for uuid, ahead in found.items()}
-    held = {uuid: hinted_state(hint, uuid) for uuid, hint in hints.items()}
-    keys = {uuid: _keys_to_open(uuid, hint, held[uuid], _FIRST_OF_MANY) for uuid, hint in hints.items()}
-    expect_together(storage, [(ahead, keys[uuid][0]) for uuid, ahead in found.items()])
-    following = []
-    for uuid, ahead in found.items():
-        first, others = keys[uuid]
-        is_named = held[uuid] is None and parsed_hint(hints[uuid]) is not None
-        floors = keys_behind(uuid, floor_index(ahead.found(first[0]))) if is_named else []
-        if ahead.found_absent(first[-1]):
-            others = [] if ahead.found_absent(first[-2]) else others[:1]  # it shows that none is missing
-        following.append((ahead, [*floors, *others]))
-    expect_together(storage, following)
-    return {uuid: Asked(ahead, since_ms) for uuid, ahead in found.items()}
+
+    def __init__(self, storage: Storage, world: World, table_uuids: Iterable[str]) -> None:
+        self._storage = storage
+        self._since_ms = world.clock.boot_ms()
+        uuids = set(table_uuids) if isinstance(storage, ReadsMany) else ()
+        self._num_first = min(_BEHIND_HINT, max(_FIRST_OF_MANY, _FIRST_TOGETHER // max(1, len(uuids))))
+        self._found = {uuid: ReadAhead(storage, self._num_first) for uuid in uuids}
+        self._hints: dict[str, bytes] = {}
+        self._held: dict[str, Checkpoint | None] = {}
+        self._keys: dict[str, tuple[list[str], list[str]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __contains__(self, table_uuid: str) -> bool:
+        return table_uuid in self._found
+
+    def keep(self, table_uuids: Collection[str]) -> None:
+        """Forget the other logs."""
+        self._found = {uuid: ahead for uuid, ahead in self._found.items() if uuid in table_uuids}
+
+    def read_hints(self) -> None:
+        expect_together(self._storage, [(ahead, [checkpoint_hint_key(uuid)]) for uuid, ahead in self._found.items()])
+        for uuid, ahead in self._found.items():
+            hint = self._hints[uuid] = ahead.found(checkpoint_hint_key(uuid)) or b""
+            held = self._held[uuid] = hinted_state(hint, uuid)
+            self._keys[uuid] = _keys_to_open(uuid, hint, held, self._num_first)
+
+    def read_first(self) -> None:
+        expect_together(self._storage, [(ahead, self._keys[uuid][0]) for uuid, ahead in self._found.items()])
+
+    def read_others(self) -> None:
+        following = []
+        for uuid, ahead in self._found.items():
+            first, others = self._keys[uuid]
+            is_named = self._held[uuid] is None and parsed_hint(self._hints[uuid]) is not None
+            floors = keys_behind(uuid, floor_index(ahead.found(first[0]))) if is_named else []
+            if ahead.found_absent(first[-1]):
+                others = [] if ahead.found_absent(first[-2]) else others[:1]  # it shows that none is missing
+            following.append((ahead, [*floors, *others]))
+        expect_together(self._storage, following)
+
+    def asked(self) -> dict[str, Asked]:
+        """Return what each log is opened with; empty where nothing was asked for."""
+        return {uuid: Asked(ahead, self._since_ms) for uuid, ahead in self._found.items()}
+
+
+def asked_together(storage: Storage, world: World, table_uuids: Iterable[str]) -> dict[str, Asked]:
+    """Ask for all that opening these logs reads. Empty where that saves nothing."""
+    logs = AskedLogs(storage, world, table_uuids)
+    for step in (logs.read_hints, logs.read_first, logs.read_others):
+        step()
+    return logs.asked()
 
 
 def begin(

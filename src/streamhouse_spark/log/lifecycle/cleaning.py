@@ -21,8 +21,10 @@ may be interrupted and repeated. Listings only find candidates; the log decides 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from streamhouse_spark.core.paths import (
     checkpoint_key,
@@ -43,7 +45,7 @@ from streamhouse_spark.log.commits.floors import floor_before, superfluous_floor
 from streamhouse_spark.log.commits.referenced import manifest_keys, referenced_keys
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.verified import CHECKPOINTS_KEPT, has_whole_checkpoints, verified_checkpoints
-from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.base import ObjectInfo, Storage
 from streamhouse_spark.storage.read_ahead import at_once, delete_all
 
 logger = logging.getLogger(__name__)
@@ -52,6 +54,7 @@ GRACE_MS = 24 * 3600 * 1000
 GRACE_MS_MIN = 10 * FLOOR_CHECK_MS
 ORPHAN_MEMORY_MS = 7 * 24 * 3600 * 1000
 FLOOR_STEP_MIN = 50
+_FOLDERS = (segments_prefix, manifests_prefix, tags_prefix)
 
 
 @dataclass(slots=True)
@@ -85,15 +88,39 @@ def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run
     """
     check_grace(grace_ms)
     report = CleanReport(dry_run)
-    state = log.refresh()
+    state, floor, listed = _looked_at(log, storage)
     now_ms = storage.now_ms()
     _untag_expired(log, state, now_ms, report)
     _delete_marked(log, storage, state, now_ms, grace_ms, report)
-    _delete_records(log, storage, now_ms, grace_ms, report)
+    _delete_records(log, storage, listed, now_ms, grace_ms, report)
     _delete_temporary(log, storage, now_ms, grace_ms, report)
-    _mark_orphans(log, storage, now_ms, grace_ms, report)
-    _advance_start(log, storage, report)
+    _mark_orphans(log, listed, floor, now_ms, grace_ms, report)
+    _advance_start(log, storage, listed, floor, report)
     return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The content of a log's folders before anything was deleted: candidates, of which the log decides."""
+
+    records: Sequence[int]
+    checkpoints: Sequence[int]
+    objects: Sequence[ObjectInfo]
+    """Segments, manifests and states of tags."""
+
+
+def _looked_at(log: CommitLog, storage: Storage) -> tuple[TableState, int, _Listed]:
+    """Return the newest state, the newest floor and the content of the folders, in the time of one request."""
+    uuid = log.table_uuid
+    looks: list[Callable[[], Any]] = [
+        log.refresh,
+        log.check_floor,
+        lambda: parse_numbers(storage.list_names(commits_prefix(uuid))),
+        lambda: list_checkpoints(storage, uuid),
+        *(partial(storage.list, prefix_of(uuid)) for prefix_of in _FOLDERS),
+    ]
+    state, floor, records, checkpoints, *objects = at_once(storage, lambda look: look(), looks)
+    return state, floor, _Listed(records, checkpoints, [info for found in objects for info in found])
 
 
 def _delete(storage: Storage, keys: Sequence[str], report: CleanReport) -> None:
@@ -119,7 +146,8 @@ def _tagged_keys(storage: Storage, state: TableState, due: set[str]) -> set[str]
     prefix = tags_prefix(state.table_uuid)
     dropped = {key for key in state.condemned if key.startswith(prefix) and key not in due}
     keys = {tag_key(state.table_uuid, tag.uuid) for tag in state.tags.values()} | dropped
-    return {k for key in keys for k in referenced_keys(read_tagged_object(storage, state.table_uuid, key))}
+    states = at_once(storage, lambda key: read_tagged_object(storage, state.table_uuid, key), sorted(keys))
+    return {key for tagged in states for key in referenced_keys(tagged)}
 
 
 def _delete_marked(
@@ -136,18 +164,18 @@ def _delete_marked(
         log.commit(lambda current, _: (Purge(tuple(k for k in forgettable if k in current.condemned)),))
 
 
-def _delete_records(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
-    log.check_floor()
+def _delete_records(
+    log: CommitLog, storage: Storage, listed: _Listed, now_ms: int, grace_ms: int, report: CleanReport
+) -> None:
     effective = floor_before(storage, log.table_uuid, log.floor_index, now_ms - grace_ms)
     if not effective:
         return
-    numbers = parse_numbers(storage.list_names(commits_prefix(log.table_uuid)))
-    records = [commit_key(log.table_uuid, n) for n in numbers if n < effective]
-    listed = list_checkpoints(storage, log.table_uuid)
-    checkpoints = [checkpoint_key(log.table_uuid, n) for n in listed[:-CHECKPOINTS_KEPT] if n < effective]
+    records = [commit_key(log.table_uuid, n) for n in listed.records if n < effective]
+    superseded = listed.checkpoints[:-CHECKPOINTS_KEPT]
+    checkpoints = [checkpoint_key(log.table_uuid, n) for n in superseded if n < effective]
     if not records and not checkpoints:
         return
-    if not has_whole_checkpoints(storage, log.table_uuid, at_least=log.check_floor() - 1):
+    if not has_whole_checkpoints(storage, log.table_uuid, listed.checkpoints, at_least=log.check_floor() - 1):
         logger.error("%s: fewer than two checkpoints at its floor are whole, so no record is deleted", log.state.name)
         return
     state = log.refresh()  # a record of which a tag has rows was above every floor when the tag was made
@@ -163,12 +191,9 @@ def _delete_temporary(log: CommitLog, storage: Storage, now_ms: int, grace_ms: i
         _delete(storage, [i.key for i in found if i.modified_ms + grace_ms <= now_ms], report)
 
 
-def _mark_orphans(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
-    uuid = log.table_uuid
-    prefixes = (segments_prefix(uuid), manifests_prefix(uuid), tags_prefix(uuid))
-    listed = [info for found in at_once(storage, storage.list, prefixes) for info in found]
-    old = [i.key for i in listed if i.modified_ms + grace_ms <= now_ms]
-    floor = log.check_floor()
+def _mark_orphans(log: CommitLog, listed: _Listed, floor: int, now_ms: int, grace_ms: int, report: CleanReport) -> None:
+    gone = set(report.deleted)
+    old = [i.key for i in listed.objects if i.modified_ms + grace_ms <= now_ms and i.key not in gone]
 
     def orphans(state: TableState) -> tuple[str, ...]:
         named = referenced_keys(state) | manifest_keys(state, at_least=floor)
@@ -184,16 +209,17 @@ def _mark_orphans(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, 
         log.commit(plan)
 
 
-def _advance_start(log: CommitLog, storage: Storage, report: CleanReport) -> None:
-    """Void the records that two verified checkpoints make superfluous and that hold no live rows."""
-    newest = log.check_floor()
+def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: int, report: CleanReport) -> None:
+    """Void the records that two verified checkpoints make superfluous and that hold no live rows. ``newest`` is the
+    floor at the beginning.
+    """
+    checkpoints = listed.checkpoints
     superfluous = superfluous_floors(storage, log.table_uuid, log.floor_index)
     _delete(storage, superfluous, report)
-    listed = list_checkpoints(storage, log.table_uuid)
-    if len(listed) < CHECKPOINTS_KEPT or listed[-CHECKPOINTS_KEPT] < newest + FLOOR_STEP_MIN:
+    if len(checkpoints) < CHECKPOINTS_KEPT or checkpoints[-CHECKPOINTS_KEPT] < newest + FLOOR_STEP_MIN:
         return
     state = log.refresh()
-    verified = verified_checkpoints(storage, state)
+    verified = verified_checkpoints(storage, state, checkpoints)
     if len(verified) < CHECKPOINTS_KEPT:
         return
     oldest_inline = state.oldest_inline_commit()

@@ -15,7 +15,7 @@ A view has no uuid: it *is* its pointer, which holds the query. See `streamhouse
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,6 +51,8 @@ PLACED_VERSION: Final = 2
 """The format version of a name that means a table with a log elsewhere: older releases would look for it here."""
 VIEW_VERSION: Final = 3
 """The format version of a name that means a view: older releases would take it for a name that means nothing."""
+_POINTERS_TO_NAME: Final = 2
+"""Pointers that are asked for before a table is created: most names are new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +93,13 @@ def warehouse_exists(storage: Storage) -> bool:
     return read_warehouse_file(storage) is not None
 
 
-def create_warehouse(storage: Storage, world: World, *, around: str | None = None) -> None:
+def create_warehouse(
+    storage: Storage, world: World, *, around: str | None = None, ahead: ReadAhead | None = None
+) -> None:
     """Make the location a warehouse unless it is one. A location with foreign files is refused, except for the folder
     ``around``, around which the warehouse is made on purpose.
     """
-    if warehouse_exists(storage):
+    if read_warehouse_file(storage, ahead) is not None:
         return
     storage.check_writable()
     foreign = [name for name in storage.list_names("") if name not in (WAREHOUSE_KEY, "lost+found", around)]
@@ -115,9 +119,51 @@ def create_database(storage: Storage, database: str, world: World, *, comment: s
     return False
 
 
-def resolve_database(storage: Storage, database: str) -> DatabasePointer:
+def ready_to_name(storage: Storage, world: World, path: TablePath) -> tuple[DatabasePointer, NamePointer]:
+    """Make the warehouse and the database of a name exist; return the database's file and the meaning of the name.
+
+    All three are looked at in the time of one request. Raises as `create_warehouse` and `resolve` do.
+    """
+    ahead = ReadAhead(storage)
+    pointers = (name_key(path, number) for number in range(1, 1 + _POINTERS_TO_NAME))
+    ahead.expect([WAREHOUSE_KEY, *_first_files(path.database), *pointers])
+    create_warehouse(storage, world, ahead=ahead)
+    found = resolve_database(storage, path.database, ahead)
+    while not found.exists:
+        is_won = point_database(storage, found, world, exists=True)
+        made = DatabasePointer(found.name, found.number + 1, exists=True)
+        found = made if is_won else resolve_database(storage, path.database)
+    return found, resolve(storage, path, ahead)
+
+
+def _first_files(database: str) -> list[str]:
+    """Return the keys that are read of a database which was never changed."""
+    return [database_key(database, 1), database_key(database, 2)]
+
+
+def first_database(storage: Storage, database: str) -> DatabasePointer:
+    """Check that there is a warehouse and resolve a database, in the time of one request. Raises as these two do."""
+    ahead = ReadAhead(storage)
+    ahead.expect([WAREHOUSE_KEY, *_first_files(database)])
+    require_warehouse(storage, ahead)
+    return resolve_database(storage, database, ahead)
+
+
+def keep_database(storage: Storage, world: World, known: DatabasePointer) -> None:
+    """Make the database exist again if it was dropped since it was ``known``. One request where it was not."""
+    try:
+        storage.size_bytes(database_key(known.name, known.number + 1))
+    except ObjectNotFoundError:
+        return
+    create_database(storage, known.name, world)
+
+
+def resolve_database(storage: Storage, database: str, ahead: ReadAhead | None = None) -> DatabasePointer:
     """Return the present state of the database: its last file. Raises `FormatVersionError` for a newer format."""
-    number, data = last_object(storage, lambda n: database_key(database, n))
+    if ahead is None:
+        ahead = ReadAhead(storage)
+        ahead.expect(_first_files(database))
+    number, data = last_object(storage, lambda n: database_key(database, n), ahead)
     if not number:
         return DatabasePointer(database, 0, exists=False)
     header = decode_frame("database", data, f"{storage.url}/{database_key(database, number)}").header
@@ -156,20 +202,6 @@ def database_folders(storage: Storage) -> list[str]:
     return [n for n in storage.list_names("") if n not in RESERVED_DATABASES and n != WAREHOUSE_KEY]
 
 
-def first_listing(storage: Storage) -> list[str]:
-    """Check that there is a warehouse and list the folders of its databases, in the time of one request. Raises as
-    these two do.
-    """
-
-    def require() -> list[str]:
-        require_warehouse(storage)
-        return []
-
-    looks: list[Callable[[], list[str]]] = [require, lambda: database_folders(storage)]
-    _, folders = at_once(storage, lambda look: look(), looks)
-    return folders
-
-
 def is_listed(storage: Storage, database: str) -> bool:
     """Tell whether the database exists. One whose file cannot be read counts as existing and is logged: it must not
     hide the others.
@@ -185,16 +217,26 @@ def list_names(storage: Storage, database: str) -> Iterator[tuple[TablePath, Nam
     """Return the names of a database that mean a table; those whose pointer cannot be read have None, and are
     logged.
     """
-    return ((path, found) for path, found in _resolved(storage, database) if found is None or found.uuid is not None)
+    return named_tables(storage, named_paths(storage, database))
+
+
+def named_tables(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tuple[TablePath, NamePointer | None]]:
+    """Return those of the names that mean a table, as `list_names` does."""
+    return ((path, found) for path, found in _resolved(storage, paths) if found is None or found.uuid is not None)
+
+
+def named_paths(storage: Storage, database: str) -> list[TablePath]:
+    """Return the names of a database, whatever they mean, by one listing."""
+    return [TablePath(database, name) for name in storage.list_names(f"{database}/") if is_table_name(name)]
 
 
 def list_views(storage: Storage, database: str) -> Iterator[TablePath]:
     """Return the names of a database that mean a view, sorted."""
-    return (path for path, found in _resolved(storage, database) if found is not None and found.view is not None)
+    found = _resolved(storage, named_paths(storage, database))
+    return (path for path, pointer in found if pointer is not None and pointer.view is not None)
 
 
-def _resolved(storage: Storage, database: str) -> Iterator[tuple[TablePath, NamePointer | None]]:
-    paths = [TablePath(database, name) for name in storage.list_names(f"{database}/") if is_table_name(name)]
+def _resolved(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tuple[TablePath, NamePointer | None]]:
     ahead = ReadAhead(storage)
     ahead.expect(name_key(path, number) for path in paths for number in range(1, CHAIN_AHEAD + 1))
     for path in paths:

@@ -95,6 +95,13 @@ def _has_expired(segment: Segment, now_ms: int, auto_partition: AutoPartition | 
     return auto_partition is not None and auto_partition.are_expired(segment.partitions, now_ms)
 
 
+def is_trimmed(
+    state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool, auto_partition: AutoPartition | None = None
+) -> bool:
+    """Tell whether `plan_trim` finds something, where the lake sets no further limits."""
+    return bool(plan_trim(state, now_ms, ttl_ms, lake_enabled=lake_enabled, auto_partition=auto_partition))
+
+
 def trim(
     log: CommitLog,
     ttl_ms: int,

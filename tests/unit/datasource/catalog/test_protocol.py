@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from streamhouse_spark.datasource.catalog.scan.units import NativeUnit
 from streamhouse_spark.datasource.catalog.transforms import parse_partitioning, partitioning_of
 from streamhouse_spark.datasource.source import StreamhouseDataSource
 from streamhouse_spark.datasource.write import row_level
+from streamhouse_spark.datasource.write.staging_task import StagedMessage, counted
 from streamhouse_spark.errors import StreamhouseError
 from unit.datasource.catalog.calls import struct
 
@@ -225,6 +227,12 @@ def test_what_a_query_needs_of_a_stream_is_read_by_the_names_that_are_listed(cat
     check_keys(reader.reportLatestOffset()[internal_options.LAG_OPTION], "lag")
     last = list(StreamParts(connection).read(part))[-1].column(0)[0].as_py()
     check_keys(json.loads(pa.ipc.open_stream(last).schema.metadata[COUNTS_KEY.encode()]), "counts")
+
+
+def test_counts_of_a_write():
+    message = counted(lambda: StagedMessage(None))
+    check_keys(json.loads(message.counts.removeprefix(COUNTS_KEY)), "counts_of_write")
+    assert pickle.dumps(message).rindex(COUNTS_KEY.encode()) > pickle.dumps(message).rindex(b"partitions")
 
 
 def test_conditions_that_java_knows_are_those_that_python_raises(catalog):

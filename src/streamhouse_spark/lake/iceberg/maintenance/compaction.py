@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain, groupby
 from typing import TypeAlias
 
 from pyiceberg.catalog import Catalog
@@ -22,7 +23,7 @@ from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.file_access import FilesAhead, offset_files
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, expect, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.maintenance.purging import FileWithDeletes, files_to_purge
@@ -31,7 +32,14 @@ from streamhouse_spark.lake.iceberg.refs import unchanged_refs
 from streamhouse_spark.lake.iceberg.round import data_location, require_shape, require_written, write_context
 from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
-from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, LakeFile, LakeProjection, WriteContext
+from streamhouse_spark.lake.model.values import (
+    CompactReport,
+    ExpireReport,
+    Keeps,
+    LakeFile,
+    LakeProjection,
+    WriteContext,
+)
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.compaction import (
@@ -78,6 +86,7 @@ def current(place: IcebergLocation, *, dry_run: bool) -> tuple[Table, Snapshot] 
     if table is None or snapshot is None:
         return None
     place.require_owner(table.metadata)
+    expect(table.io, [(snapshot.manifest_list, 0)])
     return table, snapshot
 
 
@@ -157,6 +166,7 @@ def files_with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDeletes
     """Return the data files of a snapshot; None if it has deletes that are not known by the file."""
     if not _delete_manifests(snapshot, table):
         manifests = manifests_of(table.io, snapshot)
+        expect(table.io, ((m.manifest_path, m.manifest_length) for m in manifests))
         return [FileWithDeletes(e.data_file, ()) for m in manifests for e in m.fetch_manifest_entry(table.io)]
     try:
         tasks = plan_tasks(table, snapshot)
@@ -214,7 +224,7 @@ def _delete_manifests(snapshot: Snapshot, table: Table) -> frozenset[str]:
 
 
 def expire(
-    place: IcebergLocation, *, keep_last: int, keep_ms: int, dry_run: bool, tagged: Collection[int] = ()
+    place: IcebergLocation, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int] = ()
 ) -> ExpireReport:
     """Expire snapshots as `LakeTable.expire` does."""
     table = place.find()
@@ -222,8 +232,9 @@ def expire(
         return ExpireReport()
     place.require_owner(table.metadata)
     now_ms = place.storage.now_ms()
-    found = expirable(table.metadata, place.spec.table_uuid, keep_last=keep_last, now_ms=now_ms, keep_ms=keep_ms)
-    doomed = tuple(snapshot_id for snapshot_id in found if snapshot_id not in tagged)
+    metadata, owner = table.metadata, place.spec.table_uuid
+    found = [expirable(metadata, owner, keep_last=rule.last, now_ms=now_ms, keep_ms=rule.ms) for rule in rules]
+    doomed = tuple(one for one in dict.fromkeys(chain.from_iterable(found)) if one not in tagged)
     if not doomed:
         return ExpireReport()
     if dry_run:
@@ -237,11 +248,9 @@ def expire(
         with suppress(FileNotFoundError):
             table.io.delete(location)
 
-    num_data = sum(not location.endswith(".avro") for location in gone)
-    for _ in at_once(place.storage, delete, gone[:num_data]):
-        pass
-    for location in gone[num_data:]:  # what names them goes behind, in this order
-        delete(location)
+    for _, some in groupby(gone, key=_depth):  # data, what names them, what names that
+        for _ in at_once(place.storage, delete, list(some)):
+            pass
     return ExpireReport(doomed, tuple(gone))
 
 
@@ -299,10 +308,12 @@ def files_of(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
         return [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)]
 
     with lake_metadata(table.location()):
+        expect(table.io, ((snapshot.manifest_list, 0) for snapshot in snapshots))
         for snapshot, found in zip(snapshots, in_parallel(lambda s: manifests_of(table.io, s), snapshots), strict=True):
             needed[snapshot.manifest_list] = None
             manifests.update((manifest.manifest_path, manifest) for manifest in found)
         needed.update(dict.fromkeys(manifests))
+        expect(table.io, ((path, manifest.manifest_length) for path, manifest in manifests.items()))
         for of_one in in_parallel(locations, list(manifests.values())):
             needed.update(dict.fromkeys(of_one))
     return needed
@@ -318,4 +329,9 @@ def unreachable_files(table: Table, before: TableMetadata, after: TableMetadata)
     doomed = [location for location in files_of(table, gone) if location not in kept]
     if isinstance(table.io, StorageFileIO):  # files of other engines outside the warehouse are theirs
         doomed = [location for location in doomed if table.io.files.holds(location)]
-    return sorted(doomed, key=lambda location: (location.endswith(".avro"), "/snap-" in location, location))
+    return sorted(doomed, key=lambda location: (*_depth(location), location))
+
+
+def _depth(location: str) -> tuple[bool, bool]:
+    """Tell data files from manifests and those from lists of manifests: each is named by files of the next kind."""
+    return location.endswith(".avro"), "/snap-" in location

@@ -7,7 +7,7 @@ row afterwards, that of its newest file. The commit is refused once the lake has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.manifest import ManifestContent
@@ -17,6 +17,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
+from streamhouse_spark.lake.file_access import files_of_group
 from streamhouse_spark.lake.healing import warn_of_duplicates
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
@@ -36,9 +37,9 @@ from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks
 from streamhouse_spark.lake.iceberg.schema import bucket_of
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.model.live_files import LiveFile
-from streamhouse_spark.lake.model.values import CompactReport, LakeFile, WriteContext
+from streamhouse_spark.lake.model.values import CompactReport, LakeFile, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.bucket_writer import write_rows
-from streamhouse_spark.lake.parquet.compaction import DELETED_SHARE_MIN, within_budget
+from streamhouse_spark.lake.parquet.compaction import DELETED_SHARE_MIN, merged, within_budget
 from streamhouse_spark.lake.parquet.file_writer import is_keyed_file
 from streamhouse_spark.lake.parquet.key_cursor import MergedRows
 from streamhouse_spark.lake.spec import LakeTableSpec
@@ -190,27 +191,29 @@ def _ages_and_deletes(table: Table, snapshot: Snapshot) -> tuple[Mapping[str, in
 
 
 def _rewritten(
-    place: IcebergLocation, table: Table, groups: Iterable[KeyedGroup], context: WriteContext
+    place: IcebergLocation, table: Table, groups: Sequence[KeyedGroup], context: WriteContext
 ) -> tuple[list[LakeFile], int]:
     """Write the groups anew. Returns the new files, and the number of rows read for them.
 
     Raises `CommitConflictError` if the files do not hold the rows that were read.
     """
     how = own_projection(table.metadata, place.spec)
-    files = place.files_at(context.lake["data_location"])
     file_spec = IcebergFileSpec.from_json(context.lake)
     key_ids = file_spec.field_ids(context.primary_key)
     held = newest_offsets(table.metadata, place.spec.table_uuid)
-    added: list[LakeFile] = []
-    num_read = 0
-    for group in groups:
+
+    def write_one(group: KeyedGroup) -> list[tuple[list[LakeFile], int]]:
+        splits = [LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in group.files]
+        around = context.lake["data_location"]
+        files = files_of_group(place.storage, place.settings, splits, group.size_bytes, around)
         offsets = OffsetRange(0, held.offsets.get(group.bucket, 0) if held else 0)
-        merged = MergedRows(files, group.files, how, key_ids, context.key_indexes)
-        written = write_rows(context, file_spec, files, place.world.ids, group.bucket, offsets, merged.batches())
-        if sum(file.num_rows for file in written) != merged.num_given:
+        rows = MergedRows(files, group.files, how, key_ids, context.key_indexes)
+        written = write_rows(context, file_spec, files, place.world.ids, group.bucket, offsets, rows.batches())
+        if sum(file.num_rows for file in written) != rows.num_given:
             raise CommitConflictError(
                 f"lake table {table.location()}: merging wrote other rows than it read; try again"
             )
-        added += written
-        num_read += merged.num_read
-    return added, num_read
+        return [(written, rows.num_read)]
+
+    made = merged(place.storage, groups, write_one)
+    return [file for written, _ in made for file in written], sum(num_read for _, num_read in made)

@@ -24,8 +24,10 @@ from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.maintenance.compaction import carried_offsets, files_of
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.iceberg.versions import look_again
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import at_once, delete_all
 
 GRACE_MS_MIN = 10 * 60 * 1000
 
@@ -59,10 +61,10 @@ def remove_orphans(place: IcebergLocation, *, grace_ms: int, dry_run: bool) -> l
     if dry_run or not any(key not in needed for key in old):
         return [key for key in old if key not in needed]
     _store_not_before(place, table, not_before_ms)
+    look_again()
     needed = _needed(place.load(), files)  # again: a round may have landed between the first look and the property
     orphans = [key for key in old if key not in needed]
-    for key in orphans:
-        storage.delete(key)
+    delete_all(storage, orphans)
     return orphans
 
 
@@ -71,7 +73,8 @@ def _old_files(storage: Storage, files: StorageFiles, table: Table, not_before_m
     versions itself.
     """
     base = files.key_of(table.location())
-    listed = [*storage.list(f"{base}/data/"), *storage.list(f"{base}/metadata/")]
+    folders = (f"{base}/data/", f"{base}/metadata/")
+    listed = [info for found in at_once(storage, storage.list, folders) for info in found]
     return sorted(i.key for i in listed if i.key.endswith((".parquet", ".avro")) and i.modified_ms < not_before_ms)
 
 

@@ -17,12 +17,14 @@ from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.commit_checks import require_present
+from streamhouse_spark.lake.file_access import files_of_group
 from streamhouse_spark.lake.model.values import (
     CompactReport,
     FieldNames,
     LakeFile,
     LakeProjection,
     LakeSnapshot,
+    LakeSplit,
     MergedFile,
     MergedFiles,
     WriteContext,
@@ -37,6 +39,7 @@ from streamhouse_spark.lake.paimon.merge_tree_files import LEVEL_MAX, KeyValueFi
 from streamhouse_spark.lake.paimon.round import carried_offsets, described, offsets_at, require_shape
 from streamhouse_spark.lake.paimon.scan import key_projection, names_in_file, projection
 from streamhouse_spark.lake.paimon.sections import file_groups, is_raw
+from streamhouse_spark.lake.parquet.compaction import merged
 from streamhouse_spark.lake.parquet.file_writer import PartitionKey
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
 
@@ -59,6 +62,10 @@ class KeyedGroup:
     @property
     def num_rows(self) -> int:
         return sum(entry.file.row_count for entry in self.entries)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(int(entry.file.file_size) for entry in self.entries)
 
     @property
     def sequence_end(self) -> int:
@@ -102,7 +109,7 @@ def _compacted(place: PaimonLocation, *, purge: bool, dry_run: bool) -> CompactR
     if dry_run or not chosen:
         return CompactReport(len(removed), len(chosen), sum(group.num_rows for group in chosen))
     rewriting = _Rewriting(place, table)
-    added = [file for group in chosen for file in rewriting.files_of(group)]
+    added = merged(place.storage, chosen, rewriting.files_of)
     limits = {_place_of(group.entries[0]): group.sequence_end for group in chosen}
 
     def validated(newest: PaimonTable) -> Change:
@@ -137,12 +144,15 @@ class _Rewriting:
         )
 
     def files_of(self, group: KeyedGroup) -> list[LakeFile]:
-        place, files = self._place, self._place.files_at(self._table.location)
-        merged = [
+        place = self._place
+        parts = [
             MergedFile(self._reader.location(entry), entry.file.file_size, entry.file.row_count, self._names(entry))
             for entry in sorted(group.entries, key=lambda e: (e.file.min_sequence_number, e.file.file_name))
         ]
-        rows = NewestRows(files, MergedFiles(tuple(merged), self._by), self._how)
+        together = MergedFiles(tuple(parts), self._by)
+        split = LakeSplit(parts[0].location, group.size_bytes, group.num_rows, merge=together)
+        files = files_of_group(place.storage, place.settings, [split], group.size_bytes, self._table.location)
+        rows = NewestRows(files, together, self._how)
         offsets = OffsetRange(0, self._held.get(group.bucket, 0))
         made = write_key_values(
             self._context,

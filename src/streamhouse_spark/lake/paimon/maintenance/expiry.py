@@ -8,22 +8,25 @@ The files of expired snapshots go after the snapshots, data first, so that no vi
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import groupby
 
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
-from streamhouse_spark.lake.model.values import ExpireReport
+from streamhouse_spark.lake.model.values import ExpireReport, Keeps
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
 from streamhouse_spark.lake.paimon.location import PaimonLocation
 from streamhouse_spark.lake.paimon.reachable import Reach, history, pinned, strays
 from streamhouse_spark.lake.paimon.snapshots import own_time_ms
 from streamhouse_spark.lake.snapshot_times import aged_ms
+from streamhouse_spark.storage.read_ahead import at_once, delete_all
 
 
 def expire(
-    place: PaimonLocation, *, keep_last: int, keep_ms: int, dry_run: bool, tagged: Collection[int] = ()
+    place: PaimonLocation, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int] = ()
 ) -> ExpireReport:
     """Expire snapshots as `LakeTable.expire` does. Those that tags, branches and consumers of any engine need stay.
     Snapshots go in the order of their numbers, so those behind a ``tagged`` one stay as well.
@@ -34,9 +37,12 @@ def expire(
     if table is None or table.snapshot is None:
         return ExpireReport()
     place.require_owner(table)
-    known = history(place, table.snapshot)
-    cut = _first_kept(place, known, keep_last, keep_ms, tagged)
-    doomed = [*strays(place, known[0]), *(snapshot for snapshot in known if snapshot.id < cut)]
+    newest = table.snapshot
+    looks: list[Callable[[], list[int]]] = [place.snapshots.ids, lambda: _consumers(place)]
+    listed, consumers = at_once(place.storage, lambda look: look(), looks)
+    known = history(place, newest, listed)
+    cut = max(_first_kept(place, known, rule, [*consumers, *tagged]) for rule in rules)
+    doomed = [*strays(place, known[0], listed), *(snapshot for snapshot in known if snapshot.id < cut)]
     if not doomed:
         return ExpireReport()
     kept = [snapshot for snapshot in known if snapshot.id >= cut]
@@ -48,24 +54,22 @@ def expire(
     # Tags that were made of these snapshots until now count; from now on no reader can find them to make one.
     gone = _in_order(place, candidates - reach.needed([*kept, *pinned(place)]))
     if not dry_run:
-        for location in gone:
-            place.storage.delete(place.files.key_of(location))
+        for _, some in groupby(gone, key=partial(_depth, place)):
+            delete_all(place.storage, [place.files.key_of(location) for location in some])
     return ExpireReport(tuple(snapshot.id for snapshot in doomed), tuple(gone))
 
 
-def _first_kept(
-    place: PaimonLocation, known: Sequence[Snapshot], keep_last: int, keep_ms: int, tagged: Collection[int]
-) -> int:
-    """Return the number of the oldest snapshot that stays.
+def _first_kept(place: PaimonLocation, known: Sequence[Snapshot], rule: Keeps, waited_for: Collection[int]) -> int:
+    """Return the number of the oldest snapshot that stays. Consumers and tags need those ``waited_for``.
 
     Snapshots go from the oldest on, without gaps. The one with the offsets of the oldest kept one stays as well; if
     none has any, all stay, because only the first one proves that there never were any.
     """
     newest = known[-1].id
-    limits = [newest - max(keep_last, 1) + 1, newest, *_consumers(place), *tagged]
+    limits = [newest - max(rule.last, 1) + 1, newest, *waited_for]
     now_ms = place.storage.now_ms()
     times_ms = aged_ms([own_time_ms(snapshot) for snapshot in known], now_ms)
-    limits += [s.id for s, time_ms in zip(known, times_ms, strict=True) if now_ms - time_ms < keep_ms][:1]
+    limits += [s.id for s, time_ms in zip(known, times_ms, strict=True) if now_ms - time_ms < rule.ms][:1]
     cut = min(limits)
     carriers = [s.id for s in known if s.id <= cut and OFFSETS_PROPERTY in (s.properties or {})]
     return int(carriers[-1] if carriers else known[0].id)
@@ -73,25 +77,31 @@ def _first_kept(
 
 def _consumers(place: PaimonLocation) -> list[int]:
     """Return the snapshots that consumers have yet to read."""
-    found = []
     folder = f"{place.spec.location}/consumer/"
-    for name in place.storage.list_names(folder):
+
+    def next_of(name: str) -> int | None:
         try:
-            found.append(int(json.loads(place.storage.read(folder + name))["nextSnapshot"]))
+            return int(json.loads(place.storage.read(folder + name))["nextSnapshot"])
         except ObjectNotFoundError:
-            continue
+            return None
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptDataError(
                 f"lake file {folder}{name} does not say which snapshot its consumer reads next ({error}); restore it, "
                 "or delete it where the consumer is no longer needed"
             ) from error
-    return found
+
+    found = at_once(place.storage, next_of, place.storage.list_names(folder))
+    return [number for number in found if number is not None]
 
 
 def _in_order(place: PaimonLocation, locations: set[str]) -> list[str]:
     """Sort data first, then manifests, then their lists; without files outside the warehouse, where other engines may
     put them.
     """
-    folder = f"{place.location}/{MANIFEST_FOLDER}/"
     inside = [location for location in locations if place.files.holds(location)]
-    return sorted(inside, key=lambda file: (file.startswith(folder), "/manifest-list-" in file, file))
+    return sorted(inside, key=lambda file: (*_depth(place, file), file))
+
+
+def _depth(place: PaimonLocation, file: str) -> tuple[bool, bool]:
+    """Tell data files from manifests and those from their lists: each is named by files of the next kind."""
+    return file.startswith(f"{place.location}/{MANIFEST_FOLDER}/"), "/manifest-list-" in file

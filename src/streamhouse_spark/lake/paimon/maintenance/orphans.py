@@ -9,7 +9,10 @@ leaves fewer orphans for the next run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+
+from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.lake.paimon.commit import NOT_BEFORE_PROPERTY, Change, commit_snapshot, files_not_before_ms
@@ -17,6 +20,7 @@ from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
 from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.reachable import Reach, history, pinned, strays
 from streamhouse_spark.lake.paimon.round import carried_offsets
+from streamhouse_spark.storage.read_ahead import at_once, delete_all
 
 GRACE_MS_MIN = 10 * 60 * 1000
 _METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "schema", "snapshot", "statistics", "tag"})
@@ -37,11 +41,16 @@ def remove_orphans(place: PaimonLocation, *, grace_ms: int, dry_run: bool) -> li
         return []
     place.require_owner(table)
     not_before_ms = place.storage.now_ms() - grace_ms
-    old = _old_files(place, not_before_ms)
-    orphans = _without(old, _needed(place, table))
+    looks: list[Callable[[], Collection[str]]] = [
+        lambda: _old_files(place, not_before_ms),
+        partial(_needed, place, table),
+    ]
+    old, needed = at_once(place.storage, lambda look: look(), looks)
+    orphans = _without(old, needed)
     if dry_run or not orphans:
         return orphans
     _commit_not_before(place, not_before_ms)
+    place.look_again()
     table = place.require()
     if files_not_before_ms(place, table.snapshot) < not_before_ms:
         raise CommitConflictError(
@@ -49,8 +58,7 @@ def remove_orphans(place: PaimonLocation, *, grace_ms: int, dry_run: bool) -> li
             "committing; try again"
         )
     orphans = _without(old, _needed(place, table))  # again: a round may have landed before that snapshot
-    for key in orphans:
-        place.storage.delete(key)
+    delete_all(place.storage, orphans)
     return orphans
 
 
@@ -69,14 +77,24 @@ def _is_ours_to_judge(path: str) -> bool:
 
 def _needed(place: PaimonLocation, table: PaimonTable) -> set[str]:
     reach = Reach(place, table)
-    needed = reach.needed(pinned(place))
-    if table.snapshot is not None:
-        known = history(place, table.snapshot)
-        needed |= reach.needed(known) | reach.left_of(strays(place, known[0]))
+    looks: list[Callable[[], list[Snapshot]]] = [lambda: pinned(place), lambda: _history(place, table, stray)]
+    stray: list[Snapshot] = []
+    kept = [snapshot for found in at_once(place.storage, lambda look: look(), looks) for snapshot in found]
+    needed = reach.needed(kept) | reach.left_of(stray)
     return {place.files.key_of(location) for location in needed if place.files.holds(location)}
 
 
-def _without(keys: Iterable[str], needed: set[str]) -> list[str]:
+def _history(place: PaimonLocation, table: PaimonTable, stray: list[Snapshot]) -> list[Snapshot]:
+    """Return the snapshots up to the newest one; those below a gap are added to ``stray``."""
+    if table.snapshot is None:
+        return []
+    listed = place.snapshots.ids()
+    known = history(place, table.snapshot, listed)
+    stray += strays(place, known[0], listed)
+    return known
+
+
+def _without(keys: Iterable[str], needed: Collection[str]) -> list[str]:
     return [key for key in keys if key not in needed]
 
 

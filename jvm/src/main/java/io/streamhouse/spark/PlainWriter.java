@@ -8,10 +8,12 @@ import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
 import java.util.concurrent.Callable;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.write.DataWriter;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.execution.arrow.ArrowConverters$;
@@ -31,7 +33,9 @@ final class PlainWriter implements DataWriter<InternalRow> {
   private final StructType schema;
   private final long carriedBytesMax;
   private final List<InternalRow> carried = new ArrayList<>();
+  private final ScanCounts counts = new ScanCounts();
   private DataWriter<InternalRow> inner;
+  private WriterCommitMessage told;
 
   PlainWriter(Callable<DataWriter<InternalRow>> python, StructType schema, long carriedBytesMax) {
     this.python = python;
@@ -54,20 +58,34 @@ final class PlainWriter implements DataWriter<InternalRow> {
         carried.add(row);
         bytes += row.getSizeInBytes();
       }
-      if (bytes <= carriedBytesMax) return;
+      if (bytes <= carriedBytesMax) {
+        counts.add(RecordsWritten.NAME, carried.size());
+        return;
+      }
     }
+    AtomicLong written = new AtomicLong();
     Iterator<InternalRow> all = CollectionConverters.asJava(scala(carried.iterator()).concat(() -> scala(rows)));
     Errors.plainly(
         () -> {
           inner = python.call();
-          inner.writeAll(all);
+          inner.writeAll(new CountedRows(all, written));
+          told = inner.commit(); // Python's answer, which came behind the rows: Spark asks for counts before it commits
           return null;
         });
+    counts.add(RecordsWritten.NAME, written.get());
+    if (told instanceof PythonWriterCommitMessage) {
+      counts.takeFrom(((PythonWriterCommitMessage) told).pickledMessage());
+    }
+  }
+
+  @Override
+  public CustomTaskMetric[] currentMetricsValues() {
+    return counts.values();
   }
 
   @Override
   public WriterCommitMessage commit() {
-    return Errors.plainly(() -> inner != null ? inner.commit() : new PythonWriterCommitMessage(message()));
+    return Errors.plainly(() -> inner != null ? told : new PythonWriterCommitMessage(message()));
   }
 
   private byte[] message() throws IOException {

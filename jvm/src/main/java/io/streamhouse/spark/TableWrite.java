@@ -78,6 +78,6 @@ class TableWrite implements Write {
 
   @Override
   public CustomMetric[] supportedCustomMetrics() {
-    return inner.supportedCustomMetrics();
+    return ScanCounts.ofWrites();
   }
 }

@@ -1,0 +1,141 @@
+"""A fault at every call of verbs that ask a store side by side, where its requests take long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import pytest
+
+from faults.faulty_storage import WRITES, Fault, FaultyStorage, sweep
+from faults.sim import SimClock, sim_world
+from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.storage.read_ahead import ReadsMany
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.opened_tables import open_all
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+pytestmark = pytest.mark.sampled(12)
+FORMATS = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]
+CLOCKS = [SimClock()]
+"""The last one is that of the store in use."""
+
+
+class Remote:
+    """A faulty store of which many objects can be asked for at once. It answers one after the other."""
+
+    def __init__(self, inner: FaultyStorage) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        return [self._found(key) for key in keys]
+
+    def _found(self, key: str) -> bytes | None:
+        try:
+            return self._inner.read(key)
+        except ObjectNotFoundError:
+            return None
+
+
+class OneByOne:
+    """A pool without threads."""
+
+    def __init__(self, _threads: int) -> None:
+        self.map = map
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def one_thing_after_the_other(monkeypatch):
+    """The calls of a run have an order, so that a fault can be placed at each."""
+    monkeypatch.setattr("streamhouse_spark.core.parallel.ThreadPoolExecutor", OneByOne)
+
+
+def opened(storage: Storage, seed: int) -> Warehouse:
+    return Warehouse("wh", storage=storage, world=sim_world(seed, CLOCKS[-1]))
+
+
+def remote(storage: Storage, seed: int) -> Warehouse:
+    found = Remote(storage)
+    assert isinstance(found, ReadsMany)
+    return opened(found, seed)
+
+
+def empty() -> Storage:
+    CLOCKS.append(SimClock())
+    return MemoryStorage(sim_world(0, CLOCKS[-1]))
+
+
+def tier(table: Table) -> None:
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(run_tasks_locally(table.storage, table.settings, table.world))
+
+
+def test_creating_a_table(share):
+    """There is a table or none, and creating it again makes sure of one."""
+    for attempt in sweep(empty, lambda storage: remote(storage, 1).create_table("s.t", "id BIGINT"), share=share):
+        found = remote(attempt.store, 2)
+        try:
+            names = found.tables()
+        except StreamhouseError:
+            names = []  # no warehouse yet
+        assert names in ([], ["s.t"])
+        table = found.create_table("s.t", "id BIGINT", if_not_exists=True)
+        table.append([{"id": 1}])
+        assert opened(attempt.store, 3).table("s.t").to_arrow().num_rows == 1
+        assert attempt.raised is not None or names == ["s.t"]
+
+
+@pytest.mark.parametrize("lake_format", FORMATS)
+def test_maintenance(lake_format, share):
+    """No row goes, whatever fails, and the next maintenance goes on."""
+
+    def new_store() -> Storage:
+        storage = empty()
+        table = opened(storage, 1).create_table("s.t", "id BIGINT", properties={"table.datalake.format": lake_format})
+        for number in range(6):
+            table.append([{"id": number}])
+            tier(table)
+        CLOCKS[-1].advance(25 * 3_600_000)
+        return storage
+
+    def scenario(storage: FaultyStorage) -> None:
+        remote(storage, 2).table("s.t").maintain()
+
+    for attempt in sweep(
+        new_store, scenario, faults=(Fault.CRASH_AFTER, Fault.ERROR_BEFORE), methods=WRITES, share=share
+    ):
+        table = remote(attempt.store, 3).table("s.t")
+        assert sorted(table.to_arrow()["id"].to_pylist()) == list(range(6)), attempt
+        table.maintain()
+        table.append([{"id": 6}])
+        tier(table)
+        assert sorted(table.to_arrow()["id"].to_pylist()) == list(range(7)), attempt
+
+
+def test_listing(share):
+    """A listing that fails says so; none is short."""
+
+    def new_store() -> Storage:
+        storage = empty()
+        for number in range(3):
+            opened(storage, 1 + number).create_table(f"s.t{number}", "id BIGINT").append([{"id": 1}])
+        return storage
+
+    def scenario(storage: FaultyStorage) -> None:
+        found = open_all(remote(storage, 9))
+        assert len(found.tables) + len(found.failed) == 3
+
+    for attempt in sweep(new_store, scenario, faults=(Fault.ERROR_BEFORE,), share=share):
+        assert attempt.raised is None or isinstance(attempt.raised, StreamhouseError)
