@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from faults.share import WHOLE, Share
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
-from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink, Storage
+from streamhouse_spark.storage.base import Bytes, ObjectInfo, Offer, Sink, Storage, Turn
 
 T = TypeVar("T")
 
@@ -132,8 +132,8 @@ class FaultyStorage:
     def local_path(self, key: str) -> str | None:
         return None
 
-    def contention_hint(self, key: str) -> AbstractContextManager[None]:
-        return self.inner.contention_hint(key)
+    def contention_hint(self, key: str, offer: Offer | None = None) -> AbstractContextManager[Turn]:
+        return self.inner.contention_hint(key, offer)
 
     def check_writable(self) -> None:
         self.inner.check_writable()

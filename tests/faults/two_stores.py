@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.log.lifecycle.location import LogPlaces
-from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink, Storage
+from streamhouse_spark.storage.base import Bytes, ObjectInfo, Offer, Sink, Storage, Turn
 from streamhouse_spark.storage.placed import PlacedStorage, placed
 
 HOT = "memory://hot/logs"
@@ -59,8 +59,8 @@ class Within:
     def local_path(self, key: str) -> str | None:
         return None
 
-    def contention_hint(self, key: str) -> AbstractContextManager[None]:
-        return self._outer.contention_hint(self._folder + key)
+    def contention_hint(self, key: str, offer: Offer | None = None) -> AbstractContextManager[Turn]:
+        return self._outer.contention_hint(self._folder + key, offer)
 
     def check_writable(self) -> None:
         self._outer.check_writable()

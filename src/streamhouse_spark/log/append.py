@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +26,17 @@ from streamhouse_spark.core.parallel import ahead
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.log.buckets.bucketing import row_buckets
-from streamhouse_spark.log.commits.actions import Action, Append, Truncate
+from streamhouse_spark.log.commits.actions import (
+    Action,
+    Append,
+    Payload,
+    Truncate,
+    action_from_json,
+    action_to_json,
+    without_rows,
+)
 from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.offers import OfferedPlan
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import require_there
 from streamhouse_spark.log.commits.waiting import Committed
@@ -267,6 +277,59 @@ Removing = Callable[[TableState], Sequence[Action]]
 """Returns the actions that delete rows of a state, before others are added. It is asked by every attempt."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Appending(OfferedPlan):
+    """The plan of `commit_staged`. Another process may plan the one of few rows that are only added."""
+
+    staged: Staged
+    require: Require | None = None
+    removing: Removing | None = None
+    overwrites: bool = False
+    adds: bool = True
+
+    def __call__(self, state: TableState, time_ms: int) -> Sequence[Action]:
+        require_there(state)  # also where nothing would change
+        if self.require is not None:
+            self.require(state)
+        emptying = truncating(state) if self.overwrites else ()
+        added = (appending(state, self.staged, time_ms, ends_after(state, emptying)),) if self.adds else ()
+        return (*(emptying if self.removing is None else self.removing(state)), *added)
+
+    def to_json(self, payload: Payload) -> dict[str, Any] | None:
+        staged = self.staged
+        is_simple = self.require is None and self.removing is None and not self.overwrites and self.adds
+        if not is_simple or any(piece.inline_rows is None for piece in staged.segments):
+            return None
+        placed = without_rows(
+            Append(*zip(*((s.segment, s.inline_rows) for s in staged.segments), strict=True)), payload
+        )
+        return {"append": action_to_json(placed, payload), **self._form()}
+
+    def _form(self) -> dict[str, Any]:
+        """Return everything about the rows that decides whether the table takes them."""
+        staged = self.staged
+        checks = [[check.name, check.text] for check in staged.checks]
+        return {
+            "table": staged.table_uuid,
+            "schema": staged.schema_id,
+            "missing": sorted(staged.missing),
+            "checks": checks,
+        }
+
+    def accepted(self, data: Mapping[str, Any], payload: memoryview) -> _Appending | None:
+        """Return the plan of rows of the same form as these."""
+        if {key: value for key, value in data.items() if key != "append"} != self._form():
+            return None
+        action = action_from_json(data["append"], payload)
+        if not isinstance(action, Append) or not all(segment.inline for segment in action.segments):
+            return None
+        pieces = []
+        for segment in action.segments:
+            start, end = segment.inline or (0, 0)
+            pieces.append(StagedSegment(replace(segment, inline=None), bytes(payload[start:end])))
+        return _Appending(replace(self.staged, segments=tuple(pieces)))
+
+
 def commit_staged(
     log: CommitLog,
     staged: Staged,
@@ -284,17 +347,7 @@ def commit_staged(
     committed, so that its version is remembered. ``require`` is asked about the state that the record follows, on every
     attempt, and about the one that has the transaction already.
     """
-
-    def plan(state: TableState, time_ms: int) -> Sequence[Action]:
-        require_there(state)  # also where nothing would change
-        if require is not None:
-            require(state)
-        emptying = truncating(state) if overwrite else ()
-        added: tuple[Action, ...] = ()
-        if staged.segments or transaction is not None:
-            added = (appending(state, staged, time_ms, ends_after(state, emptying)),)
-        return (*(emptying if removing is None else removing(state)), *added)
-
+    plan = _Appending(staged, require, removing, overwrites=overwrite, adds=bool(staged.segments) or bool(transaction))
     is_shared = not overwrite and removing is None
     committed = log.commit(plan, transaction=transaction, staged_ms=staged.staged_ms, is_shared=is_shared)
     if committed.replay_of is not None and require is not None:

@@ -11,7 +11,7 @@ after which the outcome of a write is **unknown**. `ObjectExistsError` is a hint
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -37,6 +37,29 @@ class Sink(Protocol):
     """A growing object. `write` takes any contiguous buffer; nothing is visible before the context ends."""
 
     def write(self, data: Bytes) -> int: ...
+
+
+Offer = Callable[[], bytes | None]
+
+
+class Turn(Protocol):
+    """The turn of one of those who commit under a key."""
+
+    @property
+    def was_taken(self) -> bool:
+        """Whether another took the offer: what it stands for may be done by now, or may yet be done."""
+
+    def take(self) -> list[bytes]:
+        """Return what those offer who wait for this turn's end. Each offer is taken once at most."""
+
+
+class OnlyTurn:
+    """The turn where nobody waits for others."""
+
+    was_taken = False
+
+    def take(self) -> list[bytes]:
+        return []
 
 
 class Storage(Protocol):
@@ -86,8 +109,11 @@ class Storage(Protocol):
     def local_path(self, key: str) -> str | None:
         """Return a path of this machine that can be memory-mapped, if there is one."""
 
-    def contention_hint(self, key: str) -> AbstractContextManager[None]:
-        """Wait a short while for others who are about to commit under ``key``. Never needed for correctness."""
+    def contention_hint(self, key: str, offer: Offer | None = None) -> AbstractContextManager[Turn]:
+        """Wait a short while for others who are about to commit under ``key``. Never needed for correctness.
+
+        ``offer`` returns bytes that one of these may `Turn.take` meanwhile.
+        """
 
     def check_writable(self) -> None:
         """Prove that put-if-absent is honoured here. Raises `StorageError` with the remedy. Done once per store."""

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.forks import close_lock_file, open_lock_file
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
-from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects
+from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects, Offer, Turn
+from streamhouse_spark.storage.local_turns import LocalTurns
 
 _TEMPORARY = ".tmp-"
-_HINT_WAIT_MS_MAX = 50
-_HINT_POLL_MS = 0.5
 _READ_BYTES = 1 << 18
 _WRITEBACK_BYTES = 16 << 20
 _SYNC_FILE_RANGE_WRITE = 2
@@ -43,6 +40,7 @@ class LocalStorage:
         self._network_fs = network_fs
         self._world = world or World()
         self._failed_syncs: set[str] = set()
+        self._turns = LocalTurns(self._world)
 
     @property
     def url(self) -> str:
@@ -84,7 +82,8 @@ class LocalStorage:
                 os.link(temporary, path)
             finally:
                 os.unlink(temporary)
-            self._sync_directory(os.path.dirname(path))
+            self._turns.end(directory := os.path.dirname(path))
+            self._sync_directory(directory)
         except OSError as error:
             raise self._translated(error, key, "write") from error
 
@@ -93,6 +92,10 @@ class LocalStorage:
         if os.path.dirname(self._path(key)) in self._failed_syncs:
             raise StorageError(f"{self.url}/{key}: the directory could not be synced to disk; check the disk")
         self.size_bytes(key)
+        try:
+            self._sync_directory(os.path.dirname(self._path(key)))
+        except OSError as error:
+            raise self._translated(error, key, "sync") from error
 
     def put(self, key: str, data: Bytes) -> None:
         path = self._path(key)
@@ -156,26 +159,13 @@ class LocalStorage:
     def local_path(self, key: str) -> str | None:
         return self._path(key)
 
-    @contextmanager
-    def contention_hint(self, key: str) -> Iterator[None]:
-        """Hold an advisory lock for a short while: 2-3 times the commits per second when several processes write.
+    def contention_hint(self, key: str, offer: Offer | None = None) -> AbstractContextManager[Turn]:
+        """Take turns with other processes of this host, as `LocalTurns`.
 
-        A holder that was stopped must not stop the others, so waiting is bounded.
+        The turn ends when an object has been put beside ``key``. That is durable a little later; whoever puts the next
+        one syncs the same directory.
         """
-        try:
-            fd = open_lock_file(self._path(key), 0o666)
-        except OSError:  # only a hint: the write that follows reports the error
-            yield
-            return
-        try:
-            clock = self._world.clock
-            waited_until_ms = clock.boot_ms() + _HINT_WAIT_MS_MAX
-            while not _try_lock(fd) and clock.boot_ms() < waited_until_ms:
-                clock.sleep_ms(_HINT_POLL_MS)
-            yield
-        finally:
-            with suppress(OSError):  # the commit may be done
-                close_lock_file(fd)
+        return self._turns.turn(self._path(key), offer)
 
     def check_writable(self) -> None:
         if self._network_fs is not None:
@@ -326,14 +316,6 @@ def _write_all(fd: int, data: Bytes) -> int:
     while view.nbytes:
         view = view[os.write(fd, view) :]
     return size
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _is_temporary(key: str) -> bool:

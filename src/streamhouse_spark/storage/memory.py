@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError
-from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo
+from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Offer, OnlyTurn, Turn
 
 
 class MemoryStorage:
@@ -76,8 +76,8 @@ class MemoryStorage:
         return None
 
     @contextmanager
-    def contention_hint(self, key: str) -> Iterator[None]:  # noqa: ARG002 - the interface
-        yield
+    def contention_hint(self, key: str, offer: Offer | None = None) -> Iterator[Turn]:  # noqa: ARG002 - the interface
+        yield OnlyTurn()
 
     def check_writable(self) -> None:
         return

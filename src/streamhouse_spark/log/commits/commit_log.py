@@ -37,9 +37,17 @@ from streamhouse_spark.log.commits import standing
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation, out_of_mixed
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, Checkpoint, Checkpointing, no_checkpoint
-from streamhouse_spark.log.commits.failed_commits import FAILURES_MAX, given_up, require_known, unsure
+from streamhouse_spark.log.commits.failed_commits import (
+    FAILURES_MAX,
+    given_up,
+    may_land_later,
+    refused,
+    require_durable,
+    require_known,
+)
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.group import Group, outcomes
+from streamhouse_spark.log.commits.offers import shared_turn
 from streamhouse_spark.log.commits.opening import Asked, begin, leap
 from streamhouse_spark.log.commits.record import Body, Record, encode_record, has_record, read_record, records_from
 from streamhouse_spark.log.commits.state import TableState, fold
@@ -234,7 +242,8 @@ class CommitLog:
         self._calls.is_led = True
         try:
             self._calls.wait_for_company(leader)  # before other processes have to wait too
-            with self._storage.contention_hint(f"{commits_prefix(self._table_uuid)}.lock"):
+            lock = f"{commits_prefix(self._table_uuid)}.lock"
+            with shared_turn(self._storage, lock, self._calls, leader, self._world):
                 self._commit_for(leader)
         except BaseException as error:
             leader.error = error  # so that nobody commits for a call that has failed
@@ -281,7 +290,7 @@ class CommitLog:
         outcome: Committed | None = None
         try:
             if call.landed is not None:  # a request that was given up reached the store after all
-                outcome = self._require_durable(call, call.landed)
+                outcome = require_durable(self._storage, self._table_uuid, call, call.landed)
             elif (entry := known_transaction(group.state, call.transaction)) is not None:
                 outcome = Committed(before, before, entry)
             elif actions := tuple(group.planned(call)):
@@ -292,7 +301,7 @@ class CommitLog:
                 outcome = Committed(before, before)
         except Exception as error:  # noqa: BLE001 - it is the answer of this call alone
             if not group.members:
-                call.error = error
+                call.error = refused(error, call, self._storage)
             return True
         if call.landed is not None or not group.members:
             call.outcome = outcome
@@ -326,16 +335,6 @@ class CommitLog:
             else:
                 member.outcome = member.landed
             member.unanswered -= 1
-
-    def _require_durable(self, call: Waiting, landed: Committed) -> Committed:
-        """Return the outcome of an attempt that was found in the log, once its record is sure to stay."""
-        if call.unanswered:
-            key = commit_key(self._table_uuid, landed.state.version)
-            try:
-                self._storage.ensure_durable(key)
-            except StorageError as error:
-                raise unsure(self._storage.url, landed.state.version, call.attempt, error) from error
-        return landed
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -459,7 +458,7 @@ class CommitLog:
         try:
             return self._refreshed(stands=self._storage.local_path("") is not None)
         except StorageError as error:
-            if not call.may_be_under_way or self._storage.local_path("") is not None:
+            if not may_land_later(call, self._storage):
                 raise
             raise CommitStateUnknownError(
                 f"commit to {self._storage.url} failed, then its log could not be read: {error}; look at $commits "

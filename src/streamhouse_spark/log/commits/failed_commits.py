@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from streamhouse_spark.core.paths import commits_prefix
-from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, StreamhouseError
+from typing import TypeVar
+
+from streamhouse_spark.core.paths import commit_key, commits_prefix
+from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, StorageError, StreamhouseError
 from streamhouse_spark.log.commits.record import Record
-from streamhouse_spark.log.commits.waiting import Waiting
+from streamhouse_spark.log.commits.waiting import Committed, Waiting
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.slots import Holder, Taken
 
+E = TypeVar("E", bound=BaseException)
 CONFLICTS_MAX = 1000
 FAILURES_MAX = 5
 
@@ -19,18 +22,52 @@ def given_up(call: Waiting, storage: Storage, table_uuid: str, *, has_failed: bo
     if has_failed and call.is_refused:
         return failure
     if failures >= FAILURES_MAX and failure is not None:
-        if storage.local_path("") is not None:
+        if not may_land_later(call, storage):
             return failure
         return CommitStateUnknownError(  # a request may still be under way, and land after we looked
             f"commit to {url} failed {failures} times, and the record is not there now: {failure}; look at $commits "
             "before writing the rows again",
         )
     if call.conflicts >= CONFLICTS_MAX:
-        return CommitConflictError(
+        error = CommitConflictError(
             f"commit to {url}/{commits_prefix(table_uuid)} lost {call.conflicts} races in a row; nothing was written, "
             "try again or write fewer, larger batches",
         )
+        return refused(error, call, storage)
     return None
+
+
+def may_land_later(call: Waiting, storage: Storage) -> bool:
+    """Tell whether an attempt that is not in the log may yet come there: by a request that was given up, or by another
+    process that was offered it. A local disk leaves no requests behind.
+    """
+    return call.unanswered > 0 or (call.may_be_under_way and storage.local_path("") is None)
+
+
+def refused(error: E, call: Waiting, storage: Storage) -> E | CommitStateUnknownError:
+    """Return the error of a call whose rows are not in the log.
+
+    A conflict says that nothing was written, so of an attempt that another may yet write it is not the answer. Other
+    refusals rest on the log's state alone, on which that other would meet them too.
+    """
+    if not call.unanswered or not isinstance(error, CommitConflictError):
+        return error
+    unknown = CommitStateUnknownError(
+        f"commit to {storage.url} was left to another writer of this host, which has not made it: {error}; look for "
+        f"attempt {call.attempt} in $commits before writing the rows again",
+    )
+    unknown.__cause__ = error
+    return unknown
+
+
+def require_durable(storage: Storage, table_uuid: str, call: Waiting, landed: Committed) -> Committed:
+    """Return the outcome of an attempt that was found in the log, once its record is sure to stay."""
+    if call.unanswered:
+        try:
+            storage.ensure_durable(commit_key(table_uuid, landed.state.version))
+        except StorageError as error:
+            raise unsure(storage.url, landed.state.version, call.attempt, error) from error
+    return landed
 
 
 def require_known(record: Record, taken: Taken[Record], url: str) -> None:

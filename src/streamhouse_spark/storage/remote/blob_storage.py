@@ -9,7 +9,7 @@ from typing import Final
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
-from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
+from streamhouse_spark.storage.base import Bytes, ObjectInfo, Offer, OnlyTurn, Sink, Turn
 from streamhouse_spark.storage.remote.blob_parts import BlobParts
 from streamhouse_spark.storage.remote.blobs import Blobs, Page
 from streamhouse_spark.storage.remote.byte_ranges import RangePlan
@@ -119,8 +119,8 @@ class BlobStorage:
     def local_path(self, key: str) -> str | None:  # noqa: ARG002
         return None
 
-    def contention_hint(self, key: str) -> AbstractContextManager[None]:  # noqa: ARG002
-        return nullcontext()
+    def contention_hint(self, key: str, offer: Offer | None = None) -> AbstractContextManager[Turn]:  # noqa: ARG002
+        return nullcontext(OnlyTurn())
 
     def check_writable(self) -> None:
         """Try reading, put-if-absent, read-after-write and deleting on objects of its own, which it removes.

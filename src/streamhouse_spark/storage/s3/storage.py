@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageError
-from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
+from streamhouse_spark.storage.base import Bytes, ObjectInfo, Offer, OnlyTurn, Sink, Turn
 from streamhouse_spark.storage.remote.byte_ranges import RangePlan
 from streamhouse_spark.storage.remote.failures import FailureKind
 from streamhouse_spark.storage.remote.patience import sent
@@ -162,8 +162,8 @@ class S3Storage:
     def local_path(self, key: str) -> str | None:  # noqa: ARG002
         return None
 
-    def contention_hint(self, key: str) -> AbstractContextManager[None]:  # noqa: ARG002
-        return nullcontext()
+    def contention_hint(self, key: str, offer: Offer | None = None) -> AbstractContextManager[Turn]:  # noqa: ARG002
+        return nullcontext(OnlyTurn())
 
     def check_writable(self) -> None:
         """Try reading, put-if-absent, read-after-write and deleting on objects of its own, which it removes.

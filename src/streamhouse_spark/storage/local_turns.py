@@ -1,0 +1,182 @@
+"""Turns of processes of one host that are about to put an object into the same directory.
+
+Only a hint: correctness rests on put-if-absent alone. A process that was stopped must not stop the others, so each wait
+is bounded, and whoever waited that long goes on without its turn.
+
+**Offers.** Who has to wait leaves a file, its offer: bytes of which another, whose turn it is, may make a part of its
+own object. It holds a lock of the file until it goes on. Whoever has the turn takes an offer by renaming it, so that it
+is taken once or withdrawn, and only while its lock is held: offers of the dead are never taken. The names of offers are
+those of temporary files, so that nobody lists them and cleaning removes what a crash leaves.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.forks import close_lock_file, open_lock_file
+
+WAIT_MS_MAX = 50
+POLL_MS = 0.2
+COMPANY_MS_MAX = 1.0
+"""Time for which the one whose turn it is waits for as many offers as were taken in the turn before."""
+OFFERS = ".tmp-offers"
+_OFFERED, _TAKEN, _MADE = ".tmp-offered-", ".tmp-taken-", ".tmp-made-"
+
+
+@dataclass(eq=False, slots=True)
+class LocalTurn:
+    """The turn of one thread. `take` and the rest belong to it alone."""
+
+    directory: str
+    world: World
+    company: dict[str, int]
+    """Offers taken in the newest turn of this process, by directory."""
+    file: int | None = None
+    was_taken: bool = False
+    _taken: list[str] = field(default_factory=list)
+
+    def take(self) -> list[bytes]:
+        """Return the offers of those who wait. They go on when this turn's block has ended."""
+        if self.file is None:
+            return []
+        folder = f"{self.directory}/{OFFERS}"
+        self._wait_for_company(folder)
+        found = [data for name in _offered(folder) if (data := self._take(folder, name)) is not None]
+        self.company[self.directory] = len(found)
+        return found
+
+    def _take(self, folder: str, name: str) -> bytes | None:
+        offered, taken = f"{folder}/{name}", f"{folder}/{_TAKEN}{name.removeprefix(_OFFERED)}"
+        try:
+            with open(offered, "rb", buffering=0) as file:
+                if _try_lock(file.fileno()):  # its process is dead
+                    os.unlink(offered)
+                    return None
+                os.rename(offered, taken)
+                self._taken.append(taken)
+                return file.read()
+        except OSError:  # withdrawn, or taken by one who goes on without its turn
+            return None
+
+    def _wait_for_company(self, folder: str) -> None:
+        num_wanted, clock = self.company.get(self.directory, 0), self.world.clock
+        waited_ms = 0.0
+        while waited_ms < COMPANY_MS_MAX and len(_offered(folder)) < num_wanted:
+            clock.sleep_ms(POLL_MS)
+            waited_ms += POLL_MS
+
+    def end(self) -> None:
+        """Let the next have its turn."""
+        file, self.file = self.file, None
+        if file is not None:
+            with suppress(OSError):  # the object may be there already
+                close_lock_file(file)
+
+    def release(self) -> None:
+        """Let those go on whose offers were taken."""
+        self.end()
+        for taken in self._taken:
+            with suppress(OSError):
+                os.unlink(taken)
+
+
+class LocalTurns:
+    """The turns of one process."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._company: dict[str, int] = {}
+        self._mine = threading.local()
+
+    def __reduce__(self) -> tuple[type[LocalTurns], tuple[World]]:
+        return LocalTurns, (self._world,)  # turns are a process's own
+
+    @contextmanager
+    def turn(self, path: str, offer: Callable[[], bytes | None] | None) -> Iterator[LocalTurn]:
+        """Hold the lock of the file in the block, or until `end`. ``offer`` is asked for bytes if others have it."""
+        turn = LocalTurn(os.path.dirname(path), self._world, self._company)
+        turns = self._turns
+        try:
+            turns.append(turn)
+            with suppress(OSError):  # the put that follows meets it too
+                turn.file = open_lock_file(path, 0o666)
+                if not _try_lock(turn.file):
+                    self._wait(turn, turn.file, offer() if offer is not None else None)
+            yield turn
+        finally:
+            turns.remove(turn)
+            turn.release()
+
+    def end(self, directory: str) -> None:
+        """End this thread's turns in a directory: its object is to be seen there."""
+        for turn in self._turns:
+            if turn.directory == directory:
+                turn.end()
+
+    @property
+    def _turns(self) -> list[LocalTurn]:
+        if not hasattr(self._mine, "turns"):
+            self._mine.turns = []
+        turns: list[LocalTurn] = self._mine.turns
+        return turns
+
+    def _wait(self, turn: LocalTurn, file: int, offer: bytes | None) -> None:
+        """Wait for the turn, or for the end of another's that has taken the offer."""
+        clock = self._world.clock
+        until_ms = clock.boot_ms() + WAIT_MS_MAX
+        if offer is None:
+            while not _try_lock(file) and clock.boot_ms() < until_ms:
+                clock.sleep_ms(POLL_MS)
+            return
+        with self._offering(turn.directory, offer) as (offered, taken):
+            while os.path.exists(offered) and not _try_lock(file) and clock.boot_ms() < until_ms:
+                clock.sleep_ms(POLL_MS)
+            try:
+                os.unlink(offered)
+            except FileNotFoundError:
+                turn.was_taken = True
+                turn.end()
+                while os.path.exists(taken) and clock.boot_ms() < until_ms:
+                    clock.sleep_ms(POLL_MS)
+
+    @contextmanager
+    def _offering(self, directory: str, offer: bytes) -> Iterator[tuple[str, str]]:
+        folder, name = f"{directory}/{OFFERS}", self._world.ids.new_uuid()
+        made, offered, taken = (f"{folder}/{form}{name}" for form in (_MADE, _OFFERED, _TAKEN))
+        with suppress(FileExistsError):
+            os.mkdir(folder)
+        file = open_lock_file(made, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            view = memoryview(offer)
+            while view.nbytes:
+                view = view[os.write(file, view) :]
+            os.rename(made, offered)
+            yield offered, taken
+        finally:
+            for path in (made, offered, taken):
+                with suppress(OSError):
+                    os.unlink(path)
+            with suppress(OSError):
+                close_lock_file(file)
+
+
+def _offered(folder: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if name.startswith(_OFFERED))
+    except OSError:
+        return []
+
+
+def _try_lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
