@@ -20,8 +20,8 @@ from streamhouse_spark.errors import ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints, newest_checkpoint, read_checkpoint, read_floor
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import read_record
-from streamhouse_spark.log.commits.referenced import referenced_keys
 from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.log.commits.stored_objects import referenced_keys
 from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.table import Table

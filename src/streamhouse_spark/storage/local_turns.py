@@ -23,8 +23,8 @@ from streamhouse_spark.core.forks import close_lock_file, open_lock_file
 
 WAIT_MS_MAX = 50
 POLL_MS = 0.2
-COMPANY_MS_MAX = 1.0
-"""Time for which the one whose turn it is waits for as many offers as were taken in the turn before."""
+COMPANY_MS_MAX = 2.0
+"""Time for which the one whose turn it is waits for the offers of as many as were there in the turn before."""
 OFFERS = ".tmp-offers"
 _OFFERED, _TAKEN, _MADE = ".tmp-offered-", ".tmp-taken-", ".tmp-made-"
 
@@ -35,39 +35,45 @@ class LocalTurn:
 
     directory: str
     world: World
-    company: dict[str, int]
-    """Offers taken in the newest turn of this process, by directory."""
     file: int | None = None
+    """The file that is locked. It holds the number of others who were there in the turn before."""
     was_taken: bool = False
+    has_asked: bool = False
+    """Whether offers were asked for in this turn."""
     _taken: list[str] = field(default_factory=list)
 
     def take(self) -> list[bytes]:
         """Return the offers of those who wait. They go on when this turn's block has ended."""
         if self.file is None:
             return []
-        folder = f"{self.directory}/{OFFERS}"
+        folder, self.has_asked = f"{self.directory}/{OFFERS}", True
         self._wait_for_company(folder)
-        found = [data for name in _offered(folder) if (data := self._take(folder, name)) is not None]
-        self.company[self.directory] = len(found)
-        return found
+        return [data for name in _offered(folder) if (data := self._take(folder, name)) is not None]
 
     def _take(self, folder: str, name: str) -> bytes | None:
-        offered, taken = f"{folder}/{name}", f"{folder}/{_TAKEN}{name.removeprefix(_OFFERED)}"
+        taken = f"{folder}/{_TAKEN}{name.removeprefix(_OFFERED)}"
         try:
-            with open(offered, "rb", buffering=0) as file:
-                if _try_lock(file.fileno()):  # its process is dead
-                    os.unlink(offered)
-                    return None
-                os.rename(offered, taken)
-                self._taken.append(taken)
-                return file.read()
+            os.replace(f"{folder}/{name}", taken)
         except OSError:  # withdrawn, or taken by one who goes on without its turn
             return None
+        self._taken.append(taken)
+        try:
+            file = open_lock_file(taken, 0o666)
+        except OSError:
+            return None
+        try:
+            return None if _try_lock(file) else os.read(file, os.fstat(file).st_size)  # locked: its process lives
+        except OSError:
+            return None
+        finally:
+            with suppress(OSError):
+                close_lock_file(file)
 
     def _wait_for_company(self, folder: str) -> None:
-        num_wanted, clock = self.company.get(self.directory, 0), self.world.clock
-        waited_ms = 0.0
-        while waited_ms < COMPANY_MS_MAX and len(_offered(folder)) < num_wanted:
+        if self.file is None or not (company := os.pread(self.file, 4, 0)):
+            return
+        clock, waited_ms = self.world.clock, 0.0
+        while waited_ms < COMPANY_MS_MAX and len(_offered(folder)) < int.from_bytes(company):
             clock.sleep_ms(POLL_MS)
             waited_ms += POLL_MS
 
@@ -76,6 +82,9 @@ class LocalTurn:
         file, self.file = self.file, None
         if file is not None:
             with suppress(OSError):  # the object may be there already
+                if self.has_asked:
+                    company = len(self._taken) + len(_offered(f"{self.directory}/{OFFERS}"))
+                    os.pwrite(file, company.to_bytes(4), 0)
                 close_lock_file(file)
 
     def release(self) -> None:
@@ -91,7 +100,6 @@ class LocalTurns:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._company: dict[str, int] = {}
         self._mine = threading.local()
 
     def __reduce__(self) -> tuple[type[LocalTurns], tuple[World]]:
@@ -100,7 +108,7 @@ class LocalTurns:
     @contextmanager
     def turn(self, path: str, offer: Callable[[], bytes | None] | None) -> Iterator[LocalTurn]:
         """Hold the lock of the file in the block, or until `end`. ``offer`` is asked for bytes if others have it."""
-        turn = LocalTurn(os.path.dirname(path), self._world, self._company)
+        turn = LocalTurn(os.path.dirname(path), self._world)
         turns = self._turns
         try:
             turns.append(turn)
@@ -157,7 +165,7 @@ class LocalTurns:
             view = memoryview(offer)
             while view.nbytes:
                 view = view[os.write(file, view) :]
-            os.rename(made, offered)
+            os.replace(made, offered)
             yield offered, taken
         finally:
             for path in (made, offered, taken):

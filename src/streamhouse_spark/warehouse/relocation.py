@@ -36,8 +36,8 @@ from streamhouse_spark.lake.relocation import LakeRelocation
 from streamhouse_spark.lake.tiering.recording import is_ahead
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
-from streamhouse_spark.log.commits.referenced import referenced_keys
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.stored_objects import referenced_keys
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.copying import copy_log
 from streamhouse_spark.log.lifecycle.home import WarehouseFile, read_warehouse_file

@@ -10,7 +10,7 @@ from streamhouse_spark.kv.snapshots import due_buckets, write_snapshots
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.log.append import STAGED_AGE_MS_MAX
 from streamhouse_spark.log.commits.actions import KvSnapshot
-from streamhouse_spark.log.commits.referenced import referenced_keys
+from streamhouse_spark.log.commits.stored_objects import referenced_keys
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.lookup.lookup import FOUND
 

@@ -339,6 +339,7 @@ class CommitLog:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def _opened(self, ahead: ReadAhead) -> TableState | None:
+        self._calls.lose_sight(self._storage.url)
         found, self._damaged = begin(self._storage, self._table_uuid, self._floor - 1, ahead)
         return self._at(found) if found is not None else None
 

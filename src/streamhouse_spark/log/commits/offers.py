@@ -48,10 +48,15 @@ class _Offer:
         self._offered: list[Waiting] = []
 
     def __call__(self) -> bytes | None:
-        """Return the bytes of the offer; None if some call is this process's alone."""
+        """Return the bytes of the offer; None if some call is this process's alone.
+
+        A call whose attempt may be in the log, or in other hands, is offered to nobody: whoever takes it looks for it
+        only in records that it reads from then on.
+        """
         payload, attempts = Payload(), []
         for call in self._calls:
-            plan = call.plan.to_json(payload) if isinstance(call.plan, OfferedPlan) and not call.tries else None
+            is_new = call.landed is None and not call.tries and not call.unanswered
+            plan = call.plan.to_json(payload) if isinstance(call.plan, OfferedPlan) and is_new else None
             if plan is None or payload.size_bytes > OFFER_BYTES_MAX:
                 return None
             attempt: dict[str, Any] = {"attempt": call.attempt, "staged_ms": call.staged_ms, "plan": plan}
@@ -102,7 +107,7 @@ def _accepted(data: bytes, plan: OfferedPlan, world: World) -> Iterator[Waiting]
         if accepted is not None:
             transaction = attempt.get("transaction")
             named = transaction_from_json(transaction) if transaction else None
-            yield Waiting(accepted, named, attempt["staged_ms"], attempt["attempt"], is_shared=True)
+            yield Waiting(accepted, named, attempt["staged_ms"], attempt["attempt"], is_shared=True, is_foreign=True)
 
 
 def _author(world: World) -> list[str]:

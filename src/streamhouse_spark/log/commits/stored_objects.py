@@ -1,4 +1,6 @@
-"""Checks that the objects of a coming record are stored: a restore takes away files that were staged before it."""
+"""The objects that a state names, and those of a coming record, which are looked for: a restore takes away files that
+were staged before it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from streamhouse_spark.core.parallel import in_parallel
-from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.paths import commit_key, manifest_key, segment_key, tag_key
 from streamhouse_spark.errors import CommitConflictError, ObjectNotFoundError
 from streamhouse_spark.log.commits.actions import Action, Append, KvSnapshot, Replace
 from streamhouse_spark.log.commits.state import TableState
@@ -14,6 +16,25 @@ from streamhouse_spark.storage.base import Storage
 
 STAGED_MS_MIN: Final = 60_000
 """Age up to which files staged on a remote store count as stored: a look costs requests."""
+
+
+def referenced_keys(state: TableState) -> set[str]:
+    """Return the keys of all files that a reader of this state may open, records and the objects of tags included."""
+    keys: set[str] = set()
+    for segment in state.kept_segments():
+        if segment.uuid is not None:
+            keys.add(segment_key(state.table_uuid, segment.uuid))
+        else:
+            keys.add(commit_key(state.table_uuid, segment.commit))
+            if segment.commit in state.manifests:
+                keys.add(manifest_key(state.table_uuid, state.manifests[segment.commit]))
+    keys.update(tag_key(state.table_uuid, tag.uuid) for tag in state.tags.values())
+    return keys
+
+
+def manifest_keys(state: TableState, *, at_least: int = 0) -> set[str]:
+    """Return the keys of manifests of records from ``at_least`` on, which may still be read."""
+    return {manifest_key(state.table_uuid, uuid) for n, uuid in state.manifests.items() if n >= at_least}
 
 
 def is_to_be_looked_for(storage: Storage, staged_ms: int) -> bool:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from streamhouse_spark.core.forks import new_event
 from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
+from streamhouse_spark.errors import CommitStateUnknownError, ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import TransactionEntry
@@ -83,6 +83,8 @@ class Waiting:
     """The outcome of the attempt by the log's newest state; it counts once the record is durable."""
     outcome: Committed | None = None
     error: BaseException | None = None
+    is_foreign: bool = False
+    """Whether it is another process's, which was offered to this one."""
     ready: threading.Event | None = None
     """Set when there is an answer, or nobody leads; only of a call that found another at work."""
 
@@ -199,7 +201,17 @@ class Calls:
         """Return the calls that the leader may commit, itself first."""
         self._drop_answered()
         others = list(self._by_attempt.values()) if leader.is_shared else []
-        return [leader, *(call for call in others if call is not leader and call.is_shared and not call.is_done)]
+        calls = [leader, *(call for call in others if call is not leader and call.is_shared)]
+        return [call for call in calls if not call.is_done]
+
+    def lose_sight(self, where: str) -> None:
+        """Give up the calls that another process may have committed, because records were not read since."""
+        for call in list(self._by_attempt.values()):
+            if call.is_foreign or call.unanswered:
+                call.error = CommitStateUnknownError(
+                    f"commit to {where} was left to another writer of this host, and the log's records since then are "
+                    f"gone; look for attempt {call.attempt} in $commits before writing the rows again",
+                )
 
     def _drop_answered(self) -> None:
         for attempt, call in list(self._by_attempt.items()):

@@ -42,8 +42,8 @@ from streamhouse_spark.log.commits.actions import Action, Condemn, Purge, Untag
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints, read_tagged_object, write_floor
 from streamhouse_spark.log.commits.commit_log import FLOOR_CHECK_MS, CommitLog
 from streamhouse_spark.log.commits.floors import floor_before, superfluous_floors
-from streamhouse_spark.log.commits.referenced import manifest_keys, referenced_keys
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.stored_objects import manifest_keys, referenced_keys
 from streamhouse_spark.log.commits.verified import CHECKPOINTS_KEPT, has_whole_checkpoints, verified_checkpoints
 from streamhouse_spark.storage.base import ObjectInfo, Storage
 from streamhouse_spark.storage.read_ahead import at_once, delete_all

@@ -54,8 +54,8 @@ from streamhouse_spark.log.commits.checkpoint import (
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
-from streamhouse_spark.log.commits.referenced import manifest_keys, referenced_keys
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.stored_objects import manifest_keys, referenced_keys
 from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.slots import fill
 

@@ -8,9 +8,9 @@ from streamhouse_spark.core.model import OffsetRange, Transaction
 from streamhouse_spark.core.paths import commit_key, segment_key
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log.commits import actions as act
-from streamhouse_spark.log.commits.referenced import referenced_keys
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
+from streamhouse_spark.log.commits.stored_objects import referenced_keys
 from unit.log.commits.states import SCHEMA, UUID, appended, created, record, segment
 
 

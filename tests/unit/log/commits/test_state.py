@@ -24,10 +24,10 @@ from streamhouse_spark.log.commits.actions import (
     Trim,
 )
 from streamhouse_spark.log.commits.record import Record
-from streamhouse_spark.log.commits.referenced import referenced_keys
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import LAKE_HISTORY_MAX, fold
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
+from streamhouse_spark.log.commits.stored_objects import referenced_keys
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 UUID = "0" * 32

@@ -183,7 +183,7 @@ class TestProcessThatSleptPastTheGrace:
 
 def test_what_is_live_is_never_listed(table, memory, clock):
     """Through weeks of writing, merging and cleaning every file that the table names is there."""
-    from streamhouse_spark.log.commits.referenced import referenced_keys
+    from streamhouse_spark.log.commits.stored_objects import referenced_keys
 
     rows = 0
     for day in range(20):
