@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -23,6 +24,27 @@ from streamhouse_spark.table.table import Table
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 """The local property in which Spark gives the tasks of a streaming query its id, the same over restarts."""
+_IN_REAL_TIME = " in real-time mode"
+"""Ends the owner of the application id of a query in real-time mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOfRows:
+    """The log whose rows a query in real-time mode writes."""
+
+    query_id: str
+    source: str
+    """Uuid of the table that is read."""
+
+    def mark(self, app_id: str | None) -> Transaction:
+        """Return the transaction that says that the query writes in real-time mode: no micro-batch of it may follow,
+        because its number says nothing about the rows that are stored.
+        """
+        return Transaction(app_id or self.query_id, 0, f"{self.query_id}{_IN_REAL_TIME}")
+
+    def transaction(self, app_id: str | None, bucket: int, begin: int, end: int) -> Transaction:
+        """Return the transaction of rows of one bucket of the source, from one offset to another."""
+        return Transaction(f"{app_id or self.query_id}/{self.source}/{bucket}", end, follows=begin)
 
 
 def query_transaction(
