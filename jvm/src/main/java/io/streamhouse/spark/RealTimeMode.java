@@ -76,7 +76,9 @@ final class RealTimeMode {
       node = node.children().head();
     }
     String kind = node.getClass().getSimpleName();
-    if (!kind.equals("StreamingRelationV2")) throw refused(table, kind + " is more than filters and columns of one table");
+    if (!kind.equals("StreamingRelationV2")) {
+      throw refused(table, kind + " is more than filters and columns of one table");
+    }
     Object read = of(node, "table");
     if (!(read instanceof ReadableTable)) throw refused(table, node + " is no table of the catalog");
     CaseInsensitiveStringMap options = (CaseInsensitiveStringMap) of(node, "extraOptions");
