@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-SMALL = {"02_stream_and_tier": ["3"], "03_python_tail": ["10"]}
+FOLDER = Path(__file__).parent.parent / "examples"
+EXAMPLES = [*sorted(FOLDER.glob("*.py")), FOLDER / "ecommerce/shop.py", FOLDER / "medallion/medallion.py"]
+SMALL = {"medallion": ["3"], "02_stream_and_tier": ["3"], "03_python_tail": ["10"]}
 """Arguments that keep an example short."""
 WITHOUT_SPARK = ("03_python_tail", "04_read_lake_with_duckdb", "10_event_producer")
 PRINTS = {
@@ -26,6 +27,8 @@ PRINTS = {
     "09_cdc_into_sums": "an update and a deletion: {'ann': (0, 0), 'bob': (1, 15)}",
     "10_event_producer": "1000 events, each once and in order",
     "11_debezium_orders": "2 bob -0.07 2026-01-01 01:00:00 2026-01-03\n  unread at {4}: it is no JSON object",
+    "medallion": "gold has the revenue of silver's orders",
+    "shop": "after corrections: {'mail': (2, 30)}\nclicks in the lake: {'/': 3, '/cart': 21}",
 }
 
 

@@ -137,6 +137,9 @@ class Transaction:
     version: int
     owner: str | None = None
     batch: StreamBatch | None = None
+    follows: int | None = None
+    """The version that has to be the stored one, -1 for an unknown ``app_id``; None where any older one may be. Not
+    stored: it is judged by each attempt to commit."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidOptionError` for a transaction that a record could not keep, or later versions not be compared

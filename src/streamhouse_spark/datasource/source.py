@@ -37,6 +37,7 @@ from streamhouse_spark.datasource.catalog.internal_options import (
     NEED_OPTION,
     READ_OPTION,
     READ_STREAM,
+    REAL_TIME_OPTION,
     REPLACED_OPTION,
     SCOPE_OPTION,
     STAGED_OPTION,
@@ -196,6 +197,12 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
 
         spare_modules()
         checkpoint = given.get("checkpointlocation")
+        if REAL_TIME_OPTION in self.options:
+            from streamhouse_spark.datasource.write.query_identity import SourceOfRows
+            from streamhouse_spark.datasource.write.real_time import RealTimeStreamWriter
+
+            rows = SourceOfRows(*self.options[REAL_TIME_OPTION].split(" "))
+            return RealTimeStreamWriter(self._connection(), name, options, checkpoint, schema, rows=rows).told_as(self)
         return StreamhouseStreamWriter(
             self._connection(), name, options, checkpoint, schema, is_clustered=self._is_clustered()
         ).told_as(self)

@@ -39,6 +39,18 @@ ELSEWHERE = {
     "other writers took the next numbers of column": (
         "faults/test_identity_calls.py::test_a_writer_that_others_are_always_ahead_of_gives_up"
     ),
+    "of its rows are stored; go on with a real-time trigger": (
+        "unit/log/commits/test_transaction_outcome.py::test_a_query_that_wrote_in_real_time_mode_writes_no_micro_batch"
+    ),
+    "of their rows are stored; go on with a micro-batch trigger": (
+        "spark/test_real_time_sink.py::test_a_query_keeps_its_trigger"
+    ),
+    "Nothing was written. Start with a new checkpointLocation to write all rows": (
+        "unit/datasource/write/test_real_time.py::test_another_table_of_the_name_is_noticed"
+    ),
+    "begin again where the stored version ends": (
+        "unit/datasource/write/test_real_time.py::test_an_older_run_of_the_query_writes_nothing"
+    ),
     "create a new table with them and copy the rows": (
         "unit/warehouse/test_adoption.py::test_generated_columns_of_rows_that_are_there_are_refused"
     ),

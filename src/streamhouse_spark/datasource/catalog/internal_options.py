@@ -29,6 +29,9 @@ READ_STREAM: Final = "read_stream"
 
 CLUSTERED_OPTION: Final = "__streamhouse_clustered"
 """Set for a write that Spark was asked to cluster so that each task has all rows of its buckets."""
+REAL_TIME_OPTION: Final = "__streamhouse_real_time"
+"""Set for a stream into a table in real-time mode: ids of the query and of the table that it reads, with a space
+between."""
 
 
 def is_internal(option: str) -> bool:

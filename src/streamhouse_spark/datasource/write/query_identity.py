@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -17,12 +18,32 @@ import xxhash
 from streamhouse_spark.core.model import StreamBatch, Transaction
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError, TransactionConflictError
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transaction_outcome import IN_REAL_TIME
 from streamhouse_spark.log.commits.transactions import name_sum
 from streamhouse_spark.log.lifecycle.names import other_table
 from streamhouse_spark.table.table import Table
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 """The local property in which Spark gives the tasks of a streaming query its id, the same over restarts."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOfRows:
+    """The log whose rows a query in real-time mode writes."""
+
+    query_id: str
+    source: str
+    """Uuid of the table that is read."""
+
+    def mark(self, app_id: str | None) -> Transaction:
+        """Return the transaction that says that the query writes in real-time mode: no micro-batch of it may follow,
+        because its number says nothing about the rows that are stored.
+        """
+        return Transaction(app_id or self.query_id, 0, f"{self.query_id}{IN_REAL_TIME}")
+
+    def transaction(self, app_id: str | None, bucket: int, begin: int, end: int) -> Transaction:
+        """Return the transaction of rows of one bucket of the source, from one offset to another."""
+        return Transaction(f"{app_id or self.query_id}/{self.source}/{bucket}", end, follows=begin)
 
 
 def query_transaction(

@@ -56,6 +56,8 @@ class _Offer:
         payload, attempts = Payload(), []
         for call in self._calls:
             is_new = call.landed is None and not call.tries and not call.unanswered
+            if call.transaction is not None and call.transaction.follows is not None:
+                return None  # which no record holds, so no offer does
             plan = call.plan.to_json(payload) if isinstance(call.plan, OfferedPlan) and is_new else None
             if plan is None or payload.size_bytes > OFFER_BYTES_MAX:
                 return None

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import DifferentHistoryError, TableNotFoundError, TransactionConflictError
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    DifferentHistoryError,
+    TableNotFoundError,
+    TransactionConflictError,
+)
 from streamhouse_spark.log.commits.actions import Action, Bury, Condemn, Purge, Rename, Undrop
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import TransactionEntry, name_sum
+
+IN_REAL_TIME: Final = " in real-time mode"
+"""Ends the owner of the application id of a query in Spark's real-time mode."""
 
 
 def stored_outcome(entry: TransactionEntry | None, transaction: Transaction, table: str) -> TransactionEntry | None:
@@ -18,10 +27,17 @@ def stored_outcome(entry: TransactionEntry | None, transaction: Transaction, tab
     stream it is an error: Spark repeats its last batch at most, so the query's checkpoint is older than the table.
 
     Raises `TransactionConflictError` for another query's id, `DifferentHistoryError` for a batch that does not fit the
-    ones that are stored.
+    ones that are stored, `CommitConflictError` for one that follows another version than the stored one.
     """
+    _require_followed(entry, transaction, table)
     if entry is None:
         return None
+    if transaction.owner is not None and entry.owner == transaction.owner + IN_REAL_TIME:
+        raise TransactionConflictError(
+            f"query {transaction.owner} wrote into {table} in real-time mode, and the number of a micro-batch does not "
+            "tell which of its rows are stored; go on with a real-time trigger. A new checkpointLocation begins at its "
+            "startingOffsets: choose them behind the rows that are stored, or these are written again",
+        )
     if transaction.owner is not None and entry.owner is not None and transaction.owner != entry.owner:
         raise TransactionConflictError(
             f"application id {transaction.app_id!r} of {table} belongs to query {entry.owner}, found query "
@@ -40,6 +56,17 @@ def stored_outcome(entry: TransactionEntry | None, transaction: Transaction, tab
     if batch is not None and None not in (batch.fingerprint, known) and batch.fingerprint != known:
         raise _older(entry, transaction, table, "a batch of this number with other offsets is stored")
     return entry
+
+
+def _require_followed(entry: TransactionEntry | None, transaction: Transaction, table: str) -> None:
+    stored = -1 if entry is None else entry.version
+    if transaction.follows is None or stored in (transaction.follows, transaction.version):
+        return
+    raise CommitConflictError(
+        f"version {transaction.version} of application {transaction.app_id!r} of {table} follows "
+        f"{transaction.follows}, and {stored} is stored: another writer of this application was faster; nothing was "
+        "written, begin again where the stored version ends"
+    )
 
 
 def _require_next(entry: TransactionEntry, transaction: Transaction, table: str) -> None:

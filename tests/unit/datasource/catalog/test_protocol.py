@@ -170,6 +170,8 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     check_keys(followed["tasks"][0]["buckets"], "followed_bucket")
     check_keys(list(followed["tasks"][0]["layouts"].values()), "layout")
     ask("finish_real_time", pin=log, options={"consumerId": "c"}, end=followed["offset"])
+    written = {"name": "sales.keyed", "uuid": changes["uuid"], "query": "q", "source": "s", "buckets": 2, "batch": 0}
+    assert ask("begin_real_time_write", **written, options={}) == {"offsets": {}}
     ask("rename_table", **keyed, to_database="sales", to_table="renamed")
     assert ask("drop_table", **orders, purge=True) == {"dropped": True}
     ask("drop_table", database="sales", table="renamed", purge=False)

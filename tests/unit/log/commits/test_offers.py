@@ -194,6 +194,19 @@ def test_what_may_be_in_the_log_or_in_other_hands_is_offered_to_nobody(root, sta
     assert offers._Offer([new], World())() is None
 
 
+def test_a_transaction_that_follows_a_version_is_offered_to_nobody(root):
+    taker, other = opened(root), opened(root)
+    transaction = Transaction("app", 7, follows=-1)
+    calls: list[Waiting] = []
+    answer = other.log._answer
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(other.log, "_answer", lambda call: calls.append(call) or answer(call))
+        other.append(rows_of(1), transaction=transaction)
+    (call,) = calls
+    assert offers._Offer([replace(call, landed=None, outcome=None)], World())() is None
+    assert taker.to_arrow().num_rows == 1
+
+
 def test_only_few_rows_that_are_added_are_offered(root):
     table = opened(root)
     plans = []

@@ -3,9 +3,9 @@
 import pytest
 
 from streamhouse_spark.core.model import OffsetRange, StreamBatch, Transaction
-from streamhouse_spark.errors import DifferentHistoryError, TransactionConflictError
+from streamhouse_spark.errors import CommitConflictError, DifferentHistoryError, TransactionConflictError
 from streamhouse_spark.log.commits.record import transaction_from_json, transaction_to_json
-from streamhouse_spark.log.commits.transaction_outcome import stored_outcome
+from streamhouse_spark.log.commits.transaction_outcome import IN_REAL_TIME, stored_outcome
 from streamhouse_spark.log.commits.transactions import TransactionEntry
 
 STORED = TransactionEntry(5, "q", 9, {0: OffsetRange(3, 7)}, StreamBatch("five"))
@@ -55,6 +55,13 @@ def test_of_another_query():
         outcome(6, StreamBatch(), owner="another")
 
 
+def test_a_query_that_wrote_in_real_time_mode_writes_no_micro_batch():
+    mark = TransactionEntry(0, f"q{IN_REAL_TIME}", 9, {})
+    with pytest.raises(TransactionConflictError, match=r"go on with a real-time trigger.*startingOffsets.*behind"):
+        outcome(6, StreamBatch(), entry=mark)
+    assert outcome(0, None, entry=mark, owner=mark.owner) is mark
+
+
 @pytest.mark.parametrize("batch", [None, StreamBatch(), StreamBatch("f"), StreamBatch("f", is_each_recorded=True)])
 def test_it_is_stored(batch):
     transaction = Transaction("app", 3, "q", batch)
@@ -76,3 +83,21 @@ def test_it_outlives_checkpoints(wh, store):
     assert table.to_arrow()["id"].to_pylist() == [1]
     table.forget_transactions("app")
     table.append([{"id": 2}], transaction=Transaction("app", 2, "q", batch))
+
+
+@pytest.mark.parametrize(("version", "follows"), [(7, 4), (7, 6), (7, -1), (4, 3)])
+def test_a_version_that_follows_another_one_than_the_stored_is_refused(version, follows):
+    with pytest.raises(CommitConflictError, match=f"follows {follows}, and 5 is stored"):
+        stored_outcome(STORED, Transaction("app", version, follows=follows), "d.t")
+
+
+def test_a_version_that_follows_the_stored_one_is_new_and_comes_again_later():
+    assert stored_outcome(STORED, Transaction("app", 7, follows=5), "d.t") is None
+    assert stored_outcome(STORED, Transaction("app", 5, follows=2), "d.t") is STORED
+    assert stored_outcome(None, Transaction("app", 5, follows=-1), "d.t") is None
+    with pytest.raises(CommitConflictError, match="follows 2, and -1 is stored"):
+        stored_outcome(None, Transaction("app", 5, follows=2), "d.t")
+
+
+def test_records_do_not_keep_what_a_version_follows():
+    assert transaction_from_json(transaction_to_json(Transaction("app", 5, follows=2))) == Transaction("app", 5)

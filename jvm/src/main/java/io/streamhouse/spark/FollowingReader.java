@@ -53,6 +53,8 @@ final class FollowingReader implements SupportsRealTimeRead<InternalRow> {
   private long firstRow;
   private int row;
   private InternalRow current;
+  private RealTimeWriter writer;
+  private boolean isRead;
   private boolean isClosed;
 
   FollowingReader(JsonNode task, StructType schema) {
@@ -109,12 +111,42 @@ final class FollowingReader implements SupportsRealTimeRead<InternalRow> {
   /** Spark 4.2 and newer ask so. */
   public RecordStatus nextWithTimeout(Long startMs, Long timeoutMs) throws IOException {
     long deadlineMs = startMs + timeoutMs;
+    if (!isRead) begin();
+    if (writer != null) writer.commitIfDue();
     while (!advance()) {
+      if (writer != null) writer.commitIfDue();
       if (!follows || System.currentTimeMillis() >= deadlineMs) return RecordStatus.newStatusWithoutArrivalTime(false);
       requireGoingOn();
       if (!readRecord(deadlineMs)) LockSupport.parkNanos(WAIT_NS);
     }
     return RecordStatus.newStatusWithArrivalTimeMs(segment.timeMs(firstRow + row - 1));
+  }
+
+  /** Meets the writer of the task, which is there once it asks for rows. */
+  private void begin() {
+    isRead = true;
+    writer = RealTimeWriter.ofTask();
+    if (writer != null) writer.follow(this);
+  }
+
+  /** Leaves out the rows of a bucket below an offset. */
+  void skip(int bucket, long offset) {
+    FollowedBucket followed = buckets.get(bucket);
+    if (followed == null || offset <= followed.offset) return;
+    long end = followed.offset;
+    for (LogSegment each : pending) if (each.bucket == bucket) end = Math.max(end, each.end());
+    if (follows && offset > end) {
+      throw Errors.analysis(
+          "DIFFERENT_HISTORY: bucket " + bucket + " of table " + uuid + " ends at offset " + end + ", and rows up to "
+              + offset + " were read and written: the table was restored from an older copy; start with a new"
+              + " checkpointLocation");
+    }
+    followed.offset = offset;
+  }
+
+  /** The bucket of the row that was handed out last. */
+  int bucket() {
+    return segment.bucket;
   }
 
   private static void requireGoingOn() {
@@ -228,9 +260,14 @@ final class FollowingReader implements SupportsRealTimeRead<InternalRow> {
 
   @Override
   public PartitionOffset getOffset() {
+    return new FollowedOffsets(offsets(), markNumber, markAttempt);
+  }
+
+  /** Bucket to the offset behind the rows that were handed out. */
+  TreeMap<Integer, Long> offsets() {
     TreeMap<Integer, Long> offsets = new TreeMap<>();
     buckets.forEach((bucket, followed) -> offsets.put(bucket, followed.offset));
-    return new FollowedOffsets(offsets, markNumber, markAttempt);
+    return offsets;
   }
 
   @Override

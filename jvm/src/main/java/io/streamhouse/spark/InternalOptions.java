@@ -31,6 +31,9 @@ final class InternalOptions {
   /** Behind the newest offset that such a stream reports: how far it is behind. */
   static final String LAG = "__streamhouse_lag";
 
+  /** Set for a stream into a table in real-time mode: ids of the query and of the table that it reads. */
+  static final String REAL_TIME = "__streamhouse_real_time";
+
   /** A property of a task that Python reads: its changes come in several chunks. */
   static final String PART_PROPERTY = "streamhouse.part";
 

@@ -1,7 +1,12 @@
 package io.streamhouse.spark;
 
 import java.lang.reflect.Field;
+import java.util.Set;
 import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Spark's real-time mode: a batch ends when its time is over, and not at an offset that was chosen before. So a batch
@@ -9,6 +14,9 @@ import org.apache.spark.sql.SparkSession;
  */
 final class RealTimeMode {
   private static final String ALLOWED_CHECK = "spark.sql.streaming.realTimeMode.allowlistCheck";
+
+  /** Steps of a plan that hand out what they make of a row before they take the next one. */
+  private static final Set<String> NARROW = Set.of("Project", "Filter", "SubqueryAlias", "View");
 
   private RealTimeMode() {}
 
@@ -26,30 +34,68 @@ final class RealTimeMode {
   /** Null where the thread is not one that runs a query of its own. */
   static Boolean isRealTime(Thread thread) {
     try {
-      Field query = thread.getClass().getDeclaredField("$outer");
-      query.setAccessible(true);
-      Object execution = query.get(thread);
-      Object trigger = execution.getClass().getMethod("trigger").invoke(execution);
+      Object trigger = of(query(thread), "trigger");
       return trigger.getClass().getSimpleName().equals("RealTimeTrigger");
     } catch (ReflectiveOperationException | RuntimeException e) {
       return null;
     }
   }
 
-  /** Refuses a stream into a table: rows of a batch that runs again would be taken for known ones. */
+  private static Object query(Thread thread) throws ReflectiveOperationException {
+    Field query = thread.getClass().getDeclaredField("$outer");
+    query.setAccessible(true);
+    return query.get(thread);
+  }
+
+  /** Refuses a stream into a table where Spark does not say which rows the query reads. */
   static void refuseSink(String table) {
-    if (isOn()) throw refused(table);
+    if (isOn()) throw refused(table, "this Spark does not tell which rows the query reads");
   }
 
-  /** Refuses it before Spark says that the table cannot be written in update mode, the only one of real-time mode. */
-  static void refuseKnownSink(String table) {
-    if (Boolean.TRUE.equals(isRealTime(Thread.currentThread()))) throw refused(table);
+  /**
+   * The table whose rows the query of this thread writes in real-time mode; null in any other mode. Refuses a query
+   * that is more than filters and columns of one such table: its rows' places would not tell which are stored.
+   */
+  static ReadableTable source(String table) {
+    if (!Boolean.TRUE.equals(isRealTime(Thread.currentThread()))) return null;
+    try {
+      return source(table, (LogicalPlan) of(query(Thread.currentThread()), "analyzedPlan"));
+    } catch (ReflectiveOperationException e) {
+      throw refused(table, "this Spark does not tell which rows the query reads");
+    }
   }
 
-  private static RuntimeException refused(String table) {
+  private static ReadableTable source(String table, LogicalPlan plan) throws ReflectiveOperationException {
+    LogicalPlan node = plan;
+    while (NARROW.contains(node.getClass().getSimpleName())) {
+      for (Expression each : CollectionConverters.asJava(node.expressions())) {
+        if (each.exists(one -> one.getClass().getSimpleName().startsWith("Python"))) {
+          throw refused(table, "Python functions take rows in batches");
+        }
+      }
+      node = node.children().head();
+    }
+    String kind = node.getClass().getSimpleName();
+    if (!kind.equals("StreamingRelationV2")) {
+      throw refused(table, kind + " is more than filters and columns of one table");
+    }
+    Object read = of(node, "table");
+    if (!(read instanceof ReadableTable)) throw refused(table, node + " is no table of the catalog");
+    CaseInsensitiveStringMap options = (CaseInsensitiveStringMap) of(node, "extraOptions");
+    if ("continue".equalsIgnoreCase(options.get("onDifferentHistory"))) {
+      throw refused(table, "onDifferentHistory=continue reads other rows at the same offsets");
+    }
+    return (ReadableTable) read;
+  }
+
+  private static Object of(Object owner, String name) throws ReflectiveOperationException {
+    return owner.getClass().getMethod(name).invoke(owner);
+  }
+
+  static RuntimeException refused(String table, String why) {
     return Errors.analysis(
-        "INVALID_OPTION: stream into " + table + " with a real-time trigger: a batch that runs again has other rows"
-            + " there, which would be dropped as known ones; use writeStream.foreach with a writer of your own, or a"
-            + " micro-batch trigger, trigger(processingTime=...) or trigger(availableNow=True)");
+        "INVALID_OPTION: stream into " + table + " with a real-time trigger: " + why + ", so rows that come again could"
+            + " not be told from new ones; use writeStream.foreach with a writer of your own, or a micro-batch trigger,"
+            + " trigger(processingTime=...) or trigger(availableNow=True)");
   }
 }

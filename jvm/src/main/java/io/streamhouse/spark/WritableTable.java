@@ -45,7 +45,8 @@ class WritableTable extends ReadableTable implements SupportsWrite, SupportsDele
 
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-    RealTimeMode.refuseKnownSink(name());
+    ReadableTable source = RealTimeMode.source(name());
+    if (source != null) return new RealTimeWrite(this, info, source);
     WriteBuilder inner = writer(info, info.schema(), Map.of());
     TableWriteBuilder builder =
         loaded.get("takes_updates").asBoolean()

@@ -1,0 +1,90 @@
+package io.streamhouse.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.Map;
+import java.util.TreeMap;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
+import org.apache.spark.sql.connector.write.Write;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
+import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
+import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+
+/**
+ * A stream into a table in real-time mode. Its tasks commit while they run, and the places of the rows in the log that
+ * the query reads tell which are stored. Update mode, the only one there is, hands over rows one after the other.
+ */
+final class RealTimeWrite implements WriteBuilder, SupportsStreamingUpdateAsAppend, Write, StreamingWrite {
+  private static final String BATCH_ID = "streaming.sql.batchId";
+  private final WritableTable table;
+  private final LogicalWriteInfo info;
+  private final ReadableTable source;
+
+  RealTimeWrite(WritableTable table, LogicalWriteInfo info, ReadableTable source) {
+    this.table = table;
+    this.info = info;
+    this.source = source;
+  }
+
+  @Override
+  public Write build() {
+    return this;
+  }
+
+  @Override
+  public StreamingWrite toStreaming() {
+    table.checkOptions("writeStream", info.options().asCaseSensitiveMap());
+    return this;
+  }
+
+  /** The rows as Python takes them, with their places in front. */
+  private StructType placed() {
+    StructType found =
+        new StructType()
+            .add("__bucket", DataTypes.IntegerType, false)
+            .add("__begin", DataTypes.LongType, false)
+            .add("__end", DataTypes.LongType, false);
+    for (StructField field : info.schema().fields()) found = found.add(field);
+    return found;
+  }
+
+  @Override
+  public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo physical) {
+    String batch = SparkSession.active().sparkContext().getLocalProperty(BATCH_ID);
+    int buckets = Integer.parseInt(JsonTree.texts(source.loaded.get("properties")).get("status.buckets"));
+    ObjectNode request = JsonTree.object().put("name", table.tableName()).put("uuid", table.id());
+    request.put("query", info.queryId()).put("source", source.id()).put("buckets", buckets);
+    request.put("batch", Long.parseLong(batch)).set("options", JsonTree.object(info.options().asCaseSensitiveMap()));
+    JsonNode offsets = table.python.ask("begin_real_time_write", request).get("offsets");
+    TreeMap<Integer, Long> stored = new TreeMap<>();
+    offsets.properties().forEach(each -> stored.put(Integer.valueOf(each.getKey()), each.getValue().asLong()));
+    StructType written = placed();
+    Map<String, String> more = Map.of(InternalOptions.REAL_TIME, info.queryId() + " " + source.id());
+    StreamingWrite python = table.writer(info, written, more).build().toStreaming();
+    StreamingDataWriterFactory inner = Errors.plainly(() -> python.createStreamingWriterFactory(physical));
+    String name = table.name();
+    StructType schema = info.schema();
+    return (partition, task, epoch) ->
+        new RealTimeWriter(name, schema, written, stored, () -> inner.createWriter(partition, task, epoch));
+  }
+
+  /** Each task commits by itself. */
+  @Override
+  public boolean useCommitCoordinator() {
+    return false;
+  }
+
+  /** Does nothing: the rows are stored. */
+  @Override
+  public void commit(long epoch, WriterCommitMessage[] messages) {}
+
+  @Override
+  public void abort(long epoch, WriterCommitMessage[] messages) {}
+}

@@ -1,0 +1,191 @@
+"""Streams into tables in real-time mode: each row once, soon, whatever is killed; and the queries that are refused."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from pyspark.sql import functions as f
+
+from spark import real_time_job
+from spark.session import COLUMNS, rows
+from streamhouse_spark.datasource import compat
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+from waiting import wait_for
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.classic,
+    pytest.mark.long,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not compat.HAS_ADMISSION_CONTROL, reason="PySpark 4.1 has no trigger for real-time mode"),
+]
+
+KILLS = 3
+ROWS_PER_APPEND = 7
+
+
+class Rows:
+    """Appends rows to a table all the time, with ids one after the other."""
+
+    def __init__(self, table: Table) -> None:
+        self.table, self.count, self._ends = table, 0, threading.Event()
+        self._thread = threading.Thread(target=self._append)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def _append(self) -> None:
+        while not self._ends.wait(0.02):
+            self.table.append(rows(ROWS_PER_APPEND, self.count))
+            self.count += ROWS_PER_APPEND
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def wanted(self) -> list[int]:
+        return [i for i in range(self.count) if i % 10 != 3]
+
+
+@contextmanager
+def job(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A query, of which nothing is left in the end."""
+    command = [sys.executable, real_time_job.__file__, *arguments]
+    started = subprocess.Popen(
+        command, start_new_session=True, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        yield started
+    finally:
+        os.killpg(started.pid, signal.SIGKILL)  # the JVM and its workers too
+        assert started.stdin is not None
+        started.stdin.close()
+        started.wait()
+
+
+def moved(table: Table, version: int, query: subprocess.Popen[str]) -> None:
+    def is_so() -> bool:
+        assert query.poll() is None, "the query ended by itself"
+        return table.refresh().version > version
+
+    wait_for(is_so, "a commit of the query")
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_killed_queries_write_each_row_once(wh: Warehouse, tmp_path: Path, by_key: bool) -> None:
+    """A log has each row at one offset; sums by key would show one that is added twice."""
+    name = f"rts.kill_{by_key}"
+    source = wh.create_table(f"{name}_from", COLUMNS, buckets=2, properties={"bucket.key": "id"})
+    columns = ["id % 5 AS id", "1L AS times", "id AS total"] if by_key else ["id", "upper(name) AS name", "amount"]
+    if by_key:
+        sums = {"table.merge-engine": "aggregation", "fields.times.agg": "sum", "fields.total.agg": "sum"}
+        target = wh.create_table(name, "id BIGINT, times BIGINT, total BIGINT", primary_key=["id"], properties=sums)
+    else:
+        target = wh.create_table(name, COLUMNS, buckets=2, properties={"bucket.key": "id"})
+    arguments = [wh.url, source.name, name, str(tmp_path / "checkpoint"), *columns]
+    chance = random.Random(name)
+    with Rows(source) as written:
+        for _ in range(KILLS):
+            version = target.refresh().version + 1  # behind the mark of the first batch
+            with job(*arguments) as query:
+                moved(target, version, query)
+                time.sleep(chance.uniform(0, 8))  # within a batch, or between two
+                assert query.poll() is None
+    wanted = written.wanted()
+
+    def found() -> list[int]:
+        table = target.to_arrow(columns=["id", "times", "total"] if by_key else ["id"])
+        if not by_key:
+            return sorted(table["id"].to_pylist())
+        return sorted([row["id"], row["times"], row["total"]] for row in table.to_pylist())
+
+    expected: Any = wanted
+    if by_key:
+        expected = [[key, len(own), sum(own)] for key in range(5) if (own := [i for i in wanted if i % 5 == key])]
+    with job(*arguments) as query:
+        wait_for(lambda: found() == expected or query.poll() is not None, "all rows in the table")
+        assert query.poll() is None
+        time.sleep(1)
+        assert found() == expected
+        query.communicate("\n", timeout=60)
+
+
+@pytest.fixture
+def real_time(spark: Any) -> Iterator[None]:
+    settings = {
+        "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
+        "spark.sql.streaming.realTimeMode.asyncProgressTrackingByDefault.enabled": "false",
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",  # so that Spark lets micro-batches be followed
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+    }
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    yield
+    for key in settings:
+        spark.conf.unset(key)
+
+
+def started(frame: Any, target: str, checkpoint: Path) -> Any:
+    writer = frame.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
+    return writer.trigger(realTime="5 seconds").toTable(f"streamhouse.{target}")
+
+
+@pytest.mark.usefixtures("real_time")
+def test_a_query_is_refused_where_places_do_not_tell_its_rows(spark: Any, wh: Warehouse, tmp_path: Path) -> None:
+    source, target = wh.create_table("rts.some", COLUMNS), wh.create_table("rts.refused", COLUMNS)
+    source.append(rows(3))
+
+    def read(**options: str) -> Any:
+        return spark.readStream.options(**options).table("streamhouse.rts.some")
+
+    same = f.udf(lambda name: name)
+    refused = {
+        "Aggregate is more": read().groupBy("name").agg(f.max("id").alias("id")),
+        "Union is more": read().union(read()),
+        "Repartition is more": read().repartition(2),
+        "Python functions": read().select("id", same("name").alias("name")),
+        "other rows at the same offsets": read(onDifferentHistory="continue"),
+    }
+    for number, (said, frame) in enumerate(refused.items()):
+        with pytest.raises(Exception, match=rf"INVALID_OPTION: .* real-time trigger: .*{said}.*foreach"):
+            started(frame, target.name, tmp_path / str(number)).awaitTermination(60)
+    assert target.refresh().num_rows == 0
+
+
+@pytest.mark.usefixtures("real_time")
+def test_a_query_keeps_its_trigger(spark: Any, wh: Warehouse, tmp_path: Path) -> None:
+    """Numbers of batches mean nothing in real-time mode, and places nothing to micro-batches."""
+    source, target = wh.create_table("rts.source", COLUMNS), wh.create_table("rts.kept", COLUMNS)
+    source.append(rows(3))
+    stream = spark.readStream.option("startingOffsets", "earliest").table("streamhouse.rts.source")
+    query = started(stream, target.name, tmp_path / "one")
+    wait_for(lambda: target.refresh().num_rows == 3, "the rows")
+    query.stop()
+    source.append(rows(2, 3))
+
+    def micro_batch(checkpoint: str) -> None:
+        writer = stream.writeStream.option("checkpointLocation", str(tmp_path / checkpoint))
+        writer.trigger(availableNow=True).toTable("streamhouse.rts.kept").awaitTermination(120)
+
+    with pytest.raises(Exception, match=r"TRANSACTION_CONFLICT: .*in real-time mode"):
+        micro_batch("one")
+    assert target.refresh().num_rows == 3
+    micro_batch("two")
+    with pytest.raises(Exception, match=r"TRANSACTION_CONFLICT: .* of micro-batches.*new checkpointLocation"):
+        started(stream, target.name, tmp_path / "two").awaitTermination(60)
+    assert target.refresh().num_rows == 8
