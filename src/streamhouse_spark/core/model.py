@@ -154,6 +154,10 @@ class Transaction:
             raise InvalidOptionError(
                 f"transaction of {shown(self.app_id)}: version {shown(self.version)}, expected a whole number"
             )
+        if self.follows is not None and not _is_int64(self.follows):
+            raise InvalidOptionError(
+                f"transaction of {shown(self.app_id)}: follows {shown(self.follows)}, expected a whole number or None"
+            )
 
 
 def check_transaction(value: object) -> None:
