@@ -258,7 +258,9 @@ CALLS: dict[str, Call | list[Call]] = {
         ),
         {"warehouse": HERE, "settings": {}, "copy": False, "dry_run": True, "progress": None},
     ),
-    "Transaction": Call(lambda _: Transaction, {"app_id": "app", "version": 1, "owner": "me", "batch": None, "follows": None}),
+    "Transaction": Call(
+        lambda _: Transaction, {"app_id": "app", "version": 1, "owner": "me", "batch": None, "follows": None}
+    ),
     "OffsetRange": Call(lambda _: OffsetRange, {"start": 0, "end": 1}),
     "BucketOffsets": Call(lambda _: BucketOffsets, {"ranges": {0: OffsetRange(0, 1)}}),
 }  # fmt: skip
