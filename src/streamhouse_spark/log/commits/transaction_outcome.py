@@ -104,7 +104,9 @@ def known_transaction(state: TableState, transaction: Transaction | None) -> Tra
     entry = state.transactions.get(transaction.app_id)
     past = state.past_transactions.get(name_sum(transaction.app_id)) if entry is None else None
     if past is not None:
-        entry = TransactionEntry(past.version, transaction.owner if past.is_of(transaction.owner) else "another", 0, {})
+        owners = (transaction.owner, f"{transaction.owner}{IN_REAL_TIME}")
+        owner = next((owner for owner in owners if past.is_of(owner)), "another")
+        entry = TransactionEntry(past.version, owner, 0, {})
     return stored_outcome(entry, transaction, state.name)
 
 

@@ -1,12 +1,16 @@
 """The answer of a log to a transaction that comes again, or out of its order."""
 
+from dataclasses import replace
+
 import pytest
 
+from streamhouse_spark import Warehouse
 from streamhouse_spark.core.model import OffsetRange, StreamBatch, Transaction
 from streamhouse_spark.errors import CommitConflictError, DifferentHistoryError, TransactionConflictError
 from streamhouse_spark.log.commits.record import transaction_from_json, transaction_to_json
-from streamhouse_spark.log.commits.transaction_outcome import IN_REAL_TIME, stored_outcome
-from streamhouse_spark.log.commits.transactions import TransactionEntry
+from streamhouse_spark.log.commits.transaction_outcome import IN_REAL_TIME, known_transaction, stored_outcome
+from streamhouse_spark.log.commits.transactions import PastTransaction, TransactionEntry, name_sum
+from streamhouse_spark.storage.memory import MemoryStorage
 
 STORED = TransactionEntry(5, "q", 9, {0: OffsetRange(3, 7)}, StreamBatch("five"))
 
@@ -60,6 +64,16 @@ def test_a_query_that_wrote_in_real_time_mode_writes_no_micro_batch():
     with pytest.raises(TransactionConflictError, match=r"go on with a real-time trigger.*startingOffsets.*behind"):
         outcome(6, StreamBatch(), entry=mark)
     assert outcome(0, None, entry=mark, owner=mark.owner) is mark
+
+
+def test_it_writes_none_when_its_mark_is_forgotten_either():
+    table = Warehouse("past", storage=MemoryStorage()).create_table("d.t", "id INT")
+    state = table.refresh()
+    past = {name_sum("q"): PastTransaction(0, name_sum(f"q{IN_REAL_TIME}"))}
+    with pytest.raises(TransactionConflictError, match="go on with a real-time trigger"):
+        known_transaction(replace(state, past_transactions=past), Transaction("q", 6, "q", StreamBatch()))
+    with pytest.raises(TransactionConflictError, match="belongs to query another"):
+        known_transaction(replace(state, past_transactions=past), Transaction("q", 6, "other", StreamBatch()))
 
 
 @pytest.mark.parametrize("batch", [None, StreamBatch(), StreamBatch("f"), StreamBatch("f", is_each_recorded=True)])

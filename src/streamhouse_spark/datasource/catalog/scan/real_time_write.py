@@ -8,7 +8,7 @@ from typing import Any
 from streamhouse_spark.config.spark_options import parse_stream_write_options
 from streamhouse_spark.datasource.write.query_identity import SourceOfRows
 from streamhouse_spark.errors import TableNotFoundError, TransactionConflictError
-from streamhouse_spark.log.commits.transactions import stored_version
+from streamhouse_spark.log.commits.transactions import name_sum, stored_version
 from streamhouse_spark.log.lifecycle.names import other_table
 from streamhouse_spark.warehouse.connection import Connection
 
@@ -26,10 +26,11 @@ def begin_real_time_write(connection: Connection, args: Mapping[str, Any]) -> Ma
     rows = SourceOfRows(args["query"], args["source"])
     mark = rows.mark(options.app_id)
     app_id = mark.app_id
-    known = state.transactions.get(app_id)
-    if known is not None and known.owner != mark.owner:
+    known, past = state.transactions.get(app_id), state.past_transactions.get(name_sum(app_id))
+    query = args["query"]
+    if known.owner == query if known is not None else past is not None and past.owner_sum == name_sum(query):
         raise TransactionConflictError(
-            f"application id {app_id!r} of {table.name} belongs to query {known.owner} of micro-batches, and a "
+            f"application id {app_id!r} of {table.name} belongs to query {query} of micro-batches, and a "
             "real-time trigger cannot tell which of their rows are stored; go on with a micro-batch trigger, or start "
             "with a new checkpointLocation (and txnAppId) whose startingOffsets are behind the rows that are stored"
         )
