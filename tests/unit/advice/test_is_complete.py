@@ -39,6 +39,9 @@ ELSEWHERE = {
     "other writers took the next numbers of column": (
         "faults/test_identity_calls.py::test_a_writer_that_others_are_always_ahead_of_gives_up"
     ),
+    "give this query a txnAppId of its own": (
+        "unit/log/commits/test_transaction_outcome.py::test_nobody_is_told_to_forget_a_query_in_real_time_mode"
+    ),
     "of its rows are stored; go on with a real-time trigger": (
         "unit/log/commits/test_transaction_outcome.py::test_a_query_that_wrote_in_real_time_mode_writes_no_micro_batch"
     ),

@@ -39,6 +39,11 @@ def stored_outcome(entry: TransactionEntry | None, transaction: Transaction, tab
             "startingOffsets: choose them behind the rows that are stored, or these are written again",
         )
     if transaction.owner is not None and entry.owner is not None and transaction.owner != entry.owner:
+        if entry.owner.endswith(IN_REAL_TIME):  # to forget it would leave the places of its rows
+            raise TransactionConflictError(
+                f"application id {transaction.app_id!r} of {table} belongs to query {entry.owner}, found query "
+                f"{transaction.owner}; give this query a txnAppId of its own",
+            )
         raise TransactionConflictError(
             f"application id {transaction.app_id!r} of {table} belongs to query {entry.owner}, found query "
             f"{transaction.owner}: was the checkpoint deleted? Choose another txnAppId, or forget this one "

@@ -66,6 +66,14 @@ def test_a_query_that_wrote_in_real_time_mode_writes_no_micro_batch():
     assert outcome(0, None, entry=mark, owner=mark.owner) is mark
 
 
+def test_nobody_is_told_to_forget_a_query_in_real_time_mode():
+    mark = TransactionEntry(0, f"q{IN_REAL_TIME}", 9, {})
+    for owner in ("another", f"another{IN_REAL_TIME}"):
+        with pytest.raises(TransactionConflictError, match="give this query a txnAppId of its own") as told:
+            outcome(0, None, entry=mark, owner=owner)
+        assert "forget" not in str(told.value)
+
+
 def test_it_writes_none_when_its_mark_is_forgotten_either():
     table = Warehouse("past", storage=MemoryStorage()).create_table("d.t", "id INT")
     state = table.refresh()
