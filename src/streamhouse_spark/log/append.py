@@ -297,7 +297,7 @@ class _Appending(OfferedPlan):
 
     def to_json(self, payload: Payload) -> dict[str, Any] | None:
         staged = self.staged
-        is_simple = self.require is None and self.removing is None and not self.overwrites and self.adds
+        is_simple = self.require is None and self.removing is None and not self.overwrites and bool(staged.segments)
         if not is_simple or any(piece.inline_rows is None for piece in staged.segments):
             return None
         placed = without_rows(

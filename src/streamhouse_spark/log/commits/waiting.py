@@ -207,7 +207,7 @@ class Calls:
     def lose_sight(self, where: str) -> None:
         """Give up the calls that another process may have committed, because records were not read since."""
         for call in list(self._by_attempt.values()):
-            if call.is_foreign or call.unanswered:
+            if (call.is_foreign or call.unanswered) and call.landed is None and not call.is_done:
                 call.error = CommitStateUnknownError(
                     f"commit to {where} was left to another writer of this host, and the log's records since then are "
                     f"gone; look for attempt {call.attempt} in $commits before writing the rows again",

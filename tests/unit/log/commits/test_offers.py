@@ -22,7 +22,7 @@ from streamhouse_spark.errors import CommitStateUnknownError
 from streamhouse_spark.log.commits import offers
 from streamhouse_spark.log.commits.actions import Payload
 from streamhouse_spark.log.commits.record import read_record
-from streamhouse_spark.log.commits.waiting import Waiting
+from streamhouse_spark.log.commits.waiting import Calls, Committed, Waiting
 from streamhouse_spark.storage import local_turns
 from streamhouse_spark.storage.local import LocalStorage
 
@@ -216,4 +216,21 @@ def test_only_few_rows_that_are_added_are_offered(root):
         table.append(rows_of(1))
         table.append(rows_of(*range(200_000)))
         table.overwrite(rows_of(1))
-    assert [plan.to_json(Payload()) is not None for plan in plans[:3]] == [True, False, False]
+        table.append([], transaction=Transaction("app", 1))
+    assert [plan.to_json(Payload()) is not None for plan in (*plans[:3], plans[-1])] == [True, False, False, False]
+
+
+def test_who_has_an_answer_keeps_it_where_sight_is_lost():
+    calls = Calls()
+    given = {
+        name: Waiting(lambda *_: (), None, 0, name, is_shared=True)
+        for name in ("new", "foreign", "taken", "landed", "answered")
+    }
+    for name, call in given.items():
+        call.unanswered = int(name not in ("new", "foreign"))
+        calls.add(call)
+    given["foreign"].is_foreign = True
+    found = Committed(None, None)
+    given["landed"].landed, given["answered"].outcome = found, found
+    calls.lose_sight("a store")
+    assert [name for name, call in given.items() if call.error is not None] == ["foreign", "taken"]
