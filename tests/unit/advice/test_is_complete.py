@@ -57,6 +57,10 @@ ELSEWHERE = {
     "create a new table with them and copy the rows": (
         "unit/warehouse/test_adoption.py::test_generated_columns_of_rows_that_are_there_are_refused"
     ),
+    "and ask for none (without": "unit/serve/test_vending.py::test_a_lake_that_puts_files_elsewhere_gets_none",
+    "see its log": (
+        "s3/test_vended_credentials.py::test_a_server_that_may_not_assume_the_role_says_so_without_naming_it"
+    ),
     "which Azure takes for a slash": "unit/storage/azure/test_azure_settings.py::test_a_backslash_is_refused",
     "CANNOT_LISTEN": "unit/service/test_endpoint.py::test_an_address_that_is_taken_is_told",
     "give position.moved_to(": (
