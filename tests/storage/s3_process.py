@@ -6,7 +6,7 @@ its standard input.
 
 Moto can enforce policies (after a POST of ``0`` to ``/moto-api/reset-auth``), but knows neither ``s3:prefix`` nor the
 policies of sessions. With ``--policies`` it does: a request to S3 passes what moto checks, all conditions left out, and
-then the evaluation of `policies`.
+then the evaluation of `policies`. As on S3, an absent object is "denied" to who may not list the bucket.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
@@ -41,6 +41,7 @@ def atomic_writes(application: Application) -> Application:
 
 def with_conditions_and_sessions() -> None:
     from moto.iam import access_control
+    from moto.s3.models import s3_backends
     from moto.sts.models import sts_backends
     from policies import allows  # of this folder
 
@@ -59,11 +60,18 @@ def with_conditions_and_sessions() -> None:
         query = {name: values[0] for name, values in parse_qs(urlsplit(self._path).query).items()}
         context = {"s3:prefix": query["prefix"]} if "prefix" in query else {}
         policies = [_text(policy) for policy in self._access_key.collect_policies()]
-        named = [policy for policy in policies if allows(policy, self._action, resource, context)]
         key = getattr(self._access_key, "_access_key_id", None)
         roles = (role for of in sts_backends.values() for one in of.values() for role in one.assumed_roles)
         session = [role.policy for role in roles if role.access_key_id == key and role.policy]
-        if not named or not all(allows(policy, self._action, resource, context) for policy in session):
+
+        def may(action: str, what: str) -> bool:
+            named = any(allows(policy, action, what, context) for policy in policies)
+            return named and all(allows(policy, action, what, context) for policy in session)
+
+        bucket, _, name = resource.rpartition(":")[2].partition("/")
+        is_absent = name and unquote(name) not in s3_backends[self.account_id]["aws"].buckets[bucket].keys
+        hides = self._action == "s3:GetObject" and is_absent and not may("s3:ListBucket", f"arn:aws:s3:::{bucket}")
+        if hides or not may(self._action, resource):
             self._raise_access_denied()
 
     access_control.IAMPolicy.__init__ = parsed  # type: ignore[method-assign]
