@@ -37,11 +37,12 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
     options = options or ServeOptions()
     tables = VirtualTables(warehouse, grace_ms=options.grace_ms)
     counts = ServedCounts()
+    overview = Overview(warehouse, counts)
     vending = Vending(warehouse, options.vend) if options.vend is not None else None
     routes = [
         Route("/health", _health, methods=["GET", "HEAD"]),
         Route(f"{API}/openapi.json", _openapi, methods=["GET"]),
-        *Overview(warehouse, counts).routes(),
+        *overview.routes(),
         Mount(API, routes=rows_routes(warehouse, counts)),
         Mount(ICEBERG, routes=iceberg_routes(tables, options.client_config, vending)),
     ]
@@ -52,6 +53,7 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
     ]
     app = Starlette(routes=routes, middleware=middleware)
     app.state.tables = tables
+    app.state.measures = overview.measures
     return app
 
 
