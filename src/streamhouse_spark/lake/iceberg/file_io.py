@@ -27,7 +27,17 @@ from streamhouse_spark.lake.parquet.access import RangeReader, StorageFiles
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import ReadsMany, at_once
 
-_DAMAGE = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, AssertionError, SystemError, zlib.error)
+_DAMAGE = (
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    AssertionError,
+    SystemError,
+    zlib.error,
+    struct.error,
+)
 """Errors of pyiceberg's Avro decoder on bytes that are not the expected manifest."""
 
 
@@ -54,7 +64,8 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
     """Return the snapshot's manifests from its manifest list: pyiceberg's own way goes through a cache by path, which a
     commit must not depend on.
     """
-    return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
+    with lake_metadata(snapshot.manifest_list):
+        return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
 
 
 @contextmanager
