@@ -106,7 +106,7 @@ def rows_of_body(body: bytes, format_: str, rules: TextRules, limits: ArrowLimit
                 found = _open_json(source, rules)
         require_readable(found.schema)
         return pa.Table.from_batches(list(found.batches), found.schema)
-    except (pa.ArrowException, UnicodeError) as error:
+    except (pa.ArrowException, UnicodeError, OSError) as error:  # Arrow names some damage of a stream an OSError
         first_line = (str(error) or type(error).__name__).splitlines()[0]
         raise SchemaMismatchError(
             f"the body holds no rows of the table as {format_}: {first_line}; check Content-Type and the columns' types"

@@ -135,6 +135,11 @@ def test_an_end_that_is_missing(length):
         read(written(GOOD)[:length])
 
 
+def test_a_stream_that_goes_on_with_a_negative_length():
+    with pytest.raises(SchemaMismatchError, match="the body holds no rows"):
+        read(b"\xfe" + written(GOOD)[1:])
+
+
 def test_a_head_that_leads_nowhere():
     body = written(GOOD.select(["id"]))
     source = pa.BufferReader(body)

@@ -13,6 +13,7 @@ from types import TracebackType
 from pyiceberg.avro.decoder import BinaryDecoder
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.avro.reader import DoubleReader
+from pyiceberg.exceptions import ResolveError
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
 from pyiceberg.manifest import ManifestFile, read_manifest_list
 from pyiceberg.table.snapshots import Snapshot
@@ -37,6 +38,7 @@ _DAMAGE = (
     SystemError,
     zlib.error,
     struct.error,
+    ResolveError,
 )
 """Errors of pyiceberg's Avro decoder on bytes that are not the expected manifest."""
 

@@ -43,6 +43,17 @@ def test_every_reader_of_a_list_finds_the_damage(table, step):
         assert len(found) == len(whole)
 
 
+def test_a_list_with_another_column(table):
+    lake = table.open_lake().place.require()
+    snapshot = lake.current_snapshot()
+    key = table.open_lake().place.files_at(lake.location()).key_of(snapshot.manifest_list)
+    data = table.storage.read(key)
+    assert b'"field-id": 503,' in data
+    table.storage.put(key, data.replace(b'"field-id": 503,', b'"field-id": 703,'))
+    with pytest.raises(CorruptDataError, match="ResolveError"):
+        manifests_of(lake.io, snapshot)
+
+
 def test_a_list_that_is_cut_or_gone(table):
     lake = table.open_lake().place.require()
     snapshot = lake.current_snapshot()
