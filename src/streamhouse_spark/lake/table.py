@@ -25,6 +25,7 @@ from streamhouse_spark.lake.model.marks import LakeHead, LakeMarks
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
     NEVER_TRUNCATED,
+    Claim,
     CompactReport,
     ExpireReport,
     Filter,
@@ -380,13 +381,17 @@ class LakeTable(ABC):
         many: Keeps | None = None,
         dry_run: bool = False,
         tagged: Collection[int] = (),
+        claim: Claim | None = None,
     ) -> ExpireReport:
         """Drop snapshots older than ``keep_ms``, but for the newest ``keep_last`` and those that are ``tagged``; and
-        where there are ``many``, those that another rule of the same kind drops.
+        where there are ``many``, those that another rule of the same kind drops. Whoever gives tags ``claim``s them
+        first.
         """
         self._require_home_unless(dry_run, "expiry")
         rules = [Keeps(keep_last, keep_ms), *([many] if many is not None else [])]
-        return self._expire(rules, dry_run=dry_run, tagged=tagged)
+        return self._expire(rules, dry_run=dry_run, tagged=tagged, claim=claim)
 
     @abstractmethod
-    def _expire(self, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int]) -> ExpireReport: ...
+    def _expire(
+        self, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
+    ) -> ExpireReport: ...

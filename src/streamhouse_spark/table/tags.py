@@ -142,6 +142,7 @@ def _commit(table: TableHandle, name: str, then: TableState, retain_ms: int | No
             return ()
         _require_new(state, name)
         _require_live(state, then, pin)
+        _require_not_expiring(state, then, lake_snapshot)
         if tag_key(state.table_uuid, uuid) in state.condemned:
             raise CommitConflictError(f"tag {name!r} of {state.name} took longer than the grace; run it again")
         return (Tag(name, then.version, uuid, lake_snapshot, retain_ms),)
@@ -164,8 +165,14 @@ def _require_live(state: TableState, then: TableState, pin: Pin) -> None:
         )
 
 
+def _require_not_expiring(state: TableState, then: TableState, lake_snapshot: int | None) -> None:
+    """Require that no expiry is about to take the lake snapshot; see `table.lake_maintain.claim_of`."""
+    if lake_snapshot in state.expiring:
+        raise _expired(state.name, then.version, lake_snapshot)
+
+
 def _require_lake_kept(table: TableHandle, name: str, then: TableState) -> None:
-    """Require the lake snapshot once more: an expiry that had not seen the record may have taken it meanwhile."""
+    """Require the lake snapshot once more: another engine, which knows no record, may have expired it meanwhile."""
     tag = table.refresh().tags.get(name)
     if tag is None or tag.lake_snapshot is None:
         return
@@ -173,7 +180,11 @@ def _require_lake_kept(table: TableHandle, name: str, then: TableState) -> None:
         table.open_lake().snapshot(tag.lake_snapshot)
     except SnapshotExpiredError as error:
         table.log.commit(lambda state, _: (Untag((name,)),) if state.tags.get(name) == tag else ())
-        raise SnapshotExpiredError(
-            f"{table.name} as of commit {then.version} cannot get a tag: its lake snapshot {tag.lake_snapshot} was "
-            "expired meanwhile; choose a later version"
-        ) from error
+        raise _expired(table.name, then.version, tag.lake_snapshot) from error
+
+
+def _expired(name: str, version: int, lake_snapshot: int | None) -> SnapshotExpiredError:
+    return SnapshotExpiredError(
+        f"{name} as of commit {version} cannot get a tag: its lake snapshot {lake_snapshot} was expired meanwhile; "
+        "choose a later version"
+    )

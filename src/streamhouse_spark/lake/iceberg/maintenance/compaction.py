@@ -33,6 +33,7 @@ from streamhouse_spark.lake.iceberg.round import data_location, require_shape, r
 from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.model.values import (
+    Claim,
     CompactReport,
     ExpireReport,
     Keeps,
@@ -224,7 +225,12 @@ def _delete_manifests(snapshot: Snapshot, table: Table) -> frozenset[str]:
 
 
 def expire(
-    place: IcebergLocation, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int] = ()
+    place: IcebergLocation,
+    rules: Sequence[Keeps],
+    *,
+    dry_run: bool,
+    tagged: Collection[int] = (),
+    claim: Claim | None = None,
 ) -> ExpireReport:
     """Expire snapshots as `LakeTable.expire` does."""
     table = place.find()
@@ -241,6 +247,8 @@ def expire(
         left = [s for s in table.metadata.snapshots if s.snapshot_id not in doomed]
         after = table.metadata.model_copy(update={"snapshots": left})
         return ExpireReport(doomed, tuple(unreachable_files(table, table.metadata, after)))
+    if claim is not None:
+        claim(doomed, [snapshot.snapshot_id for snapshot in metadata.snapshots])
     after = remove_snapshots(place.catalog, table, doomed)
     gone = unreachable_files(table, table.metadata, after)
 
