@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.lake.commit_checks import LogRange
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
@@ -142,6 +142,21 @@ class LakeTable(ABC):
         """Close the table; with ``purge`` delete its files as well. An absent table is no error."""
         self.place.require_home("dropping the lake table")
         self.place.drop(purge=purge)
+
+    def require_clonable(self) -> None:
+        """Raise `InvalidOptionError` for a lake whose files two tables cannot share."""
+        raise InvalidOptionError(
+            f"table {self.place.spec.path} has a Paimon lake: Paimon finds data files below the folder of their table, "
+            "so two tables cannot share them; copy the rows instead (CREATE TABLE … AS SELECT)"
+        )
+
+    def clone(self, state: TableState, snapshot_id: int) -> None:  # noqa: ARG002 - the interface
+        """Begin the lake table of a clone, which has this ``state``, with a snapshot that the table keeps for it.
+
+        No file is copied. **Commit point:** the first version of its metadata. Raises `InvalidOptionError`,
+        `LakeMismatchError`, `SnapshotExpiredError`.
+        """
+        self.require_clonable()
 
     @abstractmethod
     def newest(self) -> LakeSnapshot | None:

@@ -45,6 +45,7 @@ from streamhouse_spark.storage.memory import MemoryStorage
 if TYPE_CHECKING:
     from streamhouse_spark.lake.iceberg.relocation import IcebergRelocation
     from streamhouse_spark.lake.parquet.clustering import Clustering
+    from streamhouse_spark.log.commits.state import TableState
 
 __all__ = ["IcebergLake", "LakeTableSpec"]
 
@@ -135,6 +136,19 @@ class IcebergLake(LakeTable):
 
         report, snapshot_id = drop_partitions(self.place, chosen, below, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
+
+    # -- clones ---------------------------------------------------------------------------------------------------
+
+    def require_clonable(self) -> None:
+        from streamhouse_spark.lake.iceberg.clones.clone import require_files
+
+        self.place.require_home("cloning the lake table")
+        require_files(self.place)
+
+    def clone(self, state: TableState, snapshot_id: int) -> None:
+        from streamhouse_spark.lake.iceberg.clones.clone import clone
+
+        clone(self.place, self.with_state(state).place, snapshot_id)
 
     # -- reading --------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.file_access import FilesAhead, offset_files
+from streamhouse_spark.lake.iceberg.clones.shared_files import own_files
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, expect, lake_metadata, manifests_of
@@ -336,7 +337,8 @@ def unreachable_files(table: Table, before: TableMetadata, after: TableMetadata)
     kept: Mapping[str, None] = files_of(table, after.snapshots)
     doomed = [location for location in files_of(table, gone) if location not in kept]
     if isinstance(table.io, StorageFileIO):  # files of other engines outside the warehouse are theirs
-        doomed = [location for location in doomed if table.io.files.holds(location)]
+        files = table.io.files
+        doomed = own_files((one for one in doomed if files.holds(one)), files, before.properties)
     return sorted(doomed, key=lambda location: (*_depth(location), location))
 
 
