@@ -64,9 +64,9 @@ def expect(io: FileIO, files: Iterable[tuple[str, int]]) -> None:
 
 def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
     """Return the snapshot's manifests from its manifest list: pyiceberg's own way goes through a cache by path, which a
-    commit must not depend on.
+    commit must not depend on. Raises `CorruptDataError`, and `FileNotFoundError` for one that was expired.
     """
-    with lake_metadata(snapshot.manifest_list):
+    with _undamaged(snapshot.manifest_list):
         return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
 
 
@@ -74,12 +74,19 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
 def lake_metadata(location: str) -> Iterator[None]:
     """Wrap reads of manifests: pyiceberg's errors on damaged or vanished ones become errors of the package."""
     try:
-        yield
+        with _undamaged(location):
+            yield
     except FileNotFoundError as error:
         raise SnapshotExpiredError(
             f"lake table {location}: metadata of the snapshot is gone, it was expired while it was read; run the query "
             f"again. If it is gone then too, build the lake anew from the log, streamhouse retier ({error})"
         ) from error
+
+
+@contextmanager
+def _undamaged(location: str) -> Iterator[None]:
+    try:
+        yield
     except _DAMAGE as error:
         file = file_of(error, _location, "a manifest")
         raise CorruptDataError(

@@ -1,4 +1,4 @@
-"""Files of a lake table that lie elsewhere than in its folder, as those of a table that was adopted may."""
+"""Files of a lake table that lie elsewhere than in its folder, as those of clones and of adopted tables may."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pyiceberg.table import Table
 
 from streamhouse_spark.core.locations import plain_location
+from streamhouse_spark.lake.iceberg.clones.shared_files import shared_locations
 from streamhouse_spark.lake.iceberg.scan import plan_tasks
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.parquet.access import StorageFiles
@@ -17,8 +18,8 @@ _PLACES = ("write.data.path", "write.metadata.path")
 def stray_location(lake: IcebergLake, *, with_files: bool) -> str | None:
     """Return a location that the newest snapshot names outside of the table's folder in the warehouse; else None.
 
-    ``with_files`` looks at each file, which reads the manifests; without it, the places are looked at that the table
-    gives to new files.
+    ``with_files`` looks at each file, which reads the manifests, and so does a clone; else the places are looked at
+    that the table gives to new files.
     """
     table = lake.place.find()
     if table is None:
@@ -28,7 +29,7 @@ def stray_location(lake: IcebergLake, *, with_files: bool) -> str | None:
     for location in named:
         if not _is_in(folder, location.rstrip("/")):
             return location
-    files = _files(table) if with_files else ()
+    files = _files(table) if with_files or shared_locations(table.properties) else ()
     return next((location for location in files if not _is_in(folder, location)), None)
 
 

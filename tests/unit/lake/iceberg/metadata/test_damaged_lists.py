@@ -6,7 +6,7 @@ import pytest
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, SnapshotExpiredError
-from streamhouse_spark.lake.iceberg.file_io import manifests_of
+from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -62,7 +62,7 @@ def test_a_list_that_is_cut_or_gone(table):
     with pytest.raises(CorruptDataError, match="restore it, or build the lake anew"):
         manifests_of(lake.io, snapshot)
     table.storage.delete(key)
-    with pytest.raises(SnapshotExpiredError):
+    with pytest.raises(SnapshotExpiredError), lake_metadata(lake.location()):
         manifests_of(lake.io, snapshot)
 
 

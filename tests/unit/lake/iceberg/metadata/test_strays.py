@@ -10,6 +10,7 @@ from pyiceberg.types import LongType, NestedField
 
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.metadata.strays import stray_location
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
@@ -26,6 +27,11 @@ def lake(warehouse):
     table = catalog.create_table("sales.orders", Schema(NestedField(1, "id", LongType())))
     table.append(pa.table({"id": [1]}))
     return table
+
+
+def tier(table):
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def strays_of(warehouse, *, with_files):
@@ -58,6 +64,18 @@ def test_a_place_for_new_files_elsewhere(warehouse, lake, tmp_path, name):
         changes.set_properties({name: f"{tmp_path}/wh/lake/sales"})
     opened = warehouse.table("sales.orders").open_lake()
     assert stray_location(opened, with_files=False) == f"{tmp_path}/wh/lake/sales"
+
+
+def test_a_clone_until_its_files_are_its_own(warehouse, tmp_path):
+    """Who may read the clone may not have a right on the table that it was made of."""
+    table = warehouse.create_table("sales.source", "id BIGINT")
+    table.append([{"id": 1}])
+    tier(table)
+    clone = warehouse.clone_table("sales.source", "sales.clone")
+    found = stray_location(clone.open_lake(), with_files=False)
+    assert found is not None
+    assert found.startswith(f"{tmp_path}/wh/lake/sales/source/")
+    assert stray_location(table.open_lake(), with_files=True) is None
 
 
 def test_no_lake_yet(warehouse):
