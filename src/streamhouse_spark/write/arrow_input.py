@@ -18,6 +18,7 @@ from streamhouse_spark.errors import SchemaMismatchError
 
 _MAGIC: Final = b"ARROW1\0\0"
 """Begin of a file, behind which it is as a stream is."""
+_SCHEMA: Final = "schema"
 _DICTIONARY: Final = "dictionary"
 _BATCH: Final = "record batch"
 _COUNT: Final = struct.Struct("<q")
@@ -43,8 +44,8 @@ def require_sound(source: pa.NativeFile, limits: ArrowLimits | None = None) -> N
     source.seek(len(_MAGIC) if source.read(len(_MAGIC)) == _MAGIC else 0)
     reader = pa.ipc.MessageReader.open_stream(source)
     first = next(_rest(reader), None)
-    if first is None:
-        raise pa.ArrowInvalid("there is no schema")
+    if first is None or first.type != _SCHEMA:  # read_schema takes any message for one, and may end the process
+        raise pa.ArrowInvalid("it does not begin with a schema")
     require_readable(pa.ipc.read_schema(first))
     rows = size_bytes = 0
     for message in _rest(reader):

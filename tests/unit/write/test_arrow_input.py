@@ -135,6 +135,17 @@ def test_an_end_that_is_missing(length):
         read(written(GOOD)[:length])
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_another_message_in_the_place_of_the_schema(number):
+    body = written(GOOD.select(["id", "d"]))
+    source = pa.BufferReader(body)
+    reader = pa.ipc.MessageReader.open_stream(source)
+    for _ in range(number):
+        reader.read_next_message()
+    with pytest.raises(SchemaMismatchError, match="does not begin with a schema"):
+        read(body[source.tell() :])
+
+
 def test_a_stream_that_goes_on_with_a_negative_length():
     with pytest.raises(SchemaMismatchError, match="the body holds no rows"):
         read(b"\xfe" + written(GOOD)[1:])
