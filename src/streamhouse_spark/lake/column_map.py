@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema.evolution import ambiguous_columns
+from streamhouse_spark.schema.inner_fields import Path, paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 COLUMNS_PROPERTY = "streamhouse.columns"
@@ -26,6 +27,28 @@ class LakeField:
     id: int
     name: str
     """The package's name of the field: another name in the lake is another engine's."""
+    inner: Mapping[int, int] = field(default_factory=dict)
+    """Of a column that was changed inside: the ids of the fields inside, in the table → in the lake. Dropped ones stay,
+    for readers of older states."""
+
+    def to_json(self) -> list[Any]:
+        inner = {str(own): there for own, there in sorted(self.inner.items())}
+        return [self.id, self.name, inner] if inner else [self.id, self.name]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> LakeField:
+        field_id, name, *inner = value
+        found = {int(own): int(there) for own, there in inner[0].items()} if inner else {}
+        return cls(int(field_id), str(name), found)
+
+
+InnerOf = Callable[[int], Mapping[Path, int]]
+"""Gives the fields inside a lake's field of that id, path → id, with paths in small letters."""
+
+
+def nothing_inside(_: int) -> Mapping[Path, int]:
+    """Serve as `InnerOf` where no column can be changed inside."""
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +72,7 @@ class ColumnMap:
         """Return the text for the lake table's property. It counts only for this table, should another adopt the lake
         table later.
         """
-        fields = {str(column_id): [found.id, found.name] for column_id, found in sorted(self.fields.items())}
+        fields = {str(column_id): found.to_json() for column_id, found in sorted(self.fields.items())}
         return json.dumps({"table": table_uuid, "schema": self.schema_id, "fields": fields}, separators=(",", ":"))
 
     @classmethod
@@ -59,7 +82,7 @@ class ColumnMap:
             value = json.loads(text)
             if value["table"] != table_uuid:
                 return None
-            fields = {int(i): LakeField(int(f), str(name)) for i, (f, name) in value["fields"].items()}
+            fields = {int(i): LakeField.from_json(found) for i, found in value["fields"].items()}
             return cls(fields, int(value["schema"]))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptDataError(
@@ -79,20 +102,80 @@ F = TypeVar("F", bound=Named)
 
 
 def column_map(
-    properties: Mapping[str, str], fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str
+    properties: Mapping[str, str],
+    fields: Iterable[tuple[int, str]],
+    spec: LakeTableSpec,
+    *,
+    where: str,
+    inner_of: InnerOf = nothing_inside,
 ) -> ColumnMap:
-    """Return the lake table's map. ``fields`` are the present ids and names of its columns."""
+    """Return the lake table's map. ``fields`` are the present ids and names of its columns, ``inner_of`` gives the
+    present fields inside these.
+    """
     text = properties.get(COLUMNS_PROPERTY)
     found = None if text is None else ColumnMap.from_text(text, spec.table_uuid, where=where)
     found = ColumnMap(_by_first_names(fields, spec)) if found is None else found
-    return replace(found, ambiguous=ambiguous_columns(spec.schemas.values()))
+    mapped = _with_first_inner(found, spec, inner_of)
+    return replace(found, fields=mapped, ambiguous=ambiguous_columns(spec.schemas.values()))
 
 
-def map_by_name(fields: Iterable[tuple[int, str]], schema: TableSchema, schema_id: int | None = None) -> ColumnMap:
+def _with_first_inner(known: ColumnMap, spec: LakeTableSpec, inner_of: InnerOf) -> dict[int, LakeField]:
+    """Return the map's fields, each of a column that was changed inside with the fields inside.
+
+    A map that does not have them is from before the first such change: the lake still has the names of then.
+    """
+    schemas = [schema for _, schema in sorted(spec.schemas.items())]
+    changed = {c.id for schema in (*schemas, spec.schema) for c in schema.columns if c.field_ids is not None}
+    found = dict(known.fields)
+    for column_id in changed & found.keys():
+        if not found[column_id].inner:
+            then = spec.schemas.get(known.schema_id or 0)
+            column = _first_of(column_id, (*((then,) if then else ()), *schemas, spec.schema))
+            found[column_id] = replace(found[column_id], inner=_inner_by_name(column, inner_of(found[column_id].id)))
+    return found
+
+
+def _first_of(column_id: int, schemas: Iterable[TableSchema]) -> Column:
+    return next(column for schema in schemas for column in schema.columns if column.id == column_id)
+
+
+def _inner_by_name(column: Column, inside: Mapping[Path, int]) -> dict[int, int]:
+    """Map the fields inside a column to those of a lake's field that has the column's own names."""
+    found = {}
+    for own, path in zip(column.inner_ids, paths(column.type), strict=True):
+        there = inside.get(tuple(name.casefold() for name in path))
+        if there is not None:
+            found[own] = there
+    return found
+
+
+def _lake_field(
+    column: Column, field_id: int, name: str, inside: Mapping[Path, int], before: LakeField | None = None
+) -> LakeField:
+    """Return the lake's field of a column that has the column's own names inside, too. ``before`` had fields that were
+    dropped since.
+    """
+    if column.field_ids is None:
+        return LakeField(field_id, name)
+    older = before.inner if before is not None else {}
+    return LakeField(field_id, name, {**older, **_inner_by_name(column, inside)})
+
+
+def map_by_name(
+    fields: Iterable[tuple[int, str]],
+    schema: TableSchema,
+    schema_id: int | None = None,
+    inner_of: InnerOf = nothing_inside,
+) -> ColumnMap:
     """Return the map of a lake table that has the schema's own names."""
-    by_name = {name.casefold(): LakeField(field_id, name) for field_id, name in fields}
-    found = {column.id: by_name.get(column.name.casefold()) for column in schema.columns}
-    return ColumnMap({column_id: there for column_id, there in found.items() if there is not None}, schema_id)
+    by_name = {name.casefold(): (field_id, name) for field_id, name in fields}
+    found = {column.id: (column, by_name.get(column.name.casefold())) for column in schema.columns}
+    mapped = {
+        i: _lake_field(column, *there, inner_of(there[0]) if column.field_ids is not None else {})
+        for i, (column, there) in found.items()
+        if there is not None
+    }
+    return ColumnMap(mapped, schema_id)
 
 
 def require_brought_up(known: ColumnMap, fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str) -> None:
@@ -149,8 +232,9 @@ def brought_up(
     spec: LakeTableSpec,
     *,
     commented: Callable[[F, Column | None], F],
-    as_column: Callable[[F, Column], F],
+    as_column: Callable[[F, Column, Mapping[int, int]], F],
     added: Callable[[Sequence[Column], Mapping[int, LakeField]], Sequence[tuple[int, F]]],
+    inside: Callable[[F], Mapping[Path, int]],
     where: str,
 ) -> tuple[list[F], dict[int, LakeField], list[str]]:
     """Give the fields of a ``lake``, by id, with the names and types that the table's columns have now, without those
@@ -158,8 +242,8 @@ def brought_up(
 
     With the fields come those of all columns, and what another engine did to columns that keeps the lake from being
     brought up. ``commented`` and ``as_column`` edit a field as its format does, ``added`` makes new ones, with their
-    ids, beside the fields of all columns so far. Comments that the table does not have are left alone. Raises
-    `CommitConflictError` where the lake is of a newer schema than this one.
+    ids, beside the fields of all columns so far; ``inside`` gives the fields inside one. Comments that the table does
+    not have are left alone. Raises `CommitConflictError` where the lake is of a newer schema than this one.
     """
     require_not_newer(known, spec, where=where)
     named = [(field_id, field.name) for field_id, field in lake.items()]
@@ -169,11 +253,19 @@ def brought_up(
         fields = [commented(field, spec.schema.find(field.name)) for field in lake.values()]
     else:
         stay = fields_that_stay(named, known, spec.schema, mapped)
-        fields = [lake[i] if column is None else as_column(lake[i], column) for i, column in stay]
+        fields = []
+        for i, column in stay:
+            if column is None:
+                fields.append(lake[i])
+                continue
+            before = known.fields.get(column.id)
+            made = as_column(lake[i], column, before.inner if before is not None else {})
+            fields.append(made)
+            mapped[column.id] = _lake_field(column, i, column.name, inside(made), before)
     missing = [column for column in spec.schema.columns if column.id not in mapped and column.nullable]
     for column, (field_id, made) in zip(missing, added(missing, dict(mapped)), strict=True):
         fields.append(made)
-        mapped[column.id] = LakeField(field_id, column.name)
+        mapped[column.id] = _lake_field(column, field_id, column.name, inside(made))
     return fields, mapped, differences + repeated_names(field.name for field in fields)
 
 

@@ -120,12 +120,15 @@ class LakeProjection(Portable):
 
     ``schema`` gives names, order and types of the result; ``field_ids[i]`` is None for a column that the lake table
     does not have, which reads as null. ``lake_names[i]`` is the column's name in the lake; None where it had several,
-    so that files without ids cannot be read.
+    so that files without ids cannot be read. ``inner[i]`` has the ids of the fields inside a column that was changed
+    inside, None of a field that the lake does not have; None for another column, whose fields are known by name.
     """
 
     schema: TableSchema
     field_ids: tuple[int | None, ...]
     lake_names: tuple[str | None, ...]
+    inner: tuple[tuple[int | None, ...] | None, ...] = ()
+    """Empty where it is None for all."""
 
     def of_columns(self, names: Container[str]) -> LakeProjection:
         """Return the projection to those columns of this one that have such a name."""
@@ -134,7 +137,13 @@ class LakeProjection(Portable):
             TableSchema(tuple(self.schema.columns[i] for i in chosen)),
             tuple(self.field_ids[i] for i in chosen),
             tuple(self.lake_names[i] for i in chosen),
+            tuple(self.inner[i] for i in chosen) if self.inner else (),
         )
+
+    @property
+    def all_inner(self) -> tuple[tuple[int | None, ...] | None, ...]:
+        """``inner`` of each column."""
+        return self.inner or (None,) * len(self.field_ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from streamhouse_spark.lake.column_map import (
 )
 from streamhouse_spark.lake.paimon.schema import new_field, paimon_type
 from streamhouse_spark.lake.spec import LakeTableSpec
-from streamhouse_spark.schema.evolution import is_widening
+from streamhouse_spark.schema.inner_fields import is_widening
 from streamhouse_spark.schema.table_schema import Column, canonical_type
 
 _LIST_OPTIONS = ("bucket-key",)
@@ -64,7 +64,14 @@ def evolved(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
 
     fields = {field.id: field for field in lake.fields}
     edited, mapped, differences = brought_up(
-        fields, known, spec, commented=_commented, as_column=_as_column, added=added, where=spec.location
+        fields,
+        known,
+        spec,
+        commented=_commented,
+        as_column=lambda field, column, _: _as_column(field, column),
+        added=added,
+        inside=lambda _: {},  # no column is changed inside: see `config.column_changes`
+        where=spec.location,
     )
     is_same = edited == list(lake.fields) and mapped == dict(known.fields)
     # A lake without a map stays without one until its columns change: it is known by its names until then.

@@ -22,7 +22,7 @@ from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from streamhouse_spark.errors import LakeMismatchError, SchemaMismatchError
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
-from streamhouse_spark.lake.parquet.reader import FIELD_ID
+from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema.table_schema import Column, TableSchema, canonical_type
 

@@ -153,7 +153,7 @@ def test_rows_from_before_a_column_was_widened(wh):
     table.alter(widen_columns={"id": "BIGINT"})
     table.append([{"id": 2**40}])
     query = Query(wh, "db.w")
-    with pytest.raises(InvalidOptionError, match=r"column 'id' was narrower .*availableNow=True"):
+    with pytest.raises(InvalidOptionError, match=r"column .id. had another type .*availableNow=True"):
         query.follow(query.begin())
     (task,) = query.follow(query.reached())["tasks"]
     assert list(task["layouts"]) == ["2"]
