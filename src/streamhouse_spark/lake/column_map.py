@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema.evolution import ambiguous_columns
-from streamhouse_spark.schema.inner_fields import Path, paths
+from streamhouse_spark.schema.inner_fields import Path, joined_path, paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 COLUMNS_PROPERTY = "streamhouse.columns"
@@ -142,7 +142,7 @@ def _first_of(column_id: int, schemas: Iterable[TableSchema]) -> Column:
 def _inner_by_name(column: Column, inside: Mapping[Path, int]) -> dict[int, int]:
     """Map the fields inside a column to those of a lake's field that has the column's own names."""
     found = {}
-    for own, path in zip(column.inner_ids, paths(column.type), strict=True):
+    for own, path in _own_paths(column):
         there = inside.get(tuple(name.casefold() for name in path))
         if there is not None:
             found[own] = there
@@ -226,6 +226,41 @@ def foreign_changes(known: ColumnMap, here: Mapping[int, str], spec: LakeTableSp
     return found
 
 
+def _foreign_changes_inside(
+    known: ColumnMap, lake: Mapping[int, F], spec: LakeTableSpec, inside: Callable[[F], Mapping[Path, int]]
+) -> list[str]:
+    """Describe the changes of another engine inside columns that were changed inside here."""
+    found = []
+    then = spec.schemas.get(known.schema_id or 0, spec.schema)
+    for column in spec.schema.columns:
+        mapped = known.fields.get(column.id)
+        if mapped is None or not mapped.inner or mapped.id not in lake:
+            continue
+        here = {there: path for path, there in inside(lake[mapped.id]).items()}
+        before = next((dict(_own_paths(c)) for c in then.columns if c.id == column.id), {})
+        for own, path in _own_paths(column):
+            there = mapped.inner.get(own)
+            if there is None:
+                continue
+            name = joined_path((column.name, *path))
+            if there not in here:
+                found.append(
+                    f"field '{name}' (field {there}) was dropped in the lake by another engine; roll the lake table's "
+                    "metadata back, or drop the field here"
+                )
+            elif here[there][-1] not in {one[-1].casefold() for one in (path, before.get(own, path))}:
+                found.append(
+                    f"field '{name}' (field {there}) was renamed to '{here[there][-1]}' in the lake by another engine; "
+                    f"rename it to '{path[-1]}' there"
+                )
+    return found
+
+
+def _own_paths(column: Column) -> list[tuple[int, Path]]:
+    """Return the ids of the fields inside a column, with their paths."""
+    return list(zip(column.inner_ids, paths(column.type), strict=True))
+
+
 def brought_up(
     lake: Mapping[int, F],
     known: ColumnMap,
@@ -247,7 +282,7 @@ def brought_up(
     """
     require_not_newer(known, spec, where=where)
     named = [(field_id, field.name) for field_id, field in lake.items()]
-    differences = foreign_changes(known, dict(named), spec)
+    differences = foreign_changes(known, dict(named), spec) + _foreign_changes_inside(known, lake, spec, inside)
     mapped = dict(known.fields)
     if known.schema_id == spec.schema_id:  # names and types are the table's already
         fields = [commented(field, spec.schema.find(field.name)) for field in lake.values()]

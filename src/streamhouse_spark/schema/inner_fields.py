@@ -265,8 +265,10 @@ class _Editor:
             parent = node
             found = [part for part in parent.parts if part.name.casefold() == name.casefold()]
             if not found:
-                inner = f"; it has {', '.join(part.name for part in parent.parts)}" if parent.parts else ""
-                self._refuse(path[: place + 1], f"is not there{inner}")
+                has = (
+                    ", ".join(part.name for part in parent.parts) or f"none: {ddl.type_name(parent.type)} has no fields"
+                )
+                self._refuse(path[: place + 1], f"is not there; there is {has}")
             (node,) = found
             if parent.kind == "map" and node is parent.parts[0]:
                 self._refuse(path, "belongs to a map's keys, which cannot change; add a column with another map")

@@ -17,7 +17,6 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 COPY: Final = "copy"
 """The kind of a `Create` with ``former_uuids``: older versions of this package do not write these, and so know none."""
-_CREATES: Final = {f"{kind}{form}" for kind in ("create", COPY) for form in ("", "-checked", "-generated", "-fields")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,11 +293,9 @@ def _with_checks(kind: str, properties: Mapping[str, str], schema: TableSchema |
     With constraints, generated columns or field ids it has a name of its own: a version of this package that does not
     know them would write rows that they forbid, or read fields by their names, so it is stopped here.
     """
-    if schema and schema.has_field_ids:
-        return f"{kind}-fields"
-    if has_generated(properties):
-        return f"{kind}-generated"
-    return f"{kind}-checked" if has_constraints(properties) else kind
+    has_ids = schema is not None and schema.has_field_ids
+    checked = "-checked" if has_constraints(properties) else ""
+    return kind + ("-fields" if has_ids else "-generated" if has_generated(properties) else checked)
 
 
 def has_constraints(properties: Iterable[str]) -> bool:
@@ -391,7 +388,9 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
 
 def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  # noqa: C901 - as above
     match data["type"]:
-        case str(kind) if kind in _CREATES:
+        case "create" | "create-checked" | "create-generated" | "create-fields":
+            return _create_from_json(data)
+        case "copy" | "copy-checked" | "copy-generated" | "copy-fields":
             return _create_from_json(data)
         case "append" | "append-parts":
             return Append(tuple(segment_from_json(s, payload) for s in data["segments"]))
