@@ -124,17 +124,44 @@ def test_what_cannot_be_is_refused_with_the_reason(spark: Any, make: Any) -> Non
     assert spark.table(name).columns == ["id", "s", "m"]
 
 
+@pytest.mark.long
 def test_a_stream_ends_where_a_column_of_its_changed_inside_and_goes_on_when_started_again(
     spark: Any, wh: Any, checkpoint: str
 ) -> None:
     source = wh.create_table("nested.read_from", "id BIGINT, s STRUCT<a: INT>")
     target = wh.create_table("nested.read_to", "id BIGINT, s STRUCT<a: INT, b: INT>")
     source.append([{"id": 1, "s": {"a": 1}}])
-    drain(load_stream(spark, wh, source.name), wh, target.name, checkpoint)
-    source.add_columns("s.b INT")
+    writer = load_stream(spark, wh, source.name).writeStream.format("streamhouse").option("warehouse", wh.url)
+    query = writer.option("checkpointLocation", checkpoint).trigger(processingTime="0 seconds").start(target.name)
+    try:
+        query.processAllAvailable()
+        source.add_columns("s.b INT")
+        with pytest.raises(PySparkException, match="column 's' became struct<a:int,b:int>, it was struct<a:int> since"):
+            query.awaitTermination()
+    finally:
+        query.stop()
     source.append([{"id": 2, "s": {"a": 2, "b": 3}}])
     drain(load_stream(spark, wh, source.name), wh, target.name, checkpoint)
     assert target.to_arrow().to_pylist() == [
         {"id": 1, "s": {"a": 1, "b": None}},
         {"id": 2, "s": {"a": 2, "b": 3}},
+    ]
+
+
+def test_spark_adds_fields_that_its_rows_have(spark: Any, make: Any) -> None:
+    name = make(columns="id BIGINT, s STRUCT<a: INT>, r ARRAY<STRUCT<x: INT>>, PRIMARY KEY (id)")
+    spark.sql(f"INSERT INTO {name} VALUES (1, named_struct('a', 1), array(named_struct('x', 1)))")
+    spark.sql(
+        f"MERGE WITH SCHEMA EVOLUTION INTO {name} t USING (SELECT 2L id, named_struct('a', 2, 'b', 'x') s, "
+        "array(named_struct('x', 2, 'y', 2.5D)) r) s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *"
+    )
+    rows = spark.sql(
+        "SELECT 3L id, named_struct('a', 3, 'b', 'y', 'c', named_struct('d', 9)) s, "
+        "array(named_struct('x', 3, 'y', 3.5D)) r"
+    )
+    rows.writeTo(name).option("mergeSchema", "true").append()
+    assert rows_of(spark.table(name)) == [
+        {"id": 1, "s": {"a": 1, "b": None, "c": None}, "r": [{"x": 1, "y": None}]},
+        {"id": 2, "s": {"a": 2, "b": "x", "c": None}, "r": [{"x": 2, "y": 2.5}]},
+        {"id": 3, "s": {"a": 3, "b": "y", "c": {"d": 9}}, "r": [{"x": 3, "y": 3.5}]},
     ]

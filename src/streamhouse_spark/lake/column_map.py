@@ -28,8 +28,8 @@ class LakeField:
     name: str
     """The package's name of the field: another name in the lake is another engine's."""
     inner: Mapping[int, int] = field(default_factory=dict)
-    """Of a column that was changed inside: the ids of the fields inside, in the table → in the lake. Dropped ones stay,
-    for readers of older states."""
+    """Ids of the fields inside a column that was changed inside, in the table → in the lake. Dropped ones stay, for
+    readers of older states."""
 
     def to_json(self) -> list[Any]:
         inner = {str(own): there for own, there in sorted(self.inner.items())}

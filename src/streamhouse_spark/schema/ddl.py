@@ -110,7 +110,7 @@ class DdlColumn:
     size: TextSize | None = None
     """Length of char(n) and varchar(n)."""
     parents: tuple[str, ...] = ()
-    """Of a new field inside a column: that column's name, and the names that lead from there to the field's struct."""
+    """Names that lead to the struct of a new field inside a column, from the column on; none for a column."""
 
 
 def parse_columns(text: str, *, paths: bool = False) -> list[DdlColumn]:

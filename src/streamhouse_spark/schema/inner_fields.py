@@ -139,6 +139,49 @@ def _still_means(before: _Node, after: _Node) -> bool:
     )
 
 
+def missing_fields(data_type: pa.DataType, given: pa.DataType) -> list[tuple[Path, pa.DataType]]:
+    """Return the fields of another type's structs that a type lacks, by name, with the paths that they would have.
+
+    Nothing of what lies in another place, such as in an array where the type has a struct.
+    """
+    return _missing(_Node.of(data_type, [0] * count(data_type)), _Node.of(given, [0] * count(given)), ())
+
+
+def _missing(here: _Node, given: _Node, path: Path) -> list[tuple[Path, pa.DataType]]:
+    if here.kind != given.kind:
+        return []
+    known = {part.name.casefold(): part for part in here.parts}
+    found: list[tuple[Path, pa.DataType]] = []
+    for part in given.parts:
+        if (own := known.get(part.name.casefold())) is None:
+            found.append(((*path, part.name), part.type))
+        else:
+            found += _missing(own, part, (*path, own.name))
+    return found
+
+
+def had_before(
+    path: Path, data_type: pa.DataType, ids: Sequence[int], older: Iterable[tuple[pa.DataType, Sequence[int]]]
+) -> bool:
+    """Tell whether the struct in which a path ends had a field of the path's name in one of the older types."""
+    struct = _lineage(_Node.of(data_type, ids), path[:-1])
+    for kind, older_ids in older:
+        node: _Node | None = _Node.of(kind, older_ids)
+        for step in struct:
+            node = next((part for part in node.parts if (part.id or part.name) == step), None) if node else None
+        if node is not None and any(part.name.casefold() == path[-1].casefold() for part in node.parts):
+            return True
+    return False
+
+
+def _lineage(node: _Node, path: Path) -> list[int | str]:
+    found: list[int | str] = []
+    for name in path:
+        node = next(part for part in node.parts if part.name.casefold() == name.casefold())
+        found.append(node.id or node.name)
+    return found
+
+
 # -- changes ----------------------------------------------------------------------------------------------------------
 
 

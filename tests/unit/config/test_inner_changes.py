@@ -166,6 +166,17 @@ class TestLake:
             tier(table)
         assert [s["d"] for s in s_of(table.to_arrow())] == [None, 2]
 
+    def test_sparks_own_reader_has_no_column_that_was_changed_inside(self, table):
+        """It finds fields by their names. A field that came back under its name and type has changed nothing else."""
+        table.append([{"id": 1, "s": {"a": 1, "b": "x"}}])
+        tier(table)
+        table.drop_column("s.b")
+        table.add_columns("s.b STRING")
+        snapshot = table.open_lake().newest()
+        names = list(table.refresh().schema.names)
+        scan = table.open_lake().scan_files(snapshot_id=snapshot.id, columns=names, schema=table.state.schema)
+        assert scan.same_by_name == {"id", "items", "m"}
+
     def test_a_file_of_another_engine_without_ids_inside_is_refused(self, table, monkeypatch):
         table.append([{"id": 1, "s": {"a": 1, "b": "x"}}])
         tier(table)
