@@ -152,11 +152,6 @@ def _require_allowed(
     inside: Mapping[str, InnerChanges],
 ) -> None:
     parsed = parse_properties(properties, schema, partition_by)
-    if inside and parsed.datalake_format == "paimon":
-        raise InvalidOptionError(
-            f"column '{min(inside)}' cannot be changed inside: in the files of a Paimon lake its fields are found by "
-            "their names; add a column of the type that you want, or create a new table with an Iceberg lake"
-        )
     partitions = {schema.column(name).name for name in partition_by}
     key, bucket_key = set(parsed.primary_key), set(parsed.bucket_key)
     version = {schema.column(properties[VERSION_COLUMN].strip()).name} if VERSION_COLUMN in properties else set()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError
+from streamhouse_spark.lake.model.values import FieldNames
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema.evolution import ambiguous_columns
 from streamhouse_spark.schema.inner_fields import Path, joined_path, paths
@@ -59,6 +60,9 @@ class ColumnMap:
     """The table's schema to which the lake was brought up; None for a lake table without a map."""
     ambiguous: frozenset[int] = field(default=frozenset(), compare=False)
     """Ids of columns whose name is ambiguous, in a file without field ids."""
+    first_names: Mapping[int, FieldNames] = field(default_factory=dict, compare=False)
+    """Column id → ids in the lake and first names of the fields inside, of columns that were changed inside: files that
+    were written before that may not have these ids."""
 
     def field_id(self, column_id: int) -> int | None:
         found = self.fields.get(column_id)
@@ -116,7 +120,12 @@ def column_map(
     found = None if text is None else ColumnMap.from_text(text, spec.table_uuid, where=where)
     found = ColumnMap(_by_first_names(fields, spec)) if found is None else found
     mapped = _with_first_inner(found, spec, inner_of)
-    return replace(found, fields=mapped, ambiguous=ambiguous_columns(spec.schemas.values()))
+    first = {
+        column_id: _first_names(_first_of(column_id, _oldest_first(spec)), there.inner)
+        for column_id, there in mapped.items()
+        if there.inner
+    }
+    return replace(found, fields=mapped, ambiguous=ambiguous_columns(spec.schemas.values()), first_names=first)
 
 
 def _with_first_inner(known: ColumnMap, spec: LakeTableSpec, inner_of: InnerOf) -> dict[int, LakeField]:
@@ -124,15 +133,23 @@ def _with_first_inner(known: ColumnMap, spec: LakeTableSpec, inner_of: InnerOf) 
 
     A map that does not have them is from before the first such change: the lake still has the names of then.
     """
-    schemas = [schema for _, schema in sorted(spec.schemas.items())]
-    changed = {c.id for schema in (*schemas, spec.schema) for c in schema.columns if c.field_ids is not None}
+    schemas = _oldest_first(spec)
+    changed = {c.id for schema in schemas for c in schema.columns if c.field_ids is not None}
     found = dict(known.fields)
     for column_id in changed & found.keys():
         if not found[column_id].inner:
             then = spec.schemas.get(known.schema_id or 0)
-            column = _first_of(column_id, (*((then,) if then else ()), *schemas, spec.schema))
+            column = _first_of(column_id, (*((then,) if then else ()), *schemas))
             found[column_id] = replace(found[column_id], inner=_inner_by_name(column, inner_of(found[column_id].id)))
     return found
+
+
+def _oldest_first(spec: LakeTableSpec) -> list[TableSchema]:
+    return [*(schema for _, schema in sorted(spec.schemas.items())), spec.schema]
+
+
+def _first_names(column: Column, inner: Mapping[int, int]) -> FieldNames:
+    return tuple((inner[own], joined_path(path)) for own, path in _own_paths(column) if own in inner)
 
 
 def _first_of(column_id: int, schemas: Iterable[TableSchema]) -> Column:

@@ -83,7 +83,10 @@ def projection_of(
         _inside(column, field_id, known, inner_of if schema is None else None)
         for column, field_id in zip(wanted.columns, found, strict=True)
     )
-    return LakeProjection(wanted, found, lake_names, inner if any(inner) else ())
+    if not any(inner):
+        return LakeProjection(wanted, found, lake_names)
+    first = {there.id: known.first_names.get(column_id, ()) for column_id, there in known.fields.items()}
+    return LakeProjection(wanted, found, lake_names, inner, tuple(first.get(i or 0, ()) for i in found))
 
 
 def _inside(

@@ -36,7 +36,6 @@ ASKS_FOR_MORE = re.compile(
 )
 
 ELSEWHERE = {
-    "or create a new table with an Iceberg lake": "unit/config/test_inner_changes.py::TestRefusals::test_a_paimon_lake",
     "other writers took the next numbers of column": (
         "faults/test_identity_calls.py::test_a_writer_that_others_are_always_ahead_of_gives_up"
     ),

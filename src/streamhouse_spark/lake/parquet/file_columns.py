@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError
 from streamhouse_spark.lake.model.values import FieldNames, LakeProjection
 from streamhouse_spark.schema.fitting import Fitting, fitting
-from streamhouse_spark.schema.inner_fields import parts_of
+from streamhouse_spark.schema.inner_fields import joined_path, parts_of, paths
 
+TABLE_KEY = "streamhouse.table"
 FIELD_IDS_KEY = "streamhouse.field-ids"
 FIELD_ID = b"PARQUET:field_id"
 
@@ -48,9 +49,11 @@ class FileColumns:
             by_id.get(field_id) if by_id and field_id is not None else by_name.get(lake_name or "")
             for field_id, lake_name in zip(projection.field_ids, projection.lake_names, strict=True)
         ]
+        is_own = TABLE_KEY.encode() in (file.metadata.metadata or {})
         self._sources = [
-            None if name is None else (name, _fitting(file_schema.field(name), column.type, inside, location))
-            for name, column, inside in zip(found, projection.schema.columns, projection.all_inner, strict=True)
+            None if name is None else (name, _fitting(file_schema.field(name), column.type, ids, location, names))
+            for name, column, (ids, first) in zip(found, projection.schema.columns, projection.inside, strict=True)
+            for names in (_inner_names(name, field_names) if field_names else first if is_own else (),)
         ]
         self.names = [name for name in found if name is not None]
         if not self.names:
@@ -70,13 +73,24 @@ def field_ids_text(field_ids: Iterable[int]) -> str:
     return ",".join(str(field_id) for field_id in field_ids)
 
 
-def _fitting(stored: pa.Field, wanted: pa.DataType, ids: Sequence[int | None] | None, location: str) -> Fitting:
+def _inner_names(name: str | None, field_names: FieldNames) -> FieldNames:
+    """Return the fields inside the column of that name, with their paths from there."""
+    begin = "" if name is None else joined_path((name,)) + "."
+    return tuple((field_id, path.removeprefix(begin)) for field_id, path in field_names if path.startswith(begin))
+
+
+def _fitting(
+    stored: pa.Field, wanted: pa.DataType, ids: Sequence[int | None] | None, location: str, names: FieldNames
+) -> Fitting:
     """Return the function that brings a file's column into the table's type; ``ids`` are those of the fields inside a
-    column that was changed inside.
+    column that was changed inside, ``names`` their names in a file without them.
     """
     if ids is None:
         return lambda column: column if column.type.equals(wanted) else column.cast(wanted)
     own = _ids_inside(stored.type)
+    if None in own:
+        by_path = {path: field_id for field_id, path in names}
+        own = [by_path.get(joined_path(path)) for path in paths(stored.type)]
     if None in own:
         raise LakeMismatchError(
             f"lake file {location} was written by another engine without the ids of the fields inside column "

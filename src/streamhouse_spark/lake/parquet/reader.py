@@ -24,12 +24,11 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.values import FieldNames, Filter, LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.access import FileAccess
-from streamhouse_spark.lake.parquet.file_columns import FileColumns
+from streamhouse_spark.lake.parquet.file_columns import TABLE_KEY, FileColumns
 from streamhouse_spark.lake.parquet.footer_seal import checked_footer, is_whole
 from streamhouse_spark.lake.parquet.opened_file import OpenedFile
 from streamhouse_spark.query import row_selection
 
-TABLE_KEY = "streamhouse.table"
 BUCKET_KEY = "streamhouse.bucket"
 OFFSETS_KEY = "streamhouse.offsets"
 SORTED_BY_KEY = "streamhouse.sorted-by"

@@ -173,7 +173,7 @@ class _Rewriting:
         return made
 
     def _names(self, entry: ManifestEntry) -> FieldNames:
-        return names_in_file(self._table, self._table.schema, entry)
+        return names_in_file(self._table, self._table.schema, entry, inside=True)
 
     def _partition_of(self, entry: ManifestEntry) -> PartitionKey:
         fields = self.file_spec.partition_fields
