@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pyarrow as pa
 import pytest
@@ -24,6 +25,8 @@ from streamhouse_spark.log.commits import checkpoint as checkpoint_module
 from streamhouse_spark.log.commits.actions import Create, Payload, SetSchema, action_from_json, action_to_json
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
 from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.warehouse.relocation import relocate
+from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.lake.paimon.test_evolution import alter_there, append_by_pypaimon, lake_of
 
 NAME = "sales.orders"
@@ -277,6 +280,24 @@ class TestPaimon:
         after = fields_inside(schema.fields[1].type)
         assert {path for path, _ in first.items() & after.items()} == {("a",), ("b",)}
         assert len({*first.values(), *after.values(), *(field.id for field in schema.fields)}) == 3 + 1 + 5
+
+
+@pytest.mark.parametrize("form", ["iceberg", "paimon"])
+def test_a_copy_of_the_warehouse_knows_the_fields(tmp_path, form):
+    made = Warehouse(str(tmp_path / "made"))
+    table = made.create_table(NAME, COLUMNS, properties={"table.datalake.format": form})
+    table.append([{"id": 1, "s": {"a": 1, "b": "x"}}])
+    tier(table)
+    table.alter(rename_columns={"s.a": "b", "s.b": "a"})
+    tier(table)
+    table.alter(rename_columns={"s.a": "c"}, drop_columns=["s.b"], add_columns="s.b INT")
+    shutil.copytree(tmp_path / "made", tmp_path / "copy")
+    relocate(Warehouse(str(tmp_path / "copy")), copy=True)
+    copy = Warehouse(str(tmp_path / "copy")).table(NAME)
+    copy.append([{"id": 2, "s": {"c": "y", "b": 2}}])
+    for _ in range(2):
+        assert s_of(copy.to_arrow()) == [{"c": "x", "b": None}, {"c": "y", "b": 2}]
+        tier(copy)
 
 
 class TestRefusals:

@@ -159,6 +159,20 @@ def test_rows_from_before_a_column_was_widened(wh):
     assert list(task["layouts"]) == ["2"]
 
 
+def test_rows_from_before_a_column_changed_inside(wh):
+    """Also where a field came back under its name and type, which the Arrow schemas do not show."""
+    table = wh.create_table("db.s", "id INT, s STRUCT<a: INT, b: INT>")
+    table.append([{"id": 1, "s": {"a": 1, "b": 2}}])
+    table.drop_column("s.b")
+    table.add_columns("s.b INT")
+    table.append([{"id": 2, "s": {"a": 3, "b": 4}}])
+    query = Query(wh, "db.s")
+    with pytest.raises(InvalidOptionError, match=r"column .s. had another type .*availableNow=True"):
+        query.follow(query.begin())
+    (task,) = query.follow(query.reached())["tasks"]
+    assert list(task["layouts"]) == ["3"]
+
+
 def test_rows_from_before_a_column_was_added_have_none(wh, table):
     table.add_columns("later BIGINT")
     table.append([{"id": 1, "name": "b", "later": 3}])
