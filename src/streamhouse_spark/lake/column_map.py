@@ -64,6 +64,10 @@ class ColumnMap:
     """Column id → ids in the lake and first names of the fields inside, of columns that were changed inside: files that
     were written before that may not have these ids."""
 
+    elsewhere: Mapping[int, Mapping[Path, int]] = field(default_factory=dict, compare=False)
+    """Field id → the fields inside, path → id, of those that another engine changed inside at some time: as of the
+    newest schema of the lake that has the path."""
+
     def field_id(self, column_id: int) -> int | None:
         found = self.fields.get(column_id)
         return None if found is None else found.id
@@ -138,10 +142,23 @@ def _with_first_inner(known: ColumnMap, spec: LakeTableSpec, inner_of: InnerOf) 
     found = dict(known.fields)
     for column_id in changed & found.keys():
         if not found[column_id].inner:
-            then = spec.schemas.get(known.schema_id or 0)
-            column = _first_of(column_id, (*((then,) if then else ()), *schemas))
+            column = _as_the_lake_has_it(column_id, known, spec)
             found[column_id] = replace(found[column_id], inner=_inner_by_name(column, inner_of(found[column_id].id)))
     return found
+
+
+def changed_elsewhere(forms: Iterable[Mapping[int, Mapping[Path, int]]]) -> dict[int, Mapping[Path, int]]:
+    """Return the fields inside those of the lake's fields that differ in its schemas; ``forms`` has the fields inside
+    each field, by its id, of each schema, the present one last.
+    """
+    found: dict[int, dict[Path, int]] = {}
+    differing: set[int] = set()
+    for form in forms:
+        for field_id, inside in form.items():
+            if field_id in found and list(found[field_id].items()) != list(inside.items()):
+                differing.add(field_id)
+            found[field_id] = {**found.get(field_id, {}), **inside} if field_id in differing else dict(inside)
+    return {field_id: found[field_id] for field_id in differing}
 
 
 def _oldest_first(spec: LakeTableSpec) -> list[TableSchema]:
@@ -150,6 +167,12 @@ def _oldest_first(spec: LakeTableSpec) -> list[TableSchema]:
 
 def _first_names(column: Column, inner: Mapping[int, int]) -> FieldNames:
     return tuple((inner[own], joined_path(path)) for own, path in _own_paths(column) if own in inner)
+
+
+def _as_the_lake_has_it(column_id: int, known: ColumnMap, spec: LakeTableSpec) -> Column:
+    """Return the column as of the schema that the lake was brought up to; the oldest for one without a map."""
+    then = spec.schemas.get(known.schema_id or 0)
+    return _first_of(column_id, (*((then,) if then else ()), *_oldest_first(spec)))
 
 
 def _first_of(column_id: int, schemas: Iterable[TableSchema]) -> Column:
@@ -248,13 +271,12 @@ def _foreign_changes_inside(
 ) -> list[str]:
     """Describe the changes of another engine inside columns that were changed inside here."""
     found = []
-    then = spec.schemas.get(known.schema_id or 0, spec.schema)
     for column in spec.schema.columns:
         mapped = known.fields.get(column.id)
         if mapped is None or not mapped.inner or mapped.id not in lake:
             continue
         here = {there: path for path, there in inside(lake[mapped.id]).items()}
-        before = next((dict(_own_paths(c)) for c in then.columns if c.id == column.id), {})
+        before = dict(_own_paths(_as_the_lake_has_it(column.id, known, spec)))
         for own, path in _own_paths(column):
             there = mapped.inner.get(own)
             if there is None:

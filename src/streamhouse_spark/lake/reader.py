@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +11,10 @@ import pyarrow as pa
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.lake.column_map import ColumnMap, InnerOf, nothing_inside
-from streamhouse_spark.lake.model.values import LakePlan, LakeProjection
+from streamhouse_spark.lake.model.values import FieldNames, LakePlan, LakeProjection
 from streamhouse_spark.lake.parquet.file_writer import may_hold
 from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, offset_file, read_offsets
-from streamhouse_spark.schema.inner_fields import paths
+from streamhouse_spark.schema.inner_fields import Path, joined_path, paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
@@ -86,21 +86,31 @@ def projection_of(
     if not any(inner):
         return LakeProjection(wanted, found, lake_names)
     first = {there.id: known.first_names.get(column_id, ()) for column_id, there in known.fields.items()}
-    return LakeProjection(wanted, found, lake_names, inner, tuple(first.get(i or 0, ()) for i in found))
+    first_names = tuple(
+        first.get(i or 0) or _names_inside(column, known.elsewhere.get(i or 0, {}))
+        for column, i in zip(wanted.columns, found, strict=True)
+    )
+    return LakeProjection(wanted, found, lake_names, inner, first_names)
+
+
+def _names_inside(column: Column, inside: Mapping[Path, int]) -> FieldNames:
+    """Return the names of the fields inside a column that was not changed inside here: its own files have these."""
+    by_path = [(path, inside.get(tuple(name.casefold() for name in path))) for path in paths(column.type)]
+    return tuple((field_id, joined_path(path)) for path, field_id in by_path if field_id is not None)
 
 
 def _inside(
     column: Column, field_id: int | None, known: ColumnMap, inner_of: InnerOf | None
 ) -> tuple[int | None, ...] | None:
-    """Return the lake's ids of the fields inside a column; None if the column was never changed inside, as far as the
-    lake knows. ``inner_of`` is given for a column of the lake.
+    """Return the lake's ids of the fields inside a column; None if the column was never changed inside, here or by
+    another engine, as far as the lake knows. ``inner_of`` is given for a column of the lake.
     """
     own = next((there for there in known.fields.values() if there.id == field_id), None)
-    if own is None or not own.inner:
+    if field_id is None or not ((own is not None and own.inner) or field_id in known.elsewhere):
         return None
-    if inner_of is None:
+    if inner_of is None and own is not None and own.inner:
         return tuple(own.inner.get(i) for i in column.inner_ids)
-    inside = inner_of(own.id)
+    inside = known.elsewhere[field_id] if inner_of is None else inner_of(field_id)
     return tuple(inside.get(tuple(name.casefold() for name in path)) for path in paths(column.type))
 
 

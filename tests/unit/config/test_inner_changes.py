@@ -300,6 +300,38 @@ def test_a_copy_of_the_warehouse_knows_the_fields(tmp_path, form):
         tier(copy)
 
 
+@pytest.mark.parametrize("form", ["iceberg", "paimon"])
+@pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
+def test_an_adopted_table_that_another_engine_changed_inside(wh, own_cache, form, key):
+    """Older files have other names there, and a field that was dropped has nothing to do with one of its name."""
+    old = wh.create_table("sales.old", COLUMNS, primary_key=key, properties={"table.datalake.format": form})
+    (old.upsert if key else old.append)([{"id": 1, "s": {"a": 1, "b": "x"}}])
+    tier(old)
+    old.alter(rename_columns={"s.a": "b", "s.b": "a"}, drop_columns=["m"])
+    tier(old)
+    old.drop_column("s.a")
+    old.add_columns("s.a STRING")
+    (old.upsert if key else old.append)([{"id": 2, "s": {"b": 2, "a": "new"}}])
+    tier(old)
+    wh.drop_table("sales.old")
+    wh.adopt_table("sales.new", "sales.old", primary_key=key)
+    table = wh.table("sales.new")
+    assert not table.state.schema.has_field_ids
+    expected = [{"b": 1, "a": None}, {"b": 2, "a": "new"}]
+    assert s_of(table.to_arrow()) == s_of(table.lake.to_arrow()) == expected
+    if key:
+        assert [table.lookup_one(i)["s"] for i in (1, 2)] == expected
+    (table.upsert if key else table.append)([{"id": 3, "s": {"b": 3, "a": "own"}}])
+    tier(table)
+    expected = [*expected, {"b": 3, "a": "own"}]
+    assert s_of(table.to_arrow()) == s_of(table.lake.to_arrow()) == expected
+    table.rename_column("s.b", "c")
+    tier(table)
+    assert s_of(table.to_arrow()) == [{"c": s["b"], "a": s["a"]} for s in expected]
+    table.lake.compact()
+    assert s_of(table.to_arrow()) == [{"c": s["b"], "a": s["a"]} for s in expected]
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "says"),

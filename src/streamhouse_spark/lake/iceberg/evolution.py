@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyiceberg import types as ice
@@ -58,7 +58,16 @@ def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMap:
     """Return the lake table's map of columns. Raises `CorruptDataError`."""
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
     inside = inner_of(metadata.schema())
-    return column_map.column_map(metadata.properties, fields, spec, where=metadata.location, inner_of=inside)
+    found = column_map.column_map(metadata.properties, fields, spec, where=metadata.location, inner_of=inside)
+    return with_changes_elsewhere(found, metadata)
+
+
+def with_changes_elsewhere(known: ColumnMap, metadata: TableMetadata) -> ColumnMap:
+    """Return the map with what other engines changed inside columns, as far as the lake's schemas are kept."""
+    present = metadata.schema()
+    older = sorted((s for s in metadata.schemas if s.schema_id != present.schema_id), key=lambda s: s.schema_id)
+    forms = [{f.field_id: fields_inside(f.field_type) for f in schema.fields} for schema in (*older, present)]
+    return replace(known, elsewhere=column_map.changed_elsewhere(forms))
 
 
 def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:

@@ -112,11 +112,12 @@ def same_by_name(metadata: TableMetadata, how: LakeProjection, schemas: Mapping[
     """
     fields = [field for schema in metadata.schemas for field in schema.fields]
     older = {column for schema in schemas.values() for column in schema.columns}
-    columns = zip(how.schema.columns, how.field_ids, how.lake_names, strict=True)
+    columns = zip(how.schema.columns, how.field_ids, how.lake_names, how.inside, strict=True)
     return frozenset(
         column.name
-        for column, field_id, lake_name in columns
+        for column, field_id, lake_name, (inner, _) in columns
         if lake_name == column.name
+        and inner is None
         and all(_is_same(field, field_id, column.name, column.type) for field in fields)
         and all(_never_changed(before, column) for before in older)
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pypaimon.schema.data_types import (
@@ -52,9 +52,21 @@ class Evolved:
     """Changes by another engine that keep the lake from being brought up."""
 
 
-def paimon_columns(lake: PaimonSchema, spec: LakeTableSpec) -> ColumnMap:
-    """Return the map of columns of a lake table, by its newest schema. Raises `CorruptDataError`."""
-    return column_map.column_map(lake.options, _named(lake), spec, where=spec.location, inner_of=inner_of(lake.fields))
+def paimon_columns(
+    lake: PaimonSchema, spec: LakeTableSpec, schemas: Mapping[int, PaimonSchema] | None = None
+) -> ColumnMap:
+    """Return the map of columns of a lake table, by its newest schema; ``schemas`` are all of the lake, for readers of
+    its files. Raises `CorruptDataError`.
+    """
+    found = column_map.column_map(lake.options, _named(lake), spec, where=spec.location, inner_of=inner_of(lake.fields))
+    return with_changes_elsewhere(found, lake, schemas) if schemas else found
+
+
+def with_changes_elsewhere(known: ColumnMap, lake: PaimonSchema, schemas: Mapping[int, PaimonSchema]) -> ColumnMap:
+    """Return the map with what other engines changed inside columns."""
+    older = [schema for number, schema in sorted(schemas.items()) if number != lake.id]
+    forms = [{f.id: fields_inside(f.type) for f in schema.fields} for schema in (*older, lake)]
+    return replace(known, elsewhere=column_map.changed_elsewhere(forms))
 
 
 def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:

@@ -55,7 +55,8 @@ def projection(
 
 def own_projection(table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
     """Return the projection of all columns of the table from its newest files."""
-    return projection(table.schema, paimon_columns(table.schema, spec), spec.schema, None, spec.schema)
+    known = paimon_columns(table.schema, spec, table.schemas)
+    return projection(table.schema, known, spec.schema, None, spec.schema)
 
 
 def key_projection(lake: PaimonSchema, table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
