@@ -300,6 +300,22 @@ def test_a_copy_of_the_warehouse_knows_the_fields(tmp_path, form):
         tier(copy)
 
 
+def test_a_clone_and_its_original_change_inside_each_for_itself(wh, table):
+    table.append([{"id": 1, "s": {"a": 1, "b": "x"}}])
+    table.alter(rename_columns={"s.a": "b", "s.b": "a"})
+    tier(table)
+    table.append([{"id": 2, "s": {"b": 2, "a": "y"}}])
+    clone = wh.clone_table(NAME, "sales.clone")
+    clone.drop_column("s.a")
+    clone.add_columns("s.c INT")
+    table.alter(rename_columns={"s.a": "c"}, add_columns="s.d INT")
+    for _ in range(2):
+        assert s_of(clone.to_arrow()) == [{"b": 1, "c": None}, {"b": 2, "c": None}]
+        assert s_of(table.to_arrow()) == [{"b": 1, "c": "x", "d": None}, {"b": 2, "c": "y", "d": None}]
+        tier(clone)
+        tier(table)
+
+
 @pytest.mark.parametrize("form", ["iceberg", "paimon"])
 @pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
 def test_an_adopted_table_that_another_engine_changed_inside(wh, own_cache, form, key):

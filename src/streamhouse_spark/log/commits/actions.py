@@ -281,10 +281,8 @@ def segment_to_json(segment: Segment, payload: Payload) -> dict[str, Any]:
 
 
 def _of_parts(kind: str, segments: Iterable[Segment]) -> str:
-    """Return the kind of an action with these segments.
-
-    With shared objects the kind has a name of its own: a version of this package that does not know of them would
-    delete an object with the first of its segments, so it is stopped here.
+    """Return the kind of an action with these segments, of its own with shared objects: a version of this package that
+    does not know of them would delete an object with the first of its segments, so it is stopped here.
     """
     return f"{kind}-parts" if any(segment.part is not None for segment in segments) else kind
 
@@ -295,9 +293,8 @@ def _with_checks(kind: str, properties: Mapping[str, str], schema: TableSchema |
     With constraints, generated columns or field ids it has a name of its own: a version of this package that does not
     know them would write rows that they forbid, or read fields by their names, so it is stopped here.
     """
-    has_ids = schema is not None and schema.has_field_ids
-    checked = "-checked" if has_constraints(properties) else ""
-    return kind + ("-fields" if has_ids else "-generated" if has_generated(properties) else checked)
+    form = "-generated" if has_generated(properties) else "-checked" if has_constraints(properties) else ""
+    return f"{kind}-fields" if schema is not None and schema.has_field_ids else kind + form
 
 
 def has_constraints(properties: Iterable[str]) -> bool:
