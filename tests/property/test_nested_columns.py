@@ -243,7 +243,7 @@ def check_others(history: History, table: Any, warehouse: str) -> None:
 @pytest.mark.parametrize(
     ("lake", "seeds"),
     [
-        (NO_LAKE, 5),
+        (NO_LAKE, 3),
         (LAKE, 1),
         (PAIMON, 1),
         pytest.param(LAKE, 40, marks=pytest.mark.long),

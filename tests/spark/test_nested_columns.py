@@ -70,7 +70,8 @@ NEW_ROW = (
 )
 
 
-@pytest.mark.parametrize("key", [False, pytest.param(True, marks=pytest.mark.long)], ids=["log", "keyed"])
+@pytest.mark.long
+@pytest.mark.parametrize("key", [False, True], ids=["log", "keyed"])
 def test_sql_reads_what_every_schema_wrote_as_the_newest(spark: Any, wh: Any, make: Any, key: bool) -> None:
     name = make(columns=COLUMNS + (", PRIMARY KEY (id)" if key else ""), bucket_key="id")
     table = wh.table(name.removeprefix("streamhouse."))
