@@ -10,6 +10,8 @@ public final class MiniHdfs {
   public static void main(String[] arguments) throws Exception {
     Configuration settings = new Configuration();
     settings.setInt("dfs.ls.limit", 7);
+    // The end of a file waits so long where its last block was not yet reported: often, with two cores.
+    settings.setInt("dfs.client.block.write.locateFollowingBlock.initial.delay.ms", 5);
     MiniDFSCluster cluster =
         new MiniDFSCluster.Builder(settings, new File(arguments[0]))
             .nameNodePort(Integer.parseInt(arguments[1]))

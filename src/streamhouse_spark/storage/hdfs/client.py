@@ -46,8 +46,8 @@ _FINAL: Final = _DENIED | {
     "UnsupportedOperationException",
 }  # fmt: skip
 _KERBEROS: Final = (
-    "this cluster asks for Kerberos, which is not supported: get a delegation token with 'hdfs fetchdt --webservice', "
-    "and set hdfs.delegation-token"
+    "this cluster asks for Kerberos, which is not supported: get a delegation token with the WebHDFS operation "
+    "GETDELEGATIONTOKEN, and set hdfs.delegation-token"
 )
 _NOT_WEBHDFS: Final = (
     "set hdfs.webhdfs.address to the HTTP address of the NameNode (dfs.namenode.http-address, port 9870 by default), "

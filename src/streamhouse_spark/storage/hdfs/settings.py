@@ -63,8 +63,8 @@ class HdfsAddress:
         ours = chosen(settings, _PREFIX, (*_NAMES, _KERBEROS, *_IGNORED))
         if _KERBEROS in ours:
             raise InvalidOptionError(
-                f"{_KERBEROS}: Kerberos is not supported; get a delegation token with 'hdfs fetchdt --webservice', and "
-                f"set {_TOKEN}"
+                f"{_KERBEROS}: Kerberos is not supported; get a delegation token with the WebHDFS operation "
+                f"GETDELEGATIONTOKEN, and set {_TOKEN}"
             )
         token = ours.get(_TOKEN) or None
         if token and ours.get(_USER):

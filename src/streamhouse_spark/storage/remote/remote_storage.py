@@ -1,4 +1,4 @@
-"""What all stores with a synchronous client have in common: reads, deletes, and the store's time."""
+"""The half that all stores with a synchronous client have in common: reads, deletes, and the store's time."""
 
 from __future__ import annotations
 

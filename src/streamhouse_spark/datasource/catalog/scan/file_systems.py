@@ -34,6 +34,8 @@ _AMAZON: Final = ".amazonaws.com"
 _PACKAGES: Final = {S3A: "org.apache.hadoop:hadoop-aws", "abfss": "org.apache.hadoop:hadoop-azure"}
 _SETTINGS: Final = {S3A: "s3.", "gs": "gcs.", "abfss": "adls.", "hdfs": "hdfs."}
 """File system → prefix of the warehouse's settings for it. Those of S3 alone are translated."""
+_HARMLESS: Final = frozenset({"hdfs.webhdfs.address", "hdfs.connect-timeout", "hdfs.request-timeout"})
+"""Settings of a way that Spark's file system does not go."""
 _READER_SETTING: Final = "lake.spark-reader"
 
 
@@ -114,7 +116,7 @@ class FileSystems:
             return f"Spark has no file system {scheme}; {remedy(scheme, self.hadoop_version)}"
         if not self.inside.holds(location):
             return "the lake lies outside the warehouse, and may have credentials of its own"
-        if scheme != S3A and any(name.startswith(_SETTINGS[scheme]) for name in self.settings):
+        if scheme != S3A and any(name.startswith(_SETTINGS[scheme]) for name in self.settings.keys() - _HARMLESS):
             return f"settings {_SETTINGS[scheme]}* are not known to Spark's file system"
         if scheme == S3A and not _BUCKET.fullmatch(_bucket_and_key(location)[0]):
             return "Hadoop does not take this name of a bucket"

@@ -112,6 +112,17 @@ def test_no_secret_is_in_an_answer():
         (of(STORE), "s3://other/f.parquet", "lake files by Python: the lake lies outside the warehouse, and may have"),
         (of(STORE), "gs://bkt/f.parquet", "lake files by Python: the lake lies outside the warehouse, and may have"),
         (of(STORE), "s3n://bkt/f.parquet", "lake files by Python: files with the scheme s3n are left to it"),
+        (of({}, url="hdfs://nn:8020/wh"), "hdfs://nn:8020/wh/f.parquet", "lake files by Spark's reader over hdfs"),
+        (
+            of({"hdfs.webhdfs.address": "nn:1", "hdfs.request-timeout": "9"}, url="hdfs://nn/wh"),
+            "hdfs://nn/wh/f.parquet",
+            "lake files by Spark's reader over hdfs",
+        ),
+        (
+            of({"hdfs.user": "ada"}, url="hdfs://nn/wh"),
+            "hdfs://nn/wh/f.parquet",
+            "lake files by Python: settings hdfs.* are not known to Spark's file system",
+        ),
         (of({**STORE, "lake.spark-reader": "False"}), FILE, "lake files by Python: lake.spark-reader=false"),
         (of(STORE, url="s3://b_b/wh"), "s3://b_b/wh/f", "lake files by Python: Hadoop does not take this name of a"),
     ],
@@ -119,6 +130,12 @@ def test_no_secret_is_in_an_answer():
 def test_the_way_is_said(found, location, way):
     assert found.describe(["/w/f.parquet", location]).startswith(f", {way}")
     assert (found.uri_of(location) is None) == ("Python" in way)
+
+
+def test_files_on_hdfs_are_read_as_they_are_named():
+    found = of({}, url="hdfs://nn:8020/wh")
+    assert found.uri_of("hdfs://nn:8020/wh/a b/x=é%2F.parquet") == "hdfs://nn:8020/wh/a%20b/x%3D%C3%A9%252F.parquet"
+    assert found.settings_for(["hdfs://nn:8020/wh/f.parquet"]) == []
 
 
 def test_nothing_is_said_of_files_on_the_disk():
