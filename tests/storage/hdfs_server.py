@@ -274,6 +274,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _at_datanode(self, path: str, query: dict[str, str], body: bytes) -> tuple[int, object]:
         if query["op"] == "CREATE":
+            if path in self.hdfs.files and query["overwrite"] != "true":
+                raise RemoteError(403, "FileAlreadyExistsException", f"{path} for client 127.0.0.1 already exists")
             self.hdfs.create(path, body)
             return 201, b""
         length = query.get("length")

@@ -26,6 +26,14 @@ def store(cluster: Server) -> HdfsStorage:
     return hdfs_storage(cluster.new_url(), cluster.settings)
 
 
+@pytest.mark.usefixtures("all_races")
+def test_it_decides_between_writers_each_time(store):
+    for _ in range(3):
+        store.check_writable()
+    assert store.list("") == []
+    assert list(store.list_temporary("")) == []
+
+
 def test_a_user_without_the_right_is_told_so(cluster, store):
     store.put_if_absent("a/1", b"x")
     other = hdfs_storage(store.url, {**cluster.settings, "hdfs.user": "somebody"})
@@ -63,6 +71,8 @@ ASKED = [
     lambda client, at: [(e.name, e.is_folder, e.size_bytes) for e in client.children(f"{at}t", "1")[0]],
     lambda client, at: client.write(f"{at}t/1/below", b""),
     lambda client, at: client.write(f"{at}t/a:b", b""),
+    lambda client, at: client.write(f"{at}t/1", b"again"),
+    lambda client, at: client.size_bytes(f"{at}t/1"),
     lambda client, at: client.delete(f"{at}none"),
 ]
 

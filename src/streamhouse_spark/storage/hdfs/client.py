@@ -174,8 +174,8 @@ class WebHdfs:
         return [entry for entry in entries if entry.name], bool(listing["remainingEntries"])
 
     def write(self, name: str, body: Body) -> None:
-        """Write a file, or write it anew; its folders are made. It can be read while it is written."""
-        answer = self._ask("PUT", "CREATE", name, {"overwrite": "true"}, allowed=307)
+        """Write a file under a name that nobody else uses; its folders are made. It can be read while it is written."""
+        answer = self._ask("PUT", "CREATE", name, {"overwrite": "false"}, allowed=307)
         self._send_on("PUT", "CREATE", answer, body)
 
     def rename(self, name: str, to: str, *, replace: bool) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.parallel import in_parallel
@@ -35,6 +35,19 @@ class Cluster:
         return CLIENTS.get(self.address)
 
 
+@dataclass(slots=True)
+class _TemporaryNames:
+    """Names in a folder that nobody else has."""
+
+    folder: str
+    world: World
+    given: Names = field(default_factory=list)
+
+    def fresh(self) -> str:
+        self.given.append(f"{self.folder}/{TEMPORARY}{self.world.ids.new_uuid()}".removeprefix("/"))
+        return self.given[-1]
+
+
 def hdfs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> HdfsStorage:
     """Return the store at ``hdfs://host:port/path``, with the settings ``hdfs.*``. Raises `InvalidOptionError`."""
     address, path = HdfsAddress.parse(url, settings)
@@ -48,8 +61,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         """Store the object. Commit point: the rename at the NameNode."""
         body = bytes(data)
         with self._temporary(key) as temporary:
-            self._write(key, temporary, body, len(body))
-            self._rename(key, temporary, resend_unclear=False)
+            self._rename(key, self._write(key, temporary, body, len(body)), resend_unclear=False)
 
     def put(self, key: str, data: Bytes) -> None:
         """Store or replace the object. Commit point: the rename at the NameNode."""
@@ -57,8 +69,9 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         with self._temporary(key) as temporary:
 
             def replace(hdfs: WebHdfs, name: str) -> None:
-                hdfs.write(temporary, body)
-                hdfs.rename(temporary, name, replace=True)
+                written = temporary.fresh()
+                hdfs.write(written, body)
+                hdfs.rename(written, name, replace=True)
 
             self._send("puts", "write", key, replace, sent_bytes=len(body))
 
@@ -69,14 +82,14 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         """
         with HeldFile() as held, self._temporary(key) as temporary:
             yield held
-            self._write(key, temporary, held, held.size_bytes)
-            entry = self._send("heads", "read", key, lambda hdfs, _: hdfs.entry(temporary))
+            written = self._write(key, temporary, held, held.size_bytes)
+            entry = self._send("heads", "read", key, lambda hdfs, _: hdfs.entry(written))
             if entry.size_bytes != held.size_bytes:
                 raise StorageError(
                     f"cannot write {self._url}/{key}: HDFS has {entry.size_bytes} of {held.size_bytes} bytes; try again"
                 )
             try:
-                self._rename(key, temporary, resend_unclear=True)
+                self._rename(key, written, resend_unclear=True)
             except StorageError:
                 if not self._is_stored(key, entry):
                     raise
@@ -99,29 +112,39 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         prove_writable(self, self._world, hdfs.condition, is_known=hdfs.is_known)
 
     @contextmanager
-    def _temporary(self, key: str) -> Iterator[str]:
-        """Give a fresh name beside the object's own. What is left under it behind a failure is deleted: then a rename
-        that is still on its way does nothing.
+    def _temporary(self, key: str) -> Iterator[_TemporaryNames]:
+        """Give names beside the object's own. Files that are left under them are deleted: then a rename that is still on
+        its way does nothing.
         """
         if ":" in key:
             raise StorageError(f"{key!r} holds a colon, which HDFS does not take: use another name")
         require_clock(self, self._world)
-        folder = (self._prefix + key).rpartition("/")[0]
-        temporary = f"{folder}/{TEMPORARY}{self._world.ids.new_uuid()}".removeprefix("/")
+        names = _TemporaryNames((self._prefix + key).rpartition("/")[0], self._world)
+        is_named = False
         try:
-            yield temporary
-        except BaseException:
+            yield names
+            is_named = True
+        finally:
             hdfs = self._bucket.blobs()
-            with suppress(*hdfs.failures):  # cleaning finds it
-                hdfs.delete(temporary)
-            raise
+            for name in names.given[:-1] if is_named else names.given:
+                with suppress(*hdfs.failures):  # cleaning finds it
+                    hdfs.delete(name)
 
-    def _write(self, key: str, temporary: str, body: bytes | HeldFile, size_bytes: int) -> None:
-        self._send("puts", "write", key, lambda hdfs, _: hdfs.write(temporary, body), sent_bytes=size_bytes)
+    def _write(self, key: str, temporary: _TemporaryNames, body: bytes | HeldFile, size_bytes: int) -> str:
+        """Write a file, and return its name. Each attempt has a name of its own: one that was given up may yet begin at
+        a DataNode, and would put half a file in the place of a whole one.
+        """
 
-    def _rename(self, key: str, temporary: str, *, resend_unclear: bool) -> None:
+        def write(hdfs: WebHdfs, _: str) -> str:
+            name = temporary.fresh()
+            hdfs.write(name, body)
+            return name
+
+        return self._send("puts", "write", key, write, sent_bytes=size_bytes)
+
+    def _rename(self, key: str, written: str, *, resend_unclear: bool) -> None:
         def rename(hdfs: WebHdfs, name: str) -> None:
-            hdfs.rename(temporary, name, replace=False)
+            hdfs.rename(written, name, replace=False)
 
         self._send("puts", "write", key, rename, resend_unclear=resend_unclear)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from faults.sim import SimIds
-from storage.hdfs_server import AT_DATANODE, Fault, Hdfs, always, nothing, nth, running_hdfs
+from storage.hdfs_server import AT_DATANODE, Fault, Hdfs, RemoteError, always, nothing, nth, running_hdfs
 from storage.s3_server import ServerClock
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
@@ -82,6 +82,32 @@ def test_an_object_is_whole_when_its_name_is_there(hdfs, store):
     with pytest.raises(Exception, match="is not found"):  # what was not renamed was deleted: the late rename is void
         late()
     assert stored(hdfs) == b"first"
+    assert list(hdfs.files) == [STORED]
+
+
+@pytest.mark.parametrize("way", ["put_if_absent", "put", "create"])
+def test_a_write_that_was_given_up_and_begins_late_spoils_nothing(hdfs, store, monkeypatch, way):
+    """A DataNode may get to a request whose client has gone, just before another attempt's file is renamed."""
+    create, rename, late = hdfs.create, hdfs.rename, []
+
+    def slow(path: str, data: bytes) -> None:
+        if not late:
+            late.append(path)
+            raise RemoteError(500, "IOException")
+        create(path, data)
+
+    def rename_behind_it(path: str, to: str, options: str) -> None:
+        create(late[0], b"half")
+        rename(path, to, options)
+
+    monkeypatch.setattr(hdfs, "create", slow)
+    monkeypatch.setattr(hdfs, "rename", rename_behind_it)
+    if way == "create":
+        with store.create("a/1") as sink:
+            sink.write(b"whole")
+    else:
+        getattr(store, way)("a/1", b"whole")
+    assert stored(hdfs) == b"whole"
     assert list(hdfs.files) == [STORED]
 
 
