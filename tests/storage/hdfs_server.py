@@ -89,6 +89,10 @@ class Hdfs:
         self.files: dict[str, File] = {}
         self.folders: set[str] = {"/"}
         self.port = 0
+        self.dead_datanode: str | None = None
+        """The address of one that is chosen unless the client excludes it."""
+        self.is_alone = False
+        """Whether there is no other DataNode."""
         self.held: list[Callable[[], object]] = []
         self.queries: list[dict[str, str]] = []
         self._ids = count(16_386)
@@ -270,6 +274,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return 200, hdfs.listing(path, query.get("startafter", ""))
         if operation == "OPEN":
             hdfs.part(path, int(query.get("offset", "0")), 0)
+        if query.get("excludedatanodes") and hdfs.is_alone:
+            raise RemoteError(403, "IOException", "Failed to find datanode, suggest to check cluster health.")
+        if hdfs.dead_datanode and not query.get("excludedatanodes"):
+            return 307, f"http://{hdfs.dead_datanode}{_DATANODE}/webhdfs/v1{quote(path)}?{urlsplit(self.path).query}"
         return 307, f"http://{hdfs.address}{_DATANODE}/webhdfs/v1{quote(path)}?{urlsplit(self.path).query}"
 
     def _at_datanode(self, path: str, query: dict[str, str], body: bytes) -> tuple[int, object]:

@@ -34,6 +34,17 @@ def test_it_decides_between_writers_each_time(store):
     assert list(store.list_temporary("")) == []
 
 
+def test_a_datanode_can_be_excluded_by_its_address(store):
+    """There is only one here, so the NameNode says that there is none left, and it is asked for again."""
+    store.put_if_absent("a/1", b"x")
+    hdfs_client = store._bucket.blobs()
+    hdfs_client._away["127.0.0.1"] = hdfs_client._boot_ms() + 60_000
+    with pytest.raises(AnswerError) as told:
+        hdfs_client.get(f"{store._prefix}a/1")
+    assert told.value.name == "IOException"
+    assert store.read("a/1") == b"x"
+
+
 def test_a_user_without_the_right_is_told_so(cluster, store):
     store.put_if_absent("a/1", b"x")
     other = hdfs_storage(store.url, {**cluster.settings, "hdfs.user": "somebody"})

@@ -9,6 +9,7 @@ folder of that name.
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,7 +33,10 @@ except ImportError as import_error:
 Body = bytes | Iterable[bytes]
 
 _CONNECTIONS_MAX: Final = 48
+_AWAY_MS: Final = 60_000
+"""A DataNode that could not be reached is not asked for so long: the NameNode notices after some minutes."""
 _NOTHING: Final[Mapping[str, str]] = {}
+_EXCLUDED: Final = "excludedatanodes"
 _TOKEN_IN_URL: Final = re.compile(r"(?i)(delegation=)[^&\s'\")]+")
 _ASKED_OF_ANOTHER: Final = frozenset({"StandbyException", "ObserverRetryOnActiveException"})
 _DID_NOTHING: Final = _ASKED_OF_ANOTHER | {"SafeModeException", "RetriableException", "ServerTooBusyException"}
@@ -135,6 +139,8 @@ class WebHdfs:
         self._namenodes = address.namenodes
         self._active = 0
         """The NameNode that is asked first. Threads that set it at once do no harm: each looks on from where it is."""
+        self._away: dict[str, int] = {}
+        """DataNodes that could not be reached, by address → the time until which others are asked."""
         self._identity = {"delegation": address.token} if address.token else {"user.name": address.user or ""}
         self._session = requests.Session()
         for scheme in ("https://", "http://"):
@@ -175,7 +181,7 @@ class WebHdfs:
 
     def write(self, name: str, body: Body) -> None:
         """Write a file under a name that nobody else uses; its folders are made. It can be read while it is written."""
-        answer = self._ask("PUT", "CREATE", name, {"overwrite": "false"}, allowed=307)
+        answer = self._ask("PUT", "CREATE", name, {"overwrite": "false", **self._without_away()}, allowed=307)
         self._send_on("PUT", "CREATE", answer, body)
 
     def rename(self, name: str, to: str, *, replace: bool) -> None:
@@ -203,7 +209,7 @@ class WebHdfs:
         return Failure(kind, f"{head}: {told}" if told else head, _remedy(error, kind), refused)
 
     def _open(self, name: str, about: dict[str, str]) -> bytes:
-        answer = self._ask("GET", "OPEN", name, about, allowed=307)
+        answer = self._ask("GET", "OPEN", name, {**about, **self._without_away()}, allowed=307)
         if answer.status_code == 307:
             answer = self._send_on("GET", "OPEN", answer, None)
         length = answer.headers.get("Content-Length")
@@ -228,6 +234,8 @@ class WebHdfs:
             error = AnswerError.of(answer, operation)
             if error.name in _ASKED_OF_ANOTHER:
                 self._active = (at + 1) % len(self._namenodes)
+            if _EXCLUDED in about:  # there may be no others
+                self._away.clear()
             raise error
         return answer
 
@@ -236,15 +244,32 @@ class WebHdfs:
         location = answer.headers.get("Location", "")
         if urlsplit(location).scheme not in ("http", "https"):
             raise ForeignAnswerError(f"{operation} is answered without the URL of a DataNode")
-        answer = self._request(method, location, body, {})
+        try:
+            answer = self._request(method, location, body, {})
+        except requests.ConnectionError:
+            self._away[_address_of(urlsplit(location).hostname or "")] = self._boot_ms() + _AWAY_MS
+            raise
         if answer.status_code >= 300:
             raise AnswerError.of(answer, operation)
         return answer
+
+    def _without_away(self) -> dict[str, str]:
+        now_ms = self._boot_ms()
+        away = sorted(address for address, until_ms in tuple(self._away.items()) if now_ms < until_ms)
+        return {_EXCLUDED: ",".join(away)} if away else {}
 
     def _request(self, method: str, url: str, body: Body | None, parameters: Mapping[str, str]) -> requests.Response:
         return self._session.request(
             method, url, params=parameters, data=body, timeout=self._timeouts, allow_redirects=False
         )
+
+
+def _address_of(host: str) -> str:
+    """Return the address of a DataNode, by which the NameNode knows it."""
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return host
 
 
 def _kind_of(error: Exception) -> FailureKind:

@@ -113,8 +113,8 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
 
     @contextmanager
     def _temporary(self, key: str) -> Iterator[_TemporaryNames]:
-        """Give names beside the object's own. Files that are left under them are deleted: then a rename that is still on
-        its way does nothing.
+        """Give names beside the object's own. Files that are left under them are deleted: then a rename that is still
+        on its way does nothing.
         """
         if ":" in key:
             raise StorageError(f"{key!r} holds a colon, which HDFS does not take: use another name")

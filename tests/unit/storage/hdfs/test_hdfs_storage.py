@@ -48,7 +48,9 @@ def hdfs(server: Hdfs) -> Hdfs:
 
 @pytest.fixture
 def store(hdfs: Hdfs) -> HdfsStorage:
-    return hdfs_storage("hdfs://host:8020/wh", hdfs.settings, World(ServerClock(), SimIds(1)))
+    made = hdfs_storage("hdfs://host:8020/wh", hdfs.settings, World(ServerClock(), SimIds(1)))
+    made._bucket.blobs()._away.clear()  # the tests share a client
+    return made
 
 
 def stored(hdfs: Hdfs) -> bytes | None:
@@ -254,6 +256,20 @@ def test_a_namenode_that_is_away_is_passed_over(hdfs):
     store = hdfs_storage("hdfs://nameservice/wh", settings, World(ServerClock(), SimIds(1)))
     store.put_if_absent("a/1", b"x")
     assert store.read("a/1") == b"x"
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_a_datanode_that_is_away_is_passed_over(hdfs, store, monkeypatch, is_alone):
+    """The NameNode is asked for another, unless there is none."""
+    with running_hdfs() as gone:
+        address = gone.address
+    monkeypatch.setattr(hdfs, "dead_datanode", None if is_alone else address)
+    monkeypatch.setattr(hdfs, "is_alone", is_alone)
+    hdfs.plan = nth(CREATE + AT_DATANODE, 0, Fault.DROPPED) if is_alone else nothing
+    store.put_if_absent("a/1", b"x")
+    assert store.read("a/1") == b"x"
+    excluded = [query.get("excludedatanodes") for query in hdfs.queries if query["op"] == CREATE]
+    assert excluded == ([None, None, "127.0.0.1", None, None] if is_alone else [None, "127.0.0.1", "127.0.0.1"])
 
 
 def test_safe_mode_is_waited_for_and_then_told(hdfs, store):
