@@ -36,6 +36,7 @@ from benchmarks.segments import segments_compression
 from benchmarks.servers import server_appends, server_bulk, server_keyed, server_start
 from benchmarks.serving import serving
 from benchmarks.spark import spark_read, spark_sink
+from benchmarks.starts import starts
 from benchmarks.statements import row_statements
 from benchmarks.writers import many_upserters, many_writers
 
@@ -50,6 +51,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "hot-projection": hot_projection,
     "segments-compression": segments_compression,
     "opening": opening,
+    "starts": starts,
     "reach": reach,
     "tiering": tiering,
     "tiering-buckets": tiering_buckets,

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
+from itertools import count
+
 import pytest
 
-from faults.faulty_storage import Fault, sweep
+from faults.faulty_storage import Fault, FaultyStorage, sweep
+from faults.share import WHOLE, Share
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import InvalidOptionError, ObjectNotFoundError, SnapshotExpiredError
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    InvalidOptionError,
+    ObjectNotFoundError,
+    SnapshotExpiredError,
+)
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log import append as log_append
 from streamhouse_spark.log.commits import history
 from streamhouse_spark.log.lifecycle import cleaning
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import tags
+from streamhouse_spark.table import lake_maintain, tags
 from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOT = {"table.datalake.enabled": "false"}
@@ -92,6 +104,60 @@ def test_cleaning_that_dies_anywhere_leaves_what_a_name_keeps(share):
         assert ids(opened(attempt.store, 6, clock)) == OLD, attempt
 
 
+@pytest.fixture(scope="module", params=["iceberg", "paimon"])
+def superseded(request) -> tuple[MemoryStorage, SimClock, int]:
+    """A table whose first lake snapshot was superseded long ago, and the version that reads it."""
+    clock = SimClock()
+    world = sim_world(0, clock)
+    storage = MemoryStorage(world)
+    how = {"table.datalake.format": request.param}
+    table = Warehouse("wh", storage=storage, world=world).create_table("t", "id INT", buckets=1, properties=how)
+    versions = []
+    for number in OLD[:3]:
+        table.append([{"id": number}])
+        tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+        versions.append(table.refresh().version)
+    clock.advance(2 * DAY_MS)
+    return storage, clock, versions[0]
+
+
+def copied(storage: MemoryStorage, clock: SimClock) -> MemoryStorage:
+    other = MemoryStorage(sim_world(0, clock))
+    other._objects = dict(storage._objects)
+    return other
+
+
+def tag_before_each_call_of_an_expiry(made: tuple[MemoryStorage, SimClock, int], share: Share) -> int:
+    """Give a tag before a storage call of an expiry; return how many were given. Each has to keep its version."""
+    begin, clock, version = made
+    given, calls = 0, 1
+
+    def tag_at(met: int, storage: MemoryStorage, number: int, _method: str, _key: str) -> None:
+        if number == met:
+            with suppress(SnapshotExpiredError):
+                opened(storage, 3, clock).create_tag("a", version)
+
+    for met in count():
+        if met >= calls:
+            return given
+        if met not in share:
+            continue
+        storage = copied(begin, clock)
+        faulty = FaultyStorage(storage, partial(tag_at, met, storage))
+        with suppress(CommitConflictError):
+            opened(faulty, 2, clock).lake.expire_snapshots(retain_last=1, older_than_ms=clock.now_ms())
+        calls = len(faulty.trace)
+        if names(table := opened(storage, 4, clock)):
+            given += 1
+            assert ids(table) == OLD[:1], faulty.trace[met]
+    raise AssertionError("unreachable")
+
+
+@pytest.mark.sampled(6)
+def test_a_tag_given_while_an_expiry_runs_keeps_its_snapshot_or_is_refused(superseded, share):
+    assert tag_before_each_call_of_an_expiry(superseded, share) > 0
+
+
 def cleanable(clock: SimClock) -> Storage:
     """Make a table with a named version, which was emptied and written to so often that its records may go."""
     storage = new_store(clock)
@@ -130,6 +196,17 @@ class TestPlantedBugs:
         monkeypatch.setattr(cleaning, "_tagged_keys", lambda *_: set())
         with pytest.raises((SnapshotExpiredError, ObjectNotFoundError)):
             ids(cleaned(SimClock()))
+
+    def test_an_expiry_that_claims_nothing(self, superseded, monkeypatch):
+        monkeypatch.setattr(lake_maintain, "claim_of", lambda _table: None)
+        with pytest.raises(SnapshotExpiredError):
+            tag_before_each_call_of_an_expiry(superseded, WHOLE)
+
+    def test_a_tag_that_looks_at_no_claim(self, superseded, monkeypatch):
+        monkeypatch.setattr(tags, "_require_not_expiring", lambda *_: None)
+        monkeypatch.setattr(tags, "_require_lake_kept", lambda *_: None)
+        with pytest.raises(SnapshotExpiredError):
+            tag_before_each_call_of_an_expiry(superseded, WHOLE)
 
     def test_a_reader_that_looks_for_records_alone(self, monkeypatch):
         monkeypatch.setattr(history, "of_version", lambda *_: None)

@@ -36,7 +36,7 @@ def write(stored, batch, engine=LAST_ROW, schemas=None, schema_id=1, **options):
     before = [stored.get(key) for key in stored_keys(grouped.keys)]
     changes = changes_of(grouped, engine, values, before, **options)
     assert len(changes.columns) == len(columns)
-    stored.update(changes.values)
+    stored.update(changes.values.by_key)
     rows = zip(*(column.to_pylist() for column in changes.columns), strict=True)
     return [(ChangeType(t), row) for t, row in zip(changes.types.tolist(), rows, strict=True)]
 

@@ -346,3 +346,27 @@ def test_procedures(spark, database, wh: Warehouse):
         spark.sql(f"CALL streamhouse.system.remove_orphan_files('{database}.absent')").collect()
     with pytest.raises(AnalysisException, match=r"PROCEDURE_NOT_FOUND.*expire_snapshots"):
         spark.sql("CALL streamhouse.system.absent()")
+
+
+def test_a_clone_is_a_table_of_its_own(spark, database, wh: Warehouse):
+    name, clone = f"streamhouse.{database}.t", f"streamhouse.{database}.c"
+    spark.sql(f"CREATE TABLE {name} (a INT, b STRING) TBLPROPERTIES ('bucket.num' = '2', 'bucket.key' = 'a')")
+    spark.sql(f"INSERT INTO {name} VALUES (1, 'x'), (2, 'y'), (3, 'z')")
+    tier(spark, wh.url, tables=[f"{database}.t"])
+    spark.sql(f"INSERT INTO {name} VALUES (4, 'hot')")
+    (made,) = spark.sql(f"CALL streamhouse.system.clone('{database}.t', '{database}.c')").collect()
+    assert (made.source, made.target) == (f"{database}.t", f"{database}.c")
+    assert made.lake_snapshot_id == wh.table(f"{database}.t").lake.newest().id
+    spark.sql(f"UPDATE {clone} SET b = 'changed' WHERE a = 1")
+    spark.sql(f"DELETE FROM {clone} WHERE a = 2")
+    spark.sql(f"INSERT INTO {name} VALUES (5, 'new')")
+    tier(spark, wh.url, tables=[f"{database}.t", f"{database}.c"])
+    expected = {
+        name: [(1, "x"), (2, "y"), (3, "z"), (4, "hot"), (5, "new")],
+        clone: [(1, "changed"), (3, "z"), (4, "hot")],
+    }
+    for table, rows in expected.items():
+        lake = f"streamhouse.{database}.`{table.rpartition('.')[2]}$lake`"
+        for read in (table, lake):
+            assert sorted(map(tuple, spark.sql(f"SELECT a, b FROM {read}").collect())) == rows
+        assert spark.sql(f"SELECT count(*), min(a), max(a) FROM {table}").first()[0] == len(rows)

@@ -153,6 +153,7 @@ CALLS: dict[str, Call | list[Call]] = {
     "Warehouse.view": Call(_wh, {"name": "log$changelog"}),
     "Warehouse.drop_table": Call(_wh, {"name": "log", "if_exists": False}),
     "Warehouse.dropped_tables": Call(_wh, {}),
+    "Warehouse.clone_table": Call(_wh, {"source": "log", "target": "cloned", "version": "kept"}),
     "Warehouse.undrop_table": Call(_wh, {"name": "dropped", "uuid": None, "to": "back"}),
     "Warehouse.rename_table": Call(_wh, {"old": "log", "new": "other"}),
     "Warehouse.clean_dropped": Call(_wh, {"grace_ms": 3_600_000, "dry_run": True}),

@@ -33,6 +33,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "truncate": ("table_commands", "Remove all rows of a table, after asking; the table itself stays."),
         "drop-partition": ("partition_command", "Remove the rows of all partitions with these values, after asking."),
         "rollback": ("rollback_command", "Give a table the rows that it had after an older commit, after asking."),
+        "clone": ("tag_commands", "Make a table of a version of another, without copying lake files."),
         "tag": ("tag_commands", "Name a version of a table, and keep what its readers need."),
         "tags": ("tag_commands", "Show the tags of a table."),
         "drop-tag": ("tag_commands", "Drop a tag of a table."),

@@ -1,4 +1,4 @@
-"""``tag``, ``tags`` and ``drop-tag``: names of versions of a table."""
+"""``tag``, ``tags`` and ``drop-tag``: names of versions of a table. ``clone``: a version under a name of its own."""
 
 from __future__ import annotations
 
@@ -63,4 +63,32 @@ def drop_tag(session: Session, table: str, name: str) -> None:
     session.output.document(
         {"table": table, "dropped": name},
         lambda console: console.print(f"dropped the tag {name} of {table}", markup=False),
+    )
+
+
+@click.command(
+    "clone",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse clone sales.orders sales.orders_test
+streamhouse -w ./warehouse clone sales.orders sales.orders_before --version 41
+streamhouse -w ./warehouse clone sales.orders audit.orders_q3 --version quarter-3
+""",
+)
+@click.argument("source")
+@click.argument("target")
+@click.option("--version", help="Commit number or a tag of the source; the newest commit by default.")
+@click.pass_obj
+def clone(session: Session, source: str, target: str, *, version: str | None) -> None:
+    """Make a table of a version of another, without copying lake files.
+
+    Both tables live on by themselves: writes, deletes and columns of one are not seen in the other. Rows of the hot log
+    are copied. The files that both read stay until the clone is dropped and cleaned, also if the source is dropped.
+    """
+    parse_table_name(source).require_table("clone")
+    parse_table_name(target).require_table("clone to")
+    made = session.warehouse.clone_table(source, target, version=version)
+    session.output.document(
+        {"source": source, "target": target, "version": made.state.version, "rows": made.state.num_rows},
+        lambda console: console.print(f"{target} is a clone of {source}: {made.state.num_rows:,} rows", markup=False),
     )

@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamhouse_spark.core import slicing
+from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import stored_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch, KeyedRows, RowsTooLargeError
 from streamhouse_spark.kv.merge_engines import MergeEngine
-from streamhouse_spark.kv.value_format import ValueFormat
+from streamhouse_spark.kv.value_format import StoredValues, ValueFormat, bytes_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """Values of a piece of a batch, one a key, of which some are changed."""
+
+    keys: pa.BinaryArray
+    values: pa.BinaryArray
+    is_there: npt.NDArray[np.bool_]
+    is_changed: npt.NDArray[np.bool_]
+
+    def items(self) -> Iterator[tuple[bytes, bytes | None]]:
+        found: list[bytes | None] = [*bytes_of(self.values)]
+        for gone in np.flatnonzero(~self.is_there).tolist():
+            found[gone] = None
+        return compress(zip(stored_keys(self.keys), found, strict=True), self.is_changed.tolist())
+
+
+class NewValues:
+    """Stored key → its value from now on, None where it is deleted.
+
+    They become a map when it is asked for, which is mostly behind the answer of a write: a map of 100,000 values takes
+    as long to make as the changes themselves.
+    """
+
+    def __init__(self, parts: Sequence[_Packed]) -> None:
+        self.parts = tuple(parts)
+
+    @classmethod
+    def joined(cls, found: Sequence[NewValues]) -> NewValues:
+        return cls([part for one in found for part in one.parts])
+
+    @cached_property
+    def by_key(self) -> Mapping[bytes, bytes | None]:
+        return dict(chain.from_iterable(part.items() for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +66,8 @@ class Changes:
     """A `ChangeType` for each row of the changelog."""
     columns: tuple[slicing.Column, ...]
     """All columns of the table; in chunks where they are larger than a slice."""
-    values: dict[bytes, bytes | None] | None
-    """Stored key → its value from now on, None where it is deleted; no map where the stored rows were not looked at."""
+    values: NewValues | None
+    """The values for a tablet; None where the stored rows were not looked at."""
 
     def __len__(self) -> int:
         return len(self.types)
@@ -61,17 +97,19 @@ def changes_of(
     Without ``before_images`` updates have no ``update_before`` (``table.changelog.image`` WAL). Raises
     `RowsTooLargeError` where the rows of one key are too large, or would become so.
     """
-    found = [
-        _changes_of(piece, engine, values, old_values[first : first + len(piece)], before_images=before_images)
-        for first, piece in batch.pieces(slicing.value_lengths(old_values))
-    ]
+    lengths = slicing.value_lengths(old_values)
+    found = []
+    for first, piece in batch.pieces(lengths):
+        part = slice(first, first + len(piece))
+        stored = StoredValues.of(old_values[part], lengths[part])
+        found.append(_changes_of(piece, engine, values, stored, before_images=before_images))
     if len(found) == 1:
         return found[0]
     columns = zip(*(part.columns for part in found), strict=True)
     return Changes(
         np.concatenate([part.types for part in found]),
         tuple(slicing.chunked(parts, parts[0].type) for parts in columns),
-        dict(chain.from_iterable(part.values.items() for part in found if part.values is not None)),
+        NewValues.joined([part.values for part in found if part.values is not None]),
     )
 
 
@@ -79,23 +117,21 @@ def _changes_of(
     batch: KeyedBatch,
     engine: MergeEngine,
     values: ValueFormat,
-    old_values: Sequence[bytes | None],
+    stored: StoredValues,
     *,
     before_images: bool,
 ) -> Changes:
-    old = values.unpack(old_values)
+    old = values.rows_of(stored)
     new = engine.merged(batch, old)
     _require_small(batch, new)
-    new_values: list[bytes | None] = [*values.pack(new.columns)]
-    for gone in np.flatnonzero(~new.there).tolist():
-        new_values[gone] = None
-    changed = np.fromiter(map(operator.ne, values.repacked(old_values, old), new_values), np.bool_, len(batch))
+    packed = values.packed(new.columns)
+    differs = pc.not_equal(values.repacked(stored, old), packed).to_numpy(zero_copy_only=False)
+    changed = np.where(new.there, differs | ~old.there, old.there)
     types, places = _in_order(np.flatnonzero(changed), old, new, before_images=before_images)
     columns = tuple(
         pa.concat_arrays([before, after]).take(places) for before, after in zip(old.columns, new.columns, strict=True)
     )
-    news = zip(stored_keys(batch.keys), new_values, strict=True)
-    return Changes(types, columns, dict(compress(news, changed.tolist())))
+    return Changes(types, columns, NewValues([_Packed(batch.keys, packed, new.there, changed)]))
 
 
 def _require_small(batch: KeyedBatch, new: KeyedRows) -> None:

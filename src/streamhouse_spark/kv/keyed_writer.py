@@ -137,7 +137,7 @@ def _apply(tablet: Tablet, chain: Sequence[StagedChanges], state: TableState, st
     if new:
         values: dict[bytes, bytes | None] = {}
         for s in new:
-            values.update(s.values or {})
+            values.update(s.values.by_key if s.values is not None else {})
         start, end = new[0].offsets.start, new[-1].offsets.end
         tablet.apply(values, start, end, after=found.history, history=history)
 
@@ -234,7 +234,7 @@ class _Write(FollowingPlan):
         if not isinstance(last, _Write) or last.overlay is None:
             raise RowsUnknownError
         for bucket, s in last.staged.items():
-            last.overlay.note(bucket, s.offsets, s.values)
+            last.overlay.note(bucket, s.offsets, s.values.by_key if s.values is not None else None)
         self.overlay, self.earlier = last.overlay, (*last.earlier, last.staged)
 
     def __call__(self, state: TableState, time_ms: int) -> Sequence[Action]:

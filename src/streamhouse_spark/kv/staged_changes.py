@@ -21,7 +21,7 @@ from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import stored_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch, RowsTooLargeError
-from streamhouse_spark.kv.changes import Changes, changes_of, unseen_changes
+from streamhouse_spark.kv.changes import Changes, NewValues, changes_of, unseen_changes
 from streamhouse_spark.kv.keyed_properties import KeyedProperties
 from streamhouse_spark.kv.merge_engines import MergeEngine
 from streamhouse_spark.kv.overlay import Overlay
@@ -54,7 +54,7 @@ class StagedChanges:
     at: BucketPosition
     """Position of the bucket for which the changes are right."""
     segment: StagedSegment | None
-    values: Mapping[bytes, bytes | None] | None
+    values: NewValues | None
     """The changes as values for a tablet; None where another process computed them, or nobody looked at the stored
     rows."""
     staged_ms: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,47 @@ from streamhouse_spark.kv.row_codec import Packed, RowCodec
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 _SCHEMA_ID = np.dtype("<u4")
-_SCHEMA_OF = operator.itemgetter(slice(_SCHEMA_ID.itemsize))
 
 
 class UnknownSchemaError(Exception):
     """A value was written by a newer schema than all known ones: read the table's state again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredValues:
+    """The values of some keys as they were found, one behind the other: absent ones have no bytes."""
+
+    data: bytes
+    lengths: slicing.Sizes
+
+    @classmethod
+    def of(cls, values: Sequence[bytes | None], lengths: slicing.Sizes | None = None) -> Self:
+        """Join values, whose ``lengths`` may be known. They are less than 2 GiB."""
+        return cls(b"".join(filter(None, values)), slicing.value_lengths(values) if lengths is None else lengths)
+
+    @property
+    def is_there(self) -> npt.NDArray[np.bool_]:
+        return self.lengths > 0  # a value is never empty
+
+    @property
+    def there(self) -> Packed:
+        """The values that are there."""
+        lengths = self.lengths[self.lengths > 0]
+        ends = np.cumsum(lengths)
+        return Packed(np.frombuffer(self.data, np.uint8), ends - lengths, ends)
+
+    def binary(self) -> pa.BinaryArray:
+        """Return all of them in one array, the absent ones without bytes."""
+        offsets = np.zeros(len(self.lengths) + 1, np.int32)
+        np.cumsum(self.lengths, out=offsets[1:])
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
+        return pa.BinaryArray.from_buffers(pa.binary(), len(self.lengths), buffers)
+
+
+def bytes_of(values: pa.BinaryArray) -> list[bytes]:
+    """Return the values of an array without nulls."""
+    found: list[bytes] = values.to_numpy(zero_copy_only=False).tolist()
+    return found
 
 
 class ValueFormat:
@@ -37,26 +74,31 @@ class ValueFormat:
 
     def pack(self, columns: Sequence[pa.Array]) -> list[bytes]:
         """Return the value of each row, given all columns of the newest schema. Equal rows have equal values."""
-        packed = self._codec(self._schema_id).pack(columns, first=self._first)
-        values: list[bytes] = packed.to_numpy(zero_copy_only=False).tolist()
-        return values
+        return bytes_of(self.packed(columns))
 
-    def repacked(self, values: Sequence[bytes | None], rows: KeyedRows) -> Sequence[bytes | None]:
-        """Return the values of rows as `pack` gives them now: values that an older schema wrote differ from them."""
-        if {*map(_SCHEMA_OF, filter(None, values))} <= {self._first}:
-            return values
-        return [value if there else None for value, there in zip(self.pack(rows.columns), rows.there, strict=True)]
+    def packed(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
+        """Return the same as `pack`, in one array."""
+        return self._codec(self._schema_id).pack(columns, first=self._first)
+
+    def repacked(self, stored: StoredValues, rows: KeyedRows) -> pa.BinaryArray:
+        """Return the stored values of rows as `pack` gives them now: values that an older schema wrote differ. Absent
+        rows have any.
+        """
+        ids = stored.there.fixed(_SCHEMA_ID)
+        return stored.binary() if bool((ids == self._schema_id).all()) else self.packed(rows.columns)
 
     def unpack(self, values: Sequence[bytes | None], wanted: Sequence[Column] | None = None) -> KeyedRows:
         """Return the rows as some columns of the newest schema, all by default; nulls for absent values."""
-        wanted = self.schema.columns if wanted is None else wanted
-        there = np.fromiter(map(bool, values), np.bool_, len(values))  # a value is never empty
-        found = Packed.of([*filter(None, values)])
-        columns = self._columns(found, wanted)
-        if not there.all():
-            places = pa.array(np.cumsum(there) - 1, mask=~there)
+        return self.rows_of(StoredValues.of(values), wanted)
+
+    def rows_of(self, stored: StoredValues, wanted: Sequence[Column] | None = None) -> KeyedRows:
+        """Do the same as `unpack`."""
+        columns = self._columns(stored.there, self.schema.columns if wanted is None else wanted)
+        is_there = stored.is_there
+        if not is_there.all():
+            places = pa.array(np.cumsum(is_there) - 1, mask=~is_there)
             columns = [column.take(places) for column in columns]
-        return KeyedRows(tuple(columns), there)
+        return KeyedRows(tuple(columns), is_there)
 
     def unpack_all(
         self, values: Sequence[bytes | None], wanted: Sequence[Column] | None = None

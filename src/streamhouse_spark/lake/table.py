@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.lake.commit_checks import LogRange
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
@@ -25,6 +25,7 @@ from streamhouse_spark.lake.model.marks import LakeHead, LakeMarks
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
     NEVER_TRUNCATED,
+    Claim,
     CompactReport,
     ExpireReport,
     Filter,
@@ -141,6 +142,21 @@ class LakeTable(ABC):
         """Close the table; with ``purge`` delete its files as well. An absent table is no error."""
         self.place.require_home("dropping the lake table")
         self.place.drop(purge=purge)
+
+    def require_clonable(self) -> None:
+        """Raise `InvalidOptionError` for a lake whose files two tables cannot share."""
+        raise InvalidOptionError(
+            f"table {self.place.spec.path} has a Paimon lake: Paimon finds data files below the folder of their table, "
+            "so two tables cannot share them; copy the rows instead (CREATE TABLE … AS SELECT)"
+        )
+
+    def clone(self, state: TableState, snapshot_id: int) -> None:  # noqa: ARG002 - the interface
+        """Begin the lake table of a clone, which has this ``state``, with a snapshot that the table keeps for it.
+
+        No file is copied. **Commit point:** the first version of its metadata. Raises `InvalidOptionError`,
+        `LakeMismatchError`, `SnapshotExpiredError`.
+        """
+        self.require_clonable()
 
     @abstractmethod
     def newest(self) -> LakeSnapshot | None:
@@ -380,13 +396,17 @@ class LakeTable(ABC):
         many: Keeps | None = None,
         dry_run: bool = False,
         tagged: Collection[int] = (),
+        claim: Claim | None = None,
     ) -> ExpireReport:
         """Drop snapshots older than ``keep_ms``, but for the newest ``keep_last`` and those that are ``tagged``; and
-        where there are ``many``, those that another rule of the same kind drops.
+        where there are ``many``, those that another rule of the same kind drops. Whoever gives tags ``claim``s them
+        first.
         """
         self._require_home_unless(dry_run, "expiry")
         rules = [Keeps(keep_last, keep_ms), *([many] if many is not None else [])]
-        return self._expire(rules, dry_run=dry_run, tagged=tagged)
+        return self._expire(rules, dry_run=dry_run, tagged=tagged, claim=claim)
 
     @abstractmethod
-    def _expire(self, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int]) -> ExpireReport: ...
+    def _expire(
+        self, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
+    ) -> ExpireReport: ...

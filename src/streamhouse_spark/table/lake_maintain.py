@@ -7,15 +7,17 @@ against another engine, is left to the next time, and the steps behind it go on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeVar
 
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
-from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, Keeps
+from streamhouse_spark.lake.model.values import Claim, CompactReport, ExpireReport, Keeps
 from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.log.commits.actions import Action, Condemn
+from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.projection import Filter, Projection
 
 logger = logging.getLogger(__name__)
@@ -157,8 +159,8 @@ def expire_snapshots(
     """Drop snapshots made before a time, but for the newest ``retain_last``, and the files that only they need.
 
     ``older_than_ms`` is a time since 1970, a day ago where it is None. Snapshots that a tag or branch names stay, and
-    so does the one with the newest offsets. **Commit point:** the lake's metadata version; after a crash behind it the
-    files that are left are orphans.
+    so does the one with the newest offsets. First a record says which go, so that no tag names one from then on.
+    **Commit point:** the lake's metadata version; after a crash behind it the files that are left are orphans.
 
     Raises `InvalidOptionError` for fewer than one snapshot or a time that is yet to come, `CommitConflictError`.
     """
@@ -168,7 +170,8 @@ def expire_snapshots(
     keep_ms = SNAPSHOTS_KEPT_MS if older_than_ms is None else now_ms - older_than_ms
     if keep_ms < 0:
         raise InvalidOptionError(f"older_than lies {-keep_ms} ms in the future; give a time that has passed")
-    return lake.expire(keep_last=retain_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged_snapshots(table))
+    tagged = tagged_snapshots(table)
+    return lake.expire(keep_last=retain_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged, claim=claim_of(table))
 
 
 def rewrite_manifests(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> ManifestReport:
@@ -188,8 +191,39 @@ def tagged_snapshots(table: TableHandle) -> frozenset[int]:
     return frozenset(tag.lake_snapshot for tag in tags if tag.lake_snapshot is not None)
 
 
+def claim_of(table: TableHandle) -> Claim:
+    """Return the function that lets no tag name snapshots which an expiry takes away, by one record.
+
+    Tags are records of the same log. One before that record ends the expiry, which leaves the snapshot to the next
+    time; one behind it is refused (`table.tags`). Marks stay until a later expiry finds the snapshots gone: an expiry
+    that sleeps may wake up at any time.
+    """
+
+    def claim(doomed: Collection[int], present: Collection[int]) -> None:
+        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+            wanted = {tag.lake_snapshot: name for name, tag in state.tags.items()}
+            if named := sorted(wanted[snapshot] for snapshot in doomed if snapshot in wanted):
+                raise CommitConflictError(
+                    f"tag {named[0]!r} of {state.name} was given to a version whose lake snapshot was about to be "
+                    "expired; nothing was expired, try again"
+                )
+            expiring = frozenset(doomed) | state.expiring.intersection(present)
+            return () if expiring == state.expiring else (Condemn((), expiring),)
+
+        table.log.commit(plan)
+
+    return claim
+
+
 def _expire(table: TableHandle, lake: LakeTable, *, dry_run: bool) -> ExpireReport:
     """Expire snapshots older than a day or, if rounds are so quick that there are many, older than an hour."""
     tagged = tagged_snapshots(table)
     many = Keeps(SNAPSHOTS_KEPT_MAX, SNAPSHOTS_MANY_KEPT_MS)
-    return lake.expire(keep_last=SNAPSHOTS_KEPT, keep_ms=SNAPSHOTS_KEPT_MS, many=many, dry_run=dry_run, tagged=tagged)
+    return lake.expire(
+        keep_last=SNAPSHOTS_KEPT,
+        keep_ms=SNAPSHOTS_KEPT_MS,
+        many=many,
+        dry_run=dry_run,
+        tagged=tagged,
+        claim=claim_of(table),
+    )

@@ -8,7 +8,7 @@ of the log that the version reads is still the table's: so no cleaner has it on 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +20,7 @@ from streamhouse_spark.log.commits.checkpoint import write_tagged
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.tags import of_version
 from streamhouse_spark.read.pin import Pin, pin_newest
 
 NAME_CHARS_MAX: Final = 128
@@ -87,7 +88,7 @@ def create_tag(table: TableHandle, name: str, version: int | str | None, retain_
         _require_new(now, name)
         then = now if version is None else state_at(table.log, table.storage, version_of(now, version))
         try:
-            _commit(table, name, then, retain_ms)
+            keep_version(table, name, then, pinned_segments(pin_newest(then)), retain_ms)
             break
         except SnapshotExpiredError:
             if version is not None or attempt == _TRIES - 1:
@@ -128,20 +129,26 @@ def _require_new(state: TableState, name: str) -> None:
         )
 
 
-def _commit(table: TableHandle, name: str, then: TableState, retain_ms: int | None) -> None:
-    uuid = table.world.ids.new_uuid()
-    pin = pin_newest(then)
-    lake_snapshot = pin.lake.snapshot_id if pin.lake is not None else None
+def keep_version(
+    table: TableHandle, name: str, then: TableState, segments: Iterable[Segment], retain_ms: int | None = None
+) -> None:
+    """Give a version a name, by which its lake snapshot, its files of the log and these ``segments`` stay.
+
+    Raises `SnapshotExpiredError` where the segments are no longer the table's, and no other name keeps them.
+    """
+    uuid, segments = table.world.ids.new_uuid(), list(segments)
+    lake_snapshot = then.lake.snapshot_id if then.lake is not None else None
     if lake_snapshot is not None:
         table.open_lake().snapshot(lake_snapshot)
-    _require_live(table.state, then, pin)
+    _require_live(table.state, then, segments)
     write_tagged(table.storage, then, uuid)
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         if (known := state.tags.get(name)) is not None and known.uuid == uuid:
             return ()
         _require_new(state, name)
-        _require_live(state, then, pin)
+        _require_live(state, then, segments)
+        _require_not_expiring(state, then, lake_snapshot)
         if tag_key(state.table_uuid, uuid) in state.condemned:
             raise CommitConflictError(f"tag {name!r} of {state.name} took longer than the grace; run it again")
         return (Tag(name, then.version, uuid, lake_snapshot, retain_ms),)
@@ -149,13 +156,15 @@ def _commit(table: TableHandle, name: str, then: TableState, retain_ms: int | No
     table.log.commit(plan)
 
 
-def _require_live(state: TableState, then: TableState, pin: Pin) -> None:
+def _require_live(state: TableState, then: TableState, segments: Iterable[Segment]) -> None:
     """Require that what a version reads is still the table's: what was marked for deletion may be gone any moment.
 
     Raises `SnapshotExpiredError`. A version that has a tag may get another.
     """
+    if of_version(state.tags, then.version) is not None:
+        return
     live = {(s.uuid, s.commit if s.uuid is None else 0) for s in state.kept_segments()}
-    needed = {(s.uuid, s.commit if s.uuid is None else 0) for s in pinned_segments(pin)}
+    needed = {(s.uuid, s.commit if s.uuid is None else 0) for s in segments}
     if state.lake_location != then.lake_location or not needed <= live:
         raise SnapshotExpiredError(
             f"{state.name} as of commit {then.version} cannot get a tag: rows that it reads were merged, trimmed or "
@@ -164,8 +173,14 @@ def _require_live(state: TableState, then: TableState, pin: Pin) -> None:
         )
 
 
+def _require_not_expiring(state: TableState, then: TableState, lake_snapshot: int | None) -> None:
+    """Require that no expiry is about to take the lake snapshot; see `table.lake_maintain.claim_of`."""
+    if lake_snapshot in state.expiring:
+        raise _expired(state.name, then.version, lake_snapshot)
+
+
 def _require_lake_kept(table: TableHandle, name: str, then: TableState) -> None:
-    """Require the lake snapshot once more: an expiry that had not seen the record may have taken it meanwhile."""
+    """Require the lake snapshot once more: another engine, which knows no record, may have expired it meanwhile."""
     tag = table.refresh().tags.get(name)
     if tag is None or tag.lake_snapshot is None:
         return
@@ -173,7 +188,11 @@ def _require_lake_kept(table: TableHandle, name: str, then: TableState) -> None:
         table.open_lake().snapshot(tag.lake_snapshot)
     except SnapshotExpiredError as error:
         table.log.commit(lambda state, _: (Untag((name,)),) if state.tags.get(name) == tag else ())
-        raise SnapshotExpiredError(
-            f"{table.name} as of commit {then.version} cannot get a tag: its lake snapshot {tag.lake_snapshot} was "
-            "expired meanwhile; choose a later version"
-        ) from error
+        raise _expired(table.name, then.version, tag.lake_snapshot) from error
+
+
+def _expired(name: str, version: int, lake_snapshot: int | None) -> SnapshotExpiredError:
+    return SnapshotExpiredError(
+        f"{name} as of commit {version} cannot get a tag: its lake snapshot {lake_snapshot} was expired meanwhile; "
+        "choose a later version"
+    )

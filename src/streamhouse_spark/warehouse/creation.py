@@ -120,14 +120,14 @@ def _partitioned(
 
 
 def put_first_record(storage: Storage, record: Record) -> Record:
-    """Store the record that creates a table, and return it as it is stored. Its uuid is new, so nobody else puts a
+    """Store the first record of a table, and return it as it is stored. Its uuid is new, so nobody else puts a
     record there.
     """
     uuid = record.table_uuid
     encoded = encode_record(record, uuid)
     if encoded.manifest is not None:
         fill(storage, manifest_key(uuid, uuid), encoded.manifest)
-    slot_of_bytes(storage, commit_key(uuid, 1), encoded.data).take(encoded.data).won()
+    slot_of_bytes(storage, commit_key(uuid, record.number), encoded.data).take(encoded.data).won()
     return encoded.stored
 
 

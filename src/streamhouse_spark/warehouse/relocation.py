@@ -39,6 +39,7 @@ from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.stored_objects import referenced_keys
 from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.clones import clones_of
 from streamhouse_spark.log.lifecycle.copying import copy_log
 from streamhouse_spark.log.lifecycle.home import WarehouseFile, read_warehouse_file
 from streamhouse_spark.log.lifecycle.location import places_of
@@ -141,6 +142,7 @@ class _Relocation:
             return RelocateReport(self._url, None, self._copy, self._dry_run, ())
         self._require_fit(file, begun)
         states = list(self._states(begun))
+        self._require_no_clones(states)
         lakes = [self._lake(state) for state in states]
         for state, lake in zip(states, lakes, strict=True):
             self._require_whole(state, lake)
@@ -171,6 +173,13 @@ class _Relocation:
         if self._copy and begun is None and file.url is not None and is_same_place(file.url, self._url):
             raise InvalidOptionError(
                 f"{self._url} is no copy: it was written here; copy the warehouse, and relocate the copy with --copy"
+            )
+
+    def _require_no_clones(self, states: list[TableState]) -> None:
+        if self._copy and (found := sorted(state.name for state in states if clones_of(state))):
+            raise InvalidOptionError(
+                f"{', '.join(found)} of {self._url} has clones, which are known by uuids that a copy would change; "
+                "drop the clones, clean the warehouse after the grace, and copy it then"
             )
 
     # -- looking --------------------------------------------------------------------------------------------------

@@ -368,6 +368,19 @@ class Warehouse:
             )
         self._keep_database(target)
 
+    def clone_table(self, source: str, target: str, *, version: int | str | None = None) -> Table:
+        """Make a table of a version of ``source``, the newest by default. No lake file is copied; both live on alone.
+
+        Later changes of one are not seen in the other. Raises `TableExistsError` for a name that is taken,
+        `InvalidOptionError` for a table that cannot be cloned, `SnapshotExpiredError` for a version of which files were
+        replaced since. **Commit point:** the name's pointer, see `streamhouse_spark.warehouse.cloning`.
+        """
+        from streamhouse_spark.warehouse.cloning import clone_table
+
+        to = parse_table_name(target).require_table("clone to")
+        clone_table(self._storage, self._world, self.table(source), to, version)
+        return self.table(target)
+
     # -- maintenance ----------------------------------------------------------------------------------------------
 
     def costs(self, prices: Mapping[str, Any] | None = None, *, database: str | None = None) -> WarehouseCosts:

@@ -1,4 +1,4 @@
-"""``tag``, ``tags``, ``drop-tag``."""
+"""``tag``, ``tags``, ``drop-tag``, ``clone``."""
 
 from __future__ import annotations
 
@@ -33,3 +33,15 @@ def test_wrong_names_are_told(run, warehouse):
     assert "choose such a name" in run("tag", "sales.orders", "main", code=1).stderr
     assert "has no tag 'a'" in run("drop-tag", "sales.orders", "a", code=1).stderr
     assert "tags are: none" in run("rollback", "sales.orders", "--to", "a", "--yes", code=1).stderr
+
+
+def test_a_version_becomes_a_table(run, warehouse):
+    table = warehouse.create_table("sales.orders", "id BIGINT")
+    table.append([{"id": 1}])
+    table.create_tag("one")
+    table.append([{"id": 2}])
+    assert "sales.copy is a clone of sales.orders: 2 rows" in run("clone", "sales.orders", "sales.copy").stdout
+    made = run("clone", "sales.orders", "sales.first", "--version", "one", "-o", "json").document
+    assert (made["source"], made["target"], made["rows"]) == ("sales.orders", "sales.first", 1)
+    assert warehouse.table("sales.first").to_arrow()["id"].to_pylist() == [1]
+    assert "drop it first, or choose another name" in run("clone", "sales.orders", "sales.copy", code=1).stderr

@@ -72,6 +72,7 @@ LINES = {
     "truncate": Line({"table": "log"}, ("--yes",)),
     "drop-partition": Line({"table": "log", "values": "day=1"}, ("--yes",)),
     "rollback": Line({"table": "log", "version": "1"}, ("--dry-run",)),
+    "clone": Line({"source": "log", "target": "cloned", "version": "kept"}),
     "tag": Line({"table": "log", "name": "a", "version": "kept", "retain_days": "1"}),
     "tags": Line({"table": "log"}),
     "drop-tag": Line({"table": "log", "name": "kept"}),

@@ -7,10 +7,12 @@ import shutil
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.table import tags
+from streamhouse_spark.log.commits.checkpoint import write_checkpoint
+from streamhouse_spark.table import lake_maintain, tags
+from streamhouse_spark.table.lake_maintain import claim_of
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.relocation import relocate
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -150,29 +152,112 @@ def test_a_newest_version_that_is_merged_meanwhile_is_named_as_it_is_then(wh, ot
 
 
 @pytest.mark.parametrize("lake", ["iceberg", "paimon"])
-def test_an_expiry_that_has_not_seen_the_tag_takes_it_along(wh, clock, other_process, monkeypatch, lake):
+def test_a_tag_that_has_not_seen_an_expiry_is_refused(wh, clock, other_process, monkeypatch, lake):
     table = new_table(wh, lake=lake, keyed=True)
     add(table, 1)
     tier(table)
     really = tags.write_tagged
+    at = table.refresh().version
 
     def late(*given):
+        monkeypatch.undo()
         really(*given)
         rival = other_process().table("d.t")
-        add(rival, 2)
-        tier(rival)
-        add(rival, 3)
-        tier(rival)
+        for number in (2, 3):
+            add(rival, number)
+            tier(rival)
         clock.advance(DAY_MS)
-        assert rival.lake.expire_snapshots(retain_last=1, older_than_ms=rival.storage.now_ms()).snapshots
+        assert expire(rival).snapshots
 
     monkeypatch.setattr(tags, "write_tagged", late)
     with pytest.raises(SnapshotExpiredError, match="expired meanwhile; choose a later version"):
-        table.create_tag("a")
+        table.create_tag("a", version=at)
     assert table.tags() == []
-    monkeypatch.undo()
     table.create_tag("a")
     assert ids(table.read_version("a")) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("lake", ["iceberg", "paimon"])
+def test_an_expiry_of_another_engine_knows_of_no_tag(wh, clock, other_process, monkeypatch, lake):
+    table, rival = superseded(wh, clock, other_process, lake)
+    at, really = table.state.version, tags.write_tagged
+
+    def late(*given):
+        really(*given)
+        assert rival.open_lake().expire(keep_last=1, keep_ms=0).snapshots
+
+    monkeypatch.setattr(tags, "write_tagged", late)
+    with pytest.raises(SnapshotExpiredError, match="expired meanwhile; choose a later version"):
+        table.create_tag("a", version=at)
+    assert table.tags() == []
+
+
+@pytest.mark.parametrize("lake", ["iceberg", "paimon"])
+def test_an_expiry_that_has_not_seen_the_tag_leaves_its_snapshot(wh, clock, other_process, monkeypatch, lake):
+    table, rival = superseded(wh, clock, other_process, lake)
+    at = table.state.version
+    really = lake_maintain.tagged_snapshots
+
+    def late(one):
+        found = really(one)
+        table.create_tag("a", version=at)
+        return found
+
+    monkeypatch.setattr(lake_maintain, "tagged_snapshots", late)
+    with pytest.raises(CommitConflictError, match=r"tag 'a' of d\.t was given to a version whose lake snapshot"):
+        expire(rival)
+    monkeypatch.undo()
+    assert ids(table.read_version("a")) == [1]
+    expire(rival)
+    assert ids(table.read_version("a")) == [1]
+
+
+@pytest.mark.parametrize("lake", ["iceberg", "paimon"])
+def test_what_an_expiry_that_died_was_about_to_take_gets_no_tag(wh, clock, other_process, monkeypatch, lake):
+    table, rival = superseded(wh, clock, other_process, lake)
+    at = table.state.version
+    monkeypatch.setattr(lake_maintain, "claim_of", lambda one: dying(claim_of(one)))
+    with pytest.raises(KeyboardInterrupt):
+        expire(rival)
+    monkeypatch.undo()
+    with pytest.raises(SnapshotExpiredError, match="expired meanwhile; choose a later version"):
+        table.create_tag("a", version=at)
+    write_checkpoint(table.storage, table.state)
+    marked = other_process().table("d.t").state.expiring
+    assert marked == table.state.expiring != frozenset()
+    gone = expire(rival).snapshots
+    assert marked <= set(gone)
+    add(table, 4)
+    tier(table)
+    clock.advance(DAY_MS)
+    expire(table)
+    assert not marked & table.refresh().expiring  # gone from the lake: nobody can be about to take them
+
+
+def superseded(wh, clock, other_process, lake):
+    """A table and the same in another process, which made its only lake snapshot an old one."""
+    table = new_table(wh, lake=lake, keyed=True)
+    add(table, 1)
+    tier(table)
+    table.refresh()
+    rival = other_process().table("d.t")
+    for number in (2, 3):
+        add(rival, number)
+        tier(rival)
+    clock.advance(DAY_MS)
+    return table, rival
+
+
+def expire(table):
+    return table.lake.expire_snapshots(retain_last=1, older_than_ms=table.storage.now_ms())
+
+
+def dying(claim):
+    def claim_and_die(*given):
+        claim(*given)
+        raise KeyboardInterrupt
+
+    return claim_and_die
 
 
 def test_a_name_that_is_taken_is_free_once_it_was_dropped(wh):

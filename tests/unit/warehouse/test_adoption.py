@@ -173,6 +173,11 @@ def test_upkeep_leaves_adopted_files_and_rows(table, clock):
     assert table.to_arrow().num_rows == 13 == table.lake.to_arrow().num_rows
 
 
+def test_an_adopted_table_is_not_cloned(wh, table):
+    with pytest.raises(InvalidOptionError, match="was made of a lake table that was there before"):
+        wh.clone_table(table.name, "sales.cloned")
+
+
 def test_another_name_and_another_lake(wh, catalog):
     made(catalog, "sales.legacy")
     wh.adopt_table("sales.orders", "sales.legacy", properties={"comment": "adopted", "bucket.num": "2"})

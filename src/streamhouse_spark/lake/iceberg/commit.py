@@ -40,6 +40,16 @@ from streamhouse_spark.storage.read_ahead import at_once
 
 NOT_BEFORE_PROPERTY = "streamhouse.files-not-before-ms"
 """Table property: rounds planned before this store time may not commit, cleaning may have taken their files."""
+OWN_PLACES = (
+    "write.data.path",
+    "write.metadata.path",
+    "write.object-storage.enabled",
+    "write.location-provider.impl",
+    NOT_BEFORE_PROPERTY,
+)
+"""Properties of a lake table that name its own places, or are of its own cleaning: a table that begins with its files
+does not take them over.
+"""
 
 ATTEMPTS_MAX = 20
 

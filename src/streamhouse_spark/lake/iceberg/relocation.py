@@ -23,6 +23,7 @@ from streamhouse_spark.core.locations import plain_location
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.lake.avro_records import read_avro, write_avro
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+from streamhouse_spark.lake.iceberg.clones.shared_files import shared_locations
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
@@ -182,7 +183,11 @@ class _Files:
 
     def _new_name(self, location: str) -> str:
         stem, dot, kind = plain_location(location).rpartition(".")
-        return f"{self._files.location_of(self._files.key_of(stem))}-{self._place.world.ids.new_uuid()}{dot}{kind}"
+        key, own = self._files.key_of(stem), self._place.spec.location
+        if key.startswith(tuple(f"{other}/" for other in shared_locations(self._metadata.properties))):
+            folder = "data" if kind == "parquet" else "metadata"  # a clone writes below its own location
+            key = f"{own}/{folder}/{key.rpartition('/')[2]}"
+        return f"{self._files.location_of(key)}-{self._place.world.ids.new_uuid()}{dot}{kind}"
 
 
 def _without_value(optional: Any) -> Any:

@@ -24,6 +24,7 @@ from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.marks import LakeHead, LakeMarks
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
+    Claim,
     CompactReport,
     ExpireReport,
     Keeps,
@@ -44,6 +45,7 @@ from streamhouse_spark.storage.memory import MemoryStorage
 if TYPE_CHECKING:
     from streamhouse_spark.lake.iceberg.relocation import IcebergRelocation
     from streamhouse_spark.lake.parquet.clustering import Clustering
+    from streamhouse_spark.log.commits.state import TableState
 
 __all__ = ["IcebergLake", "LakeTableSpec"]
 
@@ -135,6 +137,19 @@ class IcebergLake(LakeTable):
         report, snapshot_id = drop_partitions(self.place, chosen, below, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
+    # -- clones ---------------------------------------------------------------------------------------------------
+
+    def require_clonable(self) -> None:
+        from streamhouse_spark.lake.iceberg.clones.clone import require_files
+
+        self.place.require_home("cloning the lake table")
+        require_files(self.place)
+
+    def clone(self, state: TableState, snapshot_id: int) -> None:
+        from streamhouse_spark.lake.iceberg.clones.clone import clone
+
+        clone(self.place, self.with_state(state).place, snapshot_id)
+
     # -- reading --------------------------------------------------------------------------------------------------
 
     def plan_read(
@@ -206,10 +221,12 @@ class IcebergLake(LakeTable):
         report, snapshot_id = cluster(self.place, how, files, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
-    def _expire(self, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int]) -> ExpireReport:
+    def _expire(
+        self, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
+    ) -> ExpireReport:
         from streamhouse_spark.lake.iceberg.maintenance.compaction import expire
 
-        return expire(self.place, rules, dry_run=dry_run, tagged=tagged)
+        return expire(self.place, rules, dry_run=dry_run, tagged=tagged, claim=claim)
 
     def _remove_orphans(self, *, grace_ms: int, dry_run: bool) -> list[str]:
         from streamhouse_spark.lake.iceberg.maintenance.orphans import remove_orphans

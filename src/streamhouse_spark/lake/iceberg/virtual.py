@@ -23,7 +23,7 @@ from pyiceberg.table.metadata import TableMetadata
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_location
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.commit import NOT_BEFORE_PROPERTY
+from streamhouse_spark.lake.iceberg.commit import OWN_PLACES
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.table import IcebergLake
@@ -39,14 +39,6 @@ VIRTUAL_PROPERTY: Final = "streamhouse.virtual"
 """Property of virtual tables: the sequence number of the lake's version that it began with."""
 SNAPSHOTS_MAX: Final = 100
 """Newest snapshots of the lake that a virtual table has, besides those with a name: more make each answer slow."""
-_PLACES: Final = (
-    "write.data.path",
-    "write.metadata.path",
-    "write.object-storage.enabled",
-    "write.location-provider.impl",
-    NOT_BEFORE_PROPERTY,
-)
-"""Properties of the lake that name its own places, or are of its own cleaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +123,7 @@ def _moved(metadata: TableMetadata, location: str, table_uuid: str) -> TableMeta
     older, newer = metadata.snapshots[:-SNAPSHOTS_MAX], metadata.snapshots[-SNAPSHOTS_MAX:]
     snapshots = [*(snapshot for snapshot in older if snapshot.snapshot_id in named), *newer]
     kept = {snapshot.snapshot_id for snapshot in snapshots}
-    properties = {key: value for key, value in metadata.properties.items() if key not in _PLACES}
+    properties = {key: value for key, value in metadata.properties.items() if key not in OWN_PLACES}
     properties[VIRTUAL_PROPERTY] = str(_sequence_number(metadata))
     return metadata.model_copy(
         update={

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -219,6 +219,11 @@ class Keeps:
     """Number of the newest ones that stay."""
     ms: int
     """Age below which all stay."""
+
+
+Claim = Callable[[Collection[int], Collection[int]], None]
+"""Told of the snapshots that an expiry takes away, and of all that are there, before it takes any. It makes sure that
+no tag names the former from then on, or raises `CommitConflictError` where one does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from streamhouse_spark.lake.commit_checks import LogRange
 from streamhouse_spark.lake.model.marks import LakeHead
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
+    Claim,
     CompactReport,
     ExpireReport,
     Keeps,
@@ -203,8 +204,10 @@ class PaimonLake(LakeTable):
         report, snapshot = compact_log(self.place, dry_run=dry_run)
         return report if snapshot is None else replace(report, snapshot=described(self.place, snapshot))
 
-    def _expire(self, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int]) -> ExpireReport:
-        return expire(self.place, rules, dry_run=dry_run, tagged=tagged)
+    def _expire(
+        self, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
+    ) -> ExpireReport:
+        return expire(self.place, rules, dry_run=dry_run, tagged=tagged, claim=claim)
 
     def _remove_orphans(self, *, grace_ms: int, dry_run: bool) -> list[str]:
         return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)

@@ -137,6 +137,8 @@ class Condemn:
     """Files that no record names (orphans) shall be deleted after the grace: nobody may commit them any more."""
 
     keys: tuple[str, ...]
+    expiring: frozenset[int] | None = None
+    """The lake snapshots that are being expired, all of them: no tag may name them any more. None leaves them as is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,8 +362,8 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "schema", "schema_id": schema_id, "columns": schema.to_json()}
         case Rename(name):
             return {"type": "rename", "name": name}
-        case Condemn(keys):
-            return {"type": "condemn", "keys": list(keys)}
+        case Condemn(keys, lake):
+            return {"type": "condemn", "keys": list(keys), **({} if lake is None else {"expiring": sorted(lake)})}
         case Purge(keys):
             return {"type": "purge", "keys": list(keys)}
         case Drop(successor):
@@ -412,7 +414,7 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
         case "rename":
             return Rename(data["name"])
         case "condemn":
-            return Condemn(tuple(data["keys"]))
+            return Condemn(tuple(data["keys"]), frozenset(data["expiring"]) if "expiring" in data else None)
         case "purge":
             return Purge(tuple(data["keys"]))
         case "drop":

@@ -109,6 +109,8 @@ class TableState:
     """Bucket → the newest snapshot of its rows by key, from since the last truncation."""
     tags: Tags = field(default_factory=dict)
     """Name → version whose readers find all that they need until the name is taken away."""
+    expiring: frozenset[int] = frozenset()
+    """Lake snapshots that an expiry takes away, or took away not long ago: no tag may name them."""
     former_lakes: tuple[str, ...] = ()
     """Former locations of the lake table, before it was built anew elsewhere: these files go with the table."""
     named: int = 1
@@ -318,8 +320,9 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             return replace(state, schema_id=schema_id, schemas={**state.schemas, schema_id: schema})
         case act.Rename(name):
             return replace(state, name=name, named=record.number)
-        case act.Condemn(keys):
-            return replace(state, condemned=_with_marked(state, keys, record, orphan=True))
+        case act.Condemn(keys, expiring):
+            marked = _with_marked(state, keys, record, orphan=True)
+            return replace(state, condemned=marked, expiring=state.expiring if expiring is None else expiring)
         case act.Purge(keys):
             gone = set(keys)
             return replace(
@@ -424,11 +427,8 @@ def _with_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> T
         )
     before = state.snapshots.get(snapshot.bucket)
     gone = _object_keys(state, before.segments) if before is not None else ()
-    return replace(
-        state,
-        snapshots={**state.snapshots, snapshot.bucket: snapshot},
-        condemned=_with_marked(state, gone, record, orphan=False),
-    )
+    marked = _with_marked(state, gone, record, orphan=False)
+    return replace(state, snapshots={**state.snapshots, snapshot.bucket: snapshot}, condemned=marked)
 
 
 def _truncated(state: TableState, offsets: Mapping[int, int], record: Record) -> TableState:
@@ -460,7 +460,9 @@ def with_lake(state: TableState) -> TableState:
 
 def _retiered(state: TableState, action: act.Retier, record: Record) -> TableState:
     former = (*state.former_lakes, state.lake_location)
-    moved = replace(state, lake_location=action.lake_location, lake_history=(), former_lakes=former)
+    moved = replace(
+        state, lake_location=action.lake_location, lake_history=(), former_lakes=former, expiring=frozenset()
+    )
     if action.starts:
         begins = {bucket: action.starts.get(bucket, state.first_offset(bucket)) for bucket in state.buckets}
         deletions = masks.from_offsets(state.deletions, begins)

@@ -59,8 +59,6 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         out["successor"] = state.successor
     if state.buried:
         out["buried"] = True
-    if state.former_lakes:
-        out["former_lakes"] = list(state.former_lakes)
     if state.past_transactions:
         out["past_transactions"] = list(payload.add(writers.past_to_bytes(state.past_transactions)))
     if state.named != 1:
@@ -69,6 +67,7 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         out["anchors"] = state.anchors.to_json()
     if state.former_uuids:
         out["former_uuids"] = list(state.former_uuids)
+    out.update(_of_the_lake(state))
     if state.snapshots:
         out["snapshots"] = [act.snapshot_to_json(s, payload) for s in state.snapshots.values()]
     if state.deletions:
@@ -77,6 +76,11 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
     if state.truncation is not None:
         out["truncation"] = _truncation_to_json(state.truncation)
     return out
+
+
+def _of_the_lake(state: TableState) -> dict[str, Any]:
+    former = {"former_lakes": list(state.former_lakes)} if state.former_lakes else {}
+    return {**former, "expiring": sorted(state.expiring)} if state.expiring else former
 
 
 def _truncation_to_json(truncation: Truncation) -> dict[str, Any]:
@@ -131,6 +135,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         snapshots={s["bucket"]: act.snapshot_from_json(s, payload) for s in data.get("snapshots", [])},
         deletions=tuple(Deletion.from_json(found) for found in data.get("deletions", ())),
         tags=tags_from_json(data.get("tags", {})),
+        expiring=frozenset(data.get("expiring", ())),
         former_lakes=tuple(data.get("former_lakes", ())),
         named=data.get("named", 1),
         former_uuids=tuple(data.get("former_uuids", ())),

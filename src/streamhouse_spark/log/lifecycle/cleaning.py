@@ -4,7 +4,8 @@
 file                   condemned by                                deleted
 =====================  ==========================================  ========================================
 replaced, trimmed      the replace or trim record itself           the grace after that record
-state of a tag         the record that drops the tag               the grace after that record
+state of a tag         the record that drops the tag; of a clone   the grace after that record
+                       that is buried, see `lifecycle.clones`
 orphan                 a condemn record, once the file is older    the grace after that record
                        than the grace and no record names it
 commit record          a floor above it                            the grace after the floor
@@ -45,6 +46,7 @@ from streamhouse_spark.log.commits.floors import floor_before, superfluous_floor
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.stored_objects import manifest_keys, referenced_keys
 from streamhouse_spark.log.commits.verified import CHECKPOINTS_KEPT, has_whole_checkpoints, verified_checkpoints
+from streamhouse_spark.log.lifecycle.clones import forget_gone
 from streamhouse_spark.storage.base import ObjectInfo, Storage
 from streamhouse_spark.storage.read_ahead import at_once, delete_all
 
@@ -66,7 +68,7 @@ class CleanReport:
     deleted: list[str] = field(default_factory=list)
     floor: int | None = None
     untagged: list[str] = field(default_factory=list)
-    """Tags whose time to be kept is over."""
+    """Tags whose time to be kept is over, and those of clones that are gone."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Uuid of a dropped table → reason why it was left as it is."""
 
@@ -91,6 +93,7 @@ def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run
     state, floor, listed = _looked_at(log, storage)
     now_ms = storage.now_ms()
     _untag_expired(log, state, now_ms, report)
+    report.untagged.extend(forget_gone(log, storage, state, dry_run=dry_run))
     _delete_marked(log, storage, state, now_ms, grace_ms, report)
     _delete_records(log, storage, listed, now_ms, grace_ms, report)
     _delete_temporary(log, storage, now_ms, grace_ms, report)

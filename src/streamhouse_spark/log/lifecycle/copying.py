@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import xxhash
@@ -57,6 +58,7 @@ from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.stored_objects import manifest_keys, referenced_keys
 from streamhouse_spark.storage.base import Storage, url_of
+from streamhouse_spark.storage.read_ahead import at_once
 from streamhouse_spark.storage.slots import fill
 
 logger = logging.getLogger(__name__)
@@ -101,6 +103,25 @@ def _copy_from_outside(storage: Storage, world: World, old_uuid: str, new_uuid: 
     storage.delete(location_key(old_uuid))
 
 
+def copy_version(storage: Storage, old_uuid: str, state: TableState) -> None:
+    """Copy the rows of the log that ``state`` names, of a table with another uuid, from the files of ``old_uuid``.
+
+    Segments are copied side by side, byte by byte; records that hold rows are written again with the new uuid. Raises
+    `CorruptDataError` where a file is missing.
+    """
+    copy = _Copy(storage, old_uuid, state.table_uuid)
+    needed = sorted(referenced_keys(replace(state, table_uuid=old_uuid, tags={})))
+
+    def of(prefix: str) -> list[str]:
+        return [key for key in needed if key.startswith(prefix)]
+
+    for _ in at_once(storage, lambda key: copy.copy_bytes(key, is_needed=True), of(segments_prefix(old_uuid))):
+        pass
+    for kind, prefix in (("manifest", manifests_prefix(old_uuid)), ("commit", commits_prefix(old_uuid))):
+        for _ in at_once(storage, partial(copy.copy_frame, kind=kind, is_needed=True), of(prefix)):
+            pass
+
+
 def _end(log: CommitLog, version: int) -> None:
     """End the old log, unless a record came behind ``version``."""
 
@@ -125,19 +146,19 @@ class _Copy:
         listed = {info.key for info in self._storage.list(self._old)}
         known = needed | listed
         for key in sorted(key for key in known if key.startswith(segments_prefix(self._old_uuid))):
-            self._copy_bytes(key, is_needed=key in needed)
+            self.copy_bytes(key, is_needed=key in needed)
         known |= manifest_keys(state)
         for key in sorted(key for key in known if key.startswith(manifests_prefix(self._old_uuid))):
-            self._copy_frame(key, "manifest", is_needed=key in needed)
+            self.copy_frame(key, "manifest", is_needed=key in needed)
         numbers = parse_numbers(key for key in known if key.startswith(commits_prefix(self._old_uuid)))
         for number in numbers[: bisect_right(numbers, state.version)]:
             key = commit_key(self._old_uuid, number)
-            self._copy_frame(key, "commit", is_needed=key in needed)
+            self.copy_frame(key, "commit", is_needed=key in needed)
         for number in list_checkpoints(self._storage, self._old_uuid):
             if number < state.version:
-                self._copy_frame(checkpoint_key(self._old_uuid, number), "checkpoint", is_needed=False)
+                self.copy_frame(checkpoint_key(self._old_uuid, number), "checkpoint", is_needed=False)
         for key in sorted(key for key in known if key.startswith(tags_prefix(self._old_uuid))):
-            self._copy_frame(key, "checkpoint", is_needed=key in needed)
+            self.copy_frame(key, "checkpoint", is_needed=key in needed)
         _, floor = newest_floor(self._storage, self._old_uuid)
         if floor is not None and floor.floor < DROPPED_FLOOR:
             write_floor(self._storage, self._new_uuid, 1, floor.floor)
@@ -146,7 +167,7 @@ class _Copy:
     def _renamed(self, state: TableState) -> TableState:
         condemned = {self._place(key): found for key, found in state.condemned.items()}
         former = (*state.former_uuids, self._old_uuid)
-        properties = _at_home(state.properties)
+        properties = at_home(state.properties)
         return replace(
             state, table_uuid=self._new_uuid, condemned=condemned, former_uuids=former, properties=properties
         )
@@ -154,7 +175,7 @@ class _Copy:
     def _place(self, key: str) -> str:
         return self._new + key.removeprefix(self._old) if key.startswith(self._old) else key
 
-    def _copy_bytes(self, key: str, *, is_needed: bool) -> None:
+    def copy_bytes(self, key: str, *, is_needed: bool) -> None:
         try:
             size_bytes = self._storage.size_bytes(key)
         except ObjectNotFoundError as error:
@@ -165,7 +186,7 @@ class _Copy:
             for part in parts:
                 sink.write(self._storage.read_ranges(key, [part])[0])
 
-    def _copy_frame(self, key: str, kind: str, *, is_needed: bool) -> None:
+    def copy_frame(self, key: str, kind: str, *, is_needed: bool) -> None:
         try:
             data = self._storage.read(key)
         except ObjectNotFoundError as error:
@@ -182,7 +203,9 @@ class _Copy:
 
     def _missing(self, key: str, error: ObjectNotFoundError, *, is_needed: bool) -> None:
         if is_needed:  # else a listing lagged, or it was cleaned away
-            raise CorruptDataError(f"{url_of(self._storage, key)} is missing; copy the warehouse again") from error
+            raise CorruptDataError(
+                f"{url_of(self._storage, key)} is missing; copy the warehouse again, or clone another version"
+            ) from error
 
     def _reframed(self, kind: str, data: bytes, key: str) -> bytes:
         version = NEWEST_VERSION if kind == "checkpoint" else None
@@ -193,7 +216,7 @@ class _Copy:
         if kind == "commit" and "manifest" in header:
             header["manifest"] = self._reference(header["manifest"])
         if kind == "checkpoint":
-            header["properties"] = _at_home(header["properties"])
+            header["properties"] = at_home(header["properties"])
             header["condemned"] = [[self._place(key), *rest] for key, *rest in header["condemned"]]
             header.pop("floor", None)  # floors of the copy begin anew
             header["former_uuids"] = [*header.get("former_uuids", ()), self._old_uuid]
@@ -205,9 +228,9 @@ class _Copy:
         if action["type"].partition("-")[0] in ("create", COPY):
             former = [*action.get("former_uuids", ()), self._old_uuid]
             kind = action["type"].replace("create", COPY)
-            return {**action, "type": kind, "former_uuids": former, "properties": _at_home(action["properties"])}
+            return {**action, "type": kind, "former_uuids": former, "properties": at_home(action["properties"])}
         if action["type"] in ("properties", "properties-checked"):
-            return {**action, "set": _at_home(action["set"])}
+            return {**action, "set": at_home(action["set"])}
         if action["type"] in ("condemn", "purge"):
             return {**action, "keys": [self._place(key) for key in action["keys"]]}
         return dict(action)
@@ -221,6 +244,6 @@ class _Copy:
         return {**reference, "bytes": len(data), "xxh3": xxhash.xxh3_128_hexdigest(data)}
 
 
-def _at_home(properties: Mapping[str, str]) -> dict[str, str]:
+def at_home(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties of the copy: its log lies in the warehouse."""
     return {name: text for name, text in properties.items() if name != LOG_LOCATION}

@@ -4,7 +4,8 @@ Dropped tables, and tables that never got a name because their creator died, go 
 interrupted and repeated: the drop record (commit point of dropping; `renaming.undrop` takes it back); the grace later a
 record that buries the table, so that nobody can bring it back any more, and a tombstone, a floor above every record
 number, so that a writer that slept can never be acknowledged in a slot that deletion re-opened; another grace later the
-lake table, the files, and last the commit records. The tombstone stays.
+lake table, the files, and last the commit records. The tombstone stays. A table with clones is buried behind the last
+of them, because they read files of its lake.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.lifecycle.cleaning import CleanReport, check_grace
+from streamhouse_spark.log.lifecycle.clones import clones_of, live_clones
 from streamhouse_spark.log.lifecycle.names import resolve
 from streamhouse_spark.log.lifecycle.succession import followed, settle
 from streamhouse_spark.storage.base import Storage
@@ -46,7 +48,7 @@ def clean_dropped(
         try:
             index, tombstone_ms = _dropped_floor(storage, uuid)
             if tombstone_ms is None:
-                _finalize(storage, world, uuid, index, grace_ms, dry_run=dry_run)
+                _finalize(storage, world, uuid, index, grace_ms, report)
             elif tombstone_ms + grace_ms <= storage.now_ms():
                 _delete_files(storage, uuid, drop_lake, report)
         except StreamhouseError as error:
@@ -61,17 +63,21 @@ def _dropped_floor(storage: Storage, uuid: str) -> tuple[int, int | None]:
     return index, floor.time_ms if floor is not None and floor.floor >= DROPPED_FLOOR else None
 
 
-def _finalize(storage: Storage, world: World, uuid: str, floor_index: int, grace_ms: int, *, dry_run: bool) -> None:
+def _finalize(storage: Storage, world: World, uuid: str, floor_index: int, grace_ms: int, report: CleanReport) -> None:
     log = CommitLog(storage, uuid, world)
     try:
         state = log.refresh()
     except TableNotFoundError:  # the first record is on its way, or never came; nothing to tell from
         return
-    if state.dropped and not dry_run:
+    if state.dropped and not report.dry_run:
         settle(storage, world, log)
     old = state.time_ms + grace_ms <= storage.now_ms()
-    if dry_run or not (old or state.buried):
+    if state.dropped and old and (live := live_clones(storage, state)):
+        report.skipped[uuid] = f"{state.name} has {len(live)} clones, which read files of its lake; drop these first"
         return
+    if report.dry_run or not (old or state.buried):
+        return
+    gone = clones_of(state)
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
         # Looked at again at each attempt: somebody may just have brought the table back, or a creator that woke up may
@@ -79,7 +85,7 @@ def _finalize(storage: Storage, world: World, uuid: str, floor_index: int, grace
         if current.buried or current.time_ms + grace_ms > time_ms:
             return ()
         if current.dropped:
-            return (Bury(),)
+            return (Bury(),) if set(clones_of(current)) <= set(gone) else ()
         return () if _is_named(storage, world, current) else (Drop(),)
 
     log.commit(plan)

@@ -39,6 +39,18 @@ def test_a_stream_of_the_original_is_refused_at_the_copy(query, tmp_path):
     assert ids(anew) == [1, 2]
 
 
+def test_a_stream_of_a_table_is_refused_at_its_clone(query, tmp_path):
+    warehouse = Warehouse(str(tmp_path / "wh"))
+    warehouse.clone_table("d.t", "d.c")
+    warehouse.drop_table("d.t")
+    warehouse.rename_table("d.c", "d.t")
+    with pytest.raises(StreamhouseError, match="checkpointLocation"):
+        query.run(warehouse)
+    anew = Query("d.t")
+    anew.run(warehouse)
+    assert ids(anew) == [1]
+
+
 def test_a_stream_goes_on_where_the_warehouse_was_moved_to(query, tmp_path):
     shutil.move(tmp_path / "wh", tmp_path / "moved")
     moved = Warehouse(str(tmp_path / "moved"))

@@ -12,6 +12,7 @@ from streamhouse_spark.datasource.catalog.procedures import lake as lake_procedu
 from streamhouse_spark.datasource.catalog.procedures import rollback as going_back
 from streamhouse_spark.datasource.catalog.procedures import tags as tag_procedures
 from streamhouse_spark.datasource.catalog.procedures.arguments import Parameter, bound, struct_json, table_name_of
+from streamhouse_spark.datasource.catalog.procedures.clone import CLONED, clone
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.datasource.catalog.procedures.partitions import drop_partition
 from streamhouse_spark.datasource.catalog.procedures.relocate import relocate
@@ -261,6 +262,18 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
             (_TABLE, Parameter("tag", "string", "Name of the tag")),
             tag_procedures.DROPPED,
             tag_procedures.drop_tag,
+        ),
+        Procedure(
+            "clone",
+            "Make a table of a version of another, without copying its lake files; both live on by themselves",
+            (
+                Parameter("source", "string", "Name of the table to clone, <database>.<table>"),
+                Parameter("target", "string", "Name of the new table, <database>.<table>"),
+                Parameter("version", "int", "Number of a commit of the source; the newest by default", "NULL"),
+                Parameter("tag", "string", "A tag of the source, in place of a number", "NULL"),
+            ),
+            CLONED,
+            clone,
         ),
         Procedure(
             "undrop_table",

@@ -21,6 +21,7 @@ from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.file_access import FilesAhead, offset_files
+from streamhouse_spark.lake.iceberg.clones.shared_files import own_files
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.errors import commit_answers
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, expect, lake_metadata, manifests_of
@@ -33,6 +34,7 @@ from streamhouse_spark.lake.iceberg.round import data_location, require_shape, r
 from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.model.values import (
+    Claim,
     CompactReport,
     ExpireReport,
     Keeps,
@@ -224,7 +226,12 @@ def _delete_manifests(snapshot: Snapshot, table: Table) -> frozenset[str]:
 
 
 def expire(
-    place: IcebergLocation, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int] = ()
+    place: IcebergLocation,
+    rules: Sequence[Keeps],
+    *,
+    dry_run: bool,
+    tagged: Collection[int] = (),
+    claim: Claim | None = None,
 ) -> ExpireReport:
     """Expire snapshots as `LakeTable.expire` does."""
     table = place.find()
@@ -241,6 +248,8 @@ def expire(
         left = [s for s in table.metadata.snapshots if s.snapshot_id not in doomed]
         after = table.metadata.model_copy(update={"snapshots": left})
         return ExpireReport(doomed, tuple(unreachable_files(table, table.metadata, after)))
+    if claim is not None:
+        claim(doomed, [snapshot.snapshot_id for snapshot in metadata.snapshots])
     after = remove_snapshots(place.catalog, table, doomed)
     gone = unreachable_files(table, table.metadata, after)
 
@@ -328,7 +337,8 @@ def unreachable_files(table: Table, before: TableMetadata, after: TableMetadata)
     kept: Mapping[str, None] = files_of(table, after.snapshots)
     doomed = [location for location in files_of(table, gone) if location not in kept]
     if isinstance(table.io, StorageFileIO):  # files of other engines outside the warehouse are theirs
-        doomed = [location for location in doomed if table.io.files.holds(location)]
+        files = table.io.files
+        doomed = own_files((one for one in doomed if files.holds(one)), files, before.properties)
     return sorted(doomed, key=lambda location: (*_depth(location), location))
 
 

@@ -15,7 +15,7 @@ from itertools import groupby
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
-from streamhouse_spark.lake.model.values import ExpireReport, Keeps
+from streamhouse_spark.lake.model.values import Claim, ExpireReport, Keeps
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY
 from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER
 from streamhouse_spark.lake.paimon.location import PaimonLocation
@@ -26,7 +26,12 @@ from streamhouse_spark.storage.read_ahead import at_once, delete_all
 
 
 def expire(
-    place: PaimonLocation, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int] = ()
+    place: PaimonLocation,
+    rules: Sequence[Keeps],
+    *,
+    dry_run: bool,
+    tagged: Collection[int] = (),
+    claim: Claim | None = None,
 ) -> ExpireReport:
     """Expire snapshots as `LakeTable.expire` does. Those that tags, branches and consumers of any engine need stay.
     Snapshots go in the order of their numbers, so those behind a ``tagged`` one stay as well.
@@ -50,6 +55,8 @@ def expire(
     candidates = reach.left_of(doomed)
     if not dry_run:
         reach.needed([*kept, *pinned(place)])  # damage is found before anything is deleted
+        if claim is not None:
+            claim([snapshot.id for snapshot in doomed], [snapshot.id for snapshot in (*doomed, *kept)])
         place.snapshots.expire([snapshot.id for snapshot in doomed], cut)
     # Tags that were made of these snapshots until now count; from now on no reader can find them to make one.
     gone = _in_order(place, candidates - reach.needed([*kept, *pinned(place)]))

@@ -58,6 +58,7 @@ def test_procedures_say_their_parameters_and_results(catalog):
         "rollback_to_timestamp",
         "create_tag",
         "drop_tag",
+        "clone",
     }
     expire = {p["name"]: (p["type"], p["default"]) for p in found["expire_snapshots"]["parameters"]}
     assert expire == {
@@ -126,6 +127,29 @@ def test_versions_get_tags(catalog, call):
     assert table.read_version("one")["id"].to_pylist() == [1]
     assert call("drop_tag", table="sales.named", tag="one") == [{"table": "sales.named", "tag": "one"}]
     assert [tag.name for tag in table.tags()] == ["two"]
+
+
+def test_a_table_is_cloned(catalog, call):
+    warehouse = catalog.connection.warehouse()
+    table = warehouse.create_table("sales.origin", "id BIGINT")
+    table.append([{"id": 1}])
+    version = table.refresh().version
+    table.create_tag("one")
+    table.append([{"id": 2}])
+    (made,) = call("clone", source="sales.origin", target="sales.newest")
+    assert made == {
+        "source": "sales.origin",
+        "target": "sales.newest",
+        "version": version + 2,
+        "lake_snapshot_id": None,
+    }
+    assert warehouse.table("sales.newest").to_arrow()["id"].to_pylist() == [1, 2]
+    call("clone", source="sales.origin", target="sales.by_number", version=version)
+    call("clone", source="sales.origin", target="sales.by_tag", tag="one")
+    for name in ("sales.by_number", "sales.by_tag"):
+        assert warehouse.table(name).to_arrow()["id"].to_pylist() == [1]
+    with pytest.raises(InvalidOptionError, match="version and tag are both given"):
+        call("clone", source="sales.origin", target="sales.wrong", version=1, tag="one")
 
 
 def test_a_partition_by_a_decimal_is_told_exactly(catalog, call):

@@ -1,0 +1,27 @@
+"""``CALL streamhouse.system.clone``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
+from streamhouse_spark.datasource.catalog.procedures.lake import Rows
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.log.lifecycle.clones import CLONE
+from streamhouse_spark.warehouse.connection import Connection
+
+CLONED: Final = "source string not null, target string not null, version bigint not null, lake_snapshot_id bigint"
+
+
+def clone(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    """Clone a version of a table and return one row: both names, the version, and the lake snapshot that both tables
+    have from now on. Raises as `Warehouse.clone_table`.
+    """
+    source, target = table_name_of(given["source"]), table_name_of(given["target"])
+    if given["version"] is not None and given["tag"] is not None:
+        raise InvalidOptionError(f"clone of {source}: version and tag are both given; give one")
+    version = given["version"] if given["version"] is not None else given["tag"]
+    made = connection.warehouse().clone_table(source, target, version=version)
+    kept = connection.table(source).refresh().tags[f"{CLONE}{made.uuid}"]
+    return [(source, made.name, kept.version, kept.lake_snapshot)]

@@ -1,0 +1,49 @@
+"""Clones, as the table that they were made of knows them: a tag for each, of the version that it began with.
+
+The tag is there before the clone reads any file that it keeps, and the clone is a table, with a log of its own, before
+the tag is made. So a clone that never got a name is dropped and buried as any table without one, and the tag goes by
+one rule: once the clone's tombstone is there, which nothing takes away. Neither a clock nor a listing decides.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streamhouse_spark.log.commits.actions import Untag
+from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.floors import newest_floor
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import at_once
+
+CLONE: Final = "clone:"
+"""Begins the name of such a tag; the rest is the clone's uuid. People's tags have no colon."""
+
+
+def clones_of(state: TableState) -> list[str]:
+    """Return the uuids of the clones that a table knows, those that are gone and not yet forgotten included."""
+    return sorted(name.removeprefix(CLONE) for name in state.tags if name.startswith(CLONE))
+
+
+def live_clones(storage: Storage, state: TableState) -> list[str]:
+    """Return the uuids of the clones that may still read files of this table: all that have no tombstone."""
+    uuids = clones_of(state)
+    buried = at_once(storage, lambda uuid: _is_buried(storage, uuid), uuids)
+    return [uuid for uuid, is_buried in zip(uuids, buried, strict=True) if not is_buried]
+
+
+def forget_gone(log: CommitLog, storage: Storage, state: TableState, *, dry_run: bool = False) -> list[str]:
+    """Drop the tags of clones that are buried for good, and return their names. **Commit point:** the record."""
+    if not (known := clones_of(state)):
+        return []
+    live = set(live_clones(storage, state))
+    gone = [f"{CLONE}{uuid}" for uuid in known if uuid not in live]
+    if gone and not dry_run:
+        log.commit(lambda current, _: (Untag(names),) if (names := tuple(n for n in gone if n in current.tags)) else ())
+    return gone
+
+
+def _is_buried(storage: Storage, uuid: str) -> bool:
+    _, floor = newest_floor(storage, uuid)
+    return floor is not None and floor.floor >= DROPPED_FLOOR

@@ -1,0 +1,155 @@
+"""Clones: a table that begins as a version of another one and lives on by itself, without a copy of its lake files.
+
+**Commit point:** the name's pointer. Before it, in this order, each step leaving what cleaning takes away:
+
+1. The clone's log begins, with a record behind the version, and with the version's state as its checkpoint. It is a
+   table without a name, so cleaning drops, and a grace later buries it, unless it gets one.
+2. The table that is cloned keeps the version by a tag with the clone's uuid, until the clone is buried
+   (`log.lifecycle.clones`).
+3. Rows of the hot log are copied. They are few beside those of the lake.
+4. The clone's lake table begins with the version's snapshot, and names the files where they lie.
+5. Rows that came inside of records are moved to a segment, and a floor voids the copies of these records, which go: the
+   clone's history begins here.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Final
+
+from streamhouse_spark.config.properties import ADOPTED
+from streamhouse_spark.core.aftermath import after_commit
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.paths import commits_prefix, lake_location
+from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.actions import Rename
+from streamhouse_spark.log.commits.checkpoint import write_checkpoint, write_floor
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.history import state_at
+from streamhouse_spark.log.commits.record import Record
+from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.log.commits.stored_objects import manifest_keys, referenced_keys
+from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.clones import CLONE
+from streamhouse_spark.log.lifecycle.copying import at_home, copy_version
+from streamhouse_spark.log.lifecycle.renaming import free
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import delete_all
+from streamhouse_spark.table.tags import keep_version, version_of
+from streamhouse_spark.warehouse.creation import put_first_record
+from streamhouse_spark.write.segment_merging import merge_inline
+
+logger = logging.getLogger(__name__)
+
+_TRIES: Final = 5
+
+
+def clone_table(storage: Storage, world: World, cloned: TableHandle, to: TablePath, version: int | str | None) -> None:
+    """Clone a version of a table, the newest where none is given.
+
+    Raises as `Warehouse.clone_table`; then nothing was written but what cleaning takes away.
+    """
+    for attempt in range(_TRIES):
+        now = cloned.refresh()
+        then = now if version is None else state_at(cloned.log, cloned.storage, version_of(now, version))
+        _require_clonable(cloned, now, then)
+        try:
+            if not _make(storage, world, cloned, to, then):
+                raise TableExistsError(
+                    f"table {now.name} cannot be cloned to {to}: that exists in {storage.url}; drop it first, or "
+                    "choose another name"
+                )
+            return
+        except SnapshotExpiredError:
+            if version is not None or attempt == _TRIES - 1:
+                raise  # else the newest version was merged or trimmed meanwhile: there is a newer one
+
+
+def _make(storage: Storage, world: World, source: TableHandle, target: TablePath, then: TableState) -> bool:
+    """Make the clone; False where its name is taken."""
+    database, pointer = names.ready_to_name(storage, world, target)
+    if not free(storage, world, target, pointer):
+        return False
+    state = _first(storage, world, _begun(then, target, world.ids.new_uuid(), storage.now_ms()))
+    write_checkpoint(storage, state)
+    keep_version(source, f"{CLONE}{state.table_uuid}", then, then.kept_segments())
+    copy_version(storage, source.uuid, state)
+    if state.lake is not None:
+        source.open_lake().clone(state, state.lake.snapshot_id)
+    _begin_history(storage, source, world, state, target)
+    if not names.point(storage, target, pointer, state.table_uuid, world):
+        return False
+    with after_commit(logger, "keeping the database", database.name):
+        names.keep_database(storage, world, database)
+    logger.info("%s is a clone of commit %d of %s", target, then.version, then.name)
+    return True
+
+
+def _begun(then: TableState, target: TablePath, uuid: str, now_ms: int) -> TableState:
+    """Return the state of a clone before its first record: that of the version, without what is told of the other
+    table's readers, cleaners and names.
+    """
+    lake_format = then.parsed.datalake_format
+    inline = {segment.commit for segment in then.kept_segments() if segment.uuid is None}
+    return replace(
+        then,
+        table_uuid=uuid,
+        name=str(target),
+        created_ms=now_ms,
+        time_ms=now_ms,
+        properties=at_home(then.properties),
+        lake_location=lake_location(target, uuid, taken=True, lake_format=lake_format),
+        lake_history=() if then.lake is None else (then.lake,),
+        former_uuids=(*then.former_uuids, then.table_uuid),
+        manifests={number: manifest for number, manifest in then.manifests.items() if number in inline},
+        condemned={},
+        consumers={},
+        tags={},
+        expiring=frozenset(),
+        former_lakes=(),
+        dropped=False,
+        successor=None,
+    )
+
+
+def _first(storage: Storage, world: World, begun: TableState) -> TableState:
+    """Store the clone's first record, which says its name, and return the state behind it. Nobody else knows its uuid,
+    so nobody else puts a record there.
+    """
+    attempt, actions = world.ids.new_uuid(), (Rename(begun.name),)
+    record = Record(
+        begun.version + 1, begun.table_uuid, attempt, begun.time_ms, actions, author=world.author, after=begun.attempt
+    )
+    put_first_record(storage, record)
+    return fold(begun, record)
+
+
+def _begin_history(storage: Storage, source: TableHandle, world: World, state: TableState, target: TablePath) -> None:
+    log = CommitLog(storage, state.table_uuid, world)
+    log.refresh()
+    merge_inline(TableHandle(storage, source.settings, target, log, world))
+    log.commit(lambda current, _: (Rename(current.name),))
+    write_floor(storage, state.table_uuid, 1, state.version)
+    write_checkpoint(storage, log.state, floor_index=1, floor=state.version)
+    copies = [key for key in referenced_keys(state) if key.startswith(commits_prefix(state.table_uuid))]
+    delete_all(storage, [*copies, *manifest_keys(state)])
+
+
+def _require_clonable(source: TableHandle, now: TableState, then: TableState) -> None:
+    """Raise `InvalidOptionError` for a version that cannot be cloned, before anything is written."""
+    if ADOPTED in then.properties:
+        raise InvalidOptionError(
+            f"table {now.name} was made of a lake table that was there before, whose rows are not in its log; copy its "
+            "rows instead (CREATE TABLE … AS SELECT)"
+        )
+    if then.lake is None:
+        return
+    if then.schemas.keys() != now.schemas.keys():
+        raise InvalidOptionError(
+            f"columns of {now.name} changed after commit {then.version}, and its lake may have the new ones already; "
+            "clone a later version, and roll the clone back"
+        )
+    source.open_lake().require_clonable()

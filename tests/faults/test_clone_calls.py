@@ -1,0 +1,218 @@
+"""A fault at every storage call of cloning a table, and others that clean and empty the table before each: there is the
+whole clone or none, the table loses nothing, and what an unfinished clone left goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import count
+
+import pytest
+
+from faults.faulty_storage import Fault, FaultyStorage, sweep
+from faults.share import Share
+from faults.sim import SimClock, sim_world
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.lake.iceberg.clones import clone as lake_cloning
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.log.lifecycle import clones, dropping
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.warehouse import cloning
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+DAY_MS = 24 * 3600 * 1000
+ROWS = list(range(9))
+NEVER = {"table.log.ttl": "3650d"}
+
+
+class Made:
+    """A table of some kind, which each attempt gets anew, with a clock of its own."""
+
+    def __init__(self, kind: str) -> None:
+        self._clock = SimClock()
+        world = sim_world(0, self._clock)
+        storage = MemoryStorage(world)
+        properties = {"table.datalake.enabled": str(kind != "hot").lower(), **NEVER}
+        key = ["id"] if "key" in kind else []
+        warehouse = Warehouse("wh", storage=storage, world=world)
+        table = warehouse.create_table("t", "id INT NOT NULL", buckets=1, properties=properties, primary_key=key)
+        for part in (ROWS[:3], ROWS[3:6], ROWS[6:]):
+            (table.upsert if key else table.append)([{"id": n} for n in part])
+            if kind != "hot" and part is not ROWS[6:]:
+                tier(table)
+        self._objects = dict(storage._objects)
+
+    def begun(self) -> tuple[MemoryStorage, SimClock]:
+        clock = SimClock()
+        clock.advance(self._clock.now_ms() - clock.now_ms())
+        storage = MemoryStorage(sim_world(0, clock))
+        storage._objects = dict(self._objects)
+        return storage, clock
+
+
+def opened(storage: Storage, seed: int, clock: SimClock) -> Warehouse:
+    return Warehouse("wh", storage=storage, world=World(clock, sim_world(seed).ids))
+
+
+def tier(table: Table) -> None:
+    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+
+
+@pytest.fixture(scope="module", params=["hot", "tiered", "tiered by key"])
+def made(request) -> Made:
+    return Made(request.param)
+
+
+@pytest.fixture(scope="module")
+def tiered() -> Made:
+    return Made("tiered by key")
+
+
+def ids(table: Table) -> list[int]:
+    return sorted(table.to_arrow()["id"].to_pylist())
+
+
+def clean(storage: Storage, clock: SimClock, seeds: Callable[[], int], *names: str) -> None:
+    """Do all that takes files away, in a process of its own, with days between."""
+    for _ in range(3):
+        clock.advance(2 * DAY_MS)
+        warehouse = opened(storage, seeds(), clock)
+        for name in names:
+            table = warehouse.table(name)
+            table.maintain()
+            if table.has_lake:
+                table.lake.expire_snapshots(retain_last=1, older_than_ms=clock.now_ms())
+                table.lake.remove_orphan_files()
+        warehouse.clean_dropped()
+
+
+def check(storage: MemoryStorage, clock: SimClock, *, is_told: bool | None = None) -> bool:
+    """Tell whether the clone is there, and check that it or nothing is, and that the table is whole."""
+    seeds = partial(next, count(100))
+    warehouse = opened(storage, seeds(), clock)
+    is_there = warehouse.exists("c")
+    assert is_told in (None, is_there)
+    clean(storage, clock, seeds, "t", *(["c"] if is_there else []))
+    warehouse = opened(storage, seeds(), clock)
+    assert ids(warehouse.table("t")) == ROWS
+    if is_there:
+        assert ids(warehouse.table("c")) == ROWS
+        warehouse.drop_table("c")
+        clean(storage, clock, seeds, "t")
+    uuid = warehouse.table("t").uuid
+    left = [info.key for info in storage.list("tables/") if f"/{uuid}/" not in info.key and "/floors/" not in info.key]
+    assert len(left) <= (0 if is_there else 1), left  # the first record, before anything says whose it is
+    assert [tag.name for tag in opened(storage, seeds(), clock).table("t").tags()] == []
+    return is_there
+
+
+@pytest.mark.sampled(80)
+def test_there_is_the_whole_clone_or_none(made, share):
+    clocks: list[SimClock] = []
+
+    def begin() -> Storage:
+        storage, clock = made.begun()
+        clocks.append(clock)
+        return storage
+
+    def run(storage: Storage) -> None:
+        opened(storage, 3, clocks[-1]).clone_table("t", "c")
+
+    found = [
+        check(attempt.store, clocks[-1], is_told=None if attempt.raised else True)
+        for attempt in sweep(begin, run, faults=tuple(Fault), share=share)
+    ]
+    assert found, "no call was met"
+
+
+def others_before_each_call(made: Made, share: Share) -> set[bool]:
+    """Let others empty the table and take away what nobody needs, before a storage call of a clone."""
+    found, calls = set(), 1
+
+    def at(met: int, storage: MemoryStorage, clock: SimClock, number: int, _method: str, _key: str) -> None:
+        if number == met:
+            seeds = partial(next, count(50))
+            table = opened(storage, seeds(), clock).table("t")
+            table.truncate()
+            if table.has_lake:
+                tier(table)
+            clean(storage, clock, seeds, "t")
+
+    for met in count():
+        if met >= calls:
+            return found
+        if met not in share:
+            continue
+        storage, clock = made.begun()
+        faulty = FaultyStorage(storage, partial(at, met, storage, clock))
+        told = False
+        with suppress(StreamhouseError):
+            opened(faulty, 3, clock).clone_table("t", "c")
+            told = True
+        calls = max(calls, len(faulty.trace))
+        warehouse = opened(storage, 90, clock)
+        assert warehouse.exists("c") or not told
+        if warehouse.exists("c"):
+            clean(storage, clock, partial(next, count(200)), "t", "c")
+            rows = ids(opened(storage, 91, clock).table("c"))
+            assert rows in (ROWS, []), faulty.trace[met]  # the version before, or the one behind
+            found.add(rows == ROWS)
+    raise AssertionError("unreachable")
+
+
+@pytest.mark.sampled(80)
+def test_a_table_that_others_empty_and_clean_meanwhile(made, share):
+    others_before_each_call(made, share)
+
+
+class TestPlantedBugs:
+    """Mistakes that the checks here have to find."""
+
+    def test_without_one_the_clone_is_there(self, made):
+        storage, clock = made.begun()
+        opened(storage, 3, clock).clone_table("t", "c")
+        assert check(storage, clock, is_told=True)
+        self.both_ways(made)
+
+    def found(self, made: Made) -> None:
+        """Expect that a clone, or the table, is not whole once the other was emptied and cleaned."""
+        with pytest.raises((StreamhouseError, AssertionError)):
+            self.both_ways(made)
+
+    def both_ways(self, made: Made) -> None:
+        seeds = partial(next, count(300))
+        for emptied, other in (("t", "c"), ("c", "t")):
+            storage, clock = made.begun()
+            opened(storage, 3, clock).clone_table("t", "c")
+            table = opened(storage, seeds(), clock).table(emptied)
+            table.truncate()
+            if table.has_lake:
+                tier(table)
+            clean(storage, clock, seeds, "t", "c")
+            assert ids(opened(storage, seeds(), clock).table(other)) == ROWS
+            opened(storage, seeds(), clock).drop_table("t")
+            clean(storage, clock, seeds, "c")
+            if emptied == "t":
+                assert ids(opened(storage, seeds(), clock).table("c")) == ROWS
+
+    def test_the_other_table_keeps_nothing(self, tiered, monkeypatch):
+        monkeypatch.setattr(cloning, "keep_version", lambda *_: None)
+        self.found(tiered)
+
+    def test_a_clone_that_takes_the_files_for_its_own(self, tiered, monkeypatch):
+        monkeypatch.setattr(lake_cloning, "SHARED_PROPERTY", "other")
+        self.found(tiered)
+
+    def test_a_table_that_is_buried_before_its_clones(self, tiered, monkeypatch):
+        monkeypatch.setattr(dropping, "live_clones", lambda *_: [])
+        self.found(tiered)
+
+    def test_a_tag_that_goes_before_the_clone(self, tiered, monkeypatch):
+        monkeypatch.setattr(clones, "_is_buried", lambda *_: True)
+        self.found(tiered)

@@ -1,0 +1,325 @@
+"""Clones: a version of a table under another name, without a copy of lake files; each table lives on alone."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from faults.sim import SimClock, sim_world
+from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError, TableNotFoundError
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.warehouse.relocation import relocate
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+HOT = {"table.datalake.enabled": "false"}
+DAY_MS = 24 * 3600 * 1000
+STORES = pytest.mark.parametrize("store", ["memory"], indirect=True)
+pytestmark = STORES
+KINDS = pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
+
+
+def rows(*numbers):
+    return [{"id": number, "day": number % 3} for number in numbers]
+
+
+def new_table(wh, *, keyed=False, lake="iceberg", name="d.t"):
+    how = {"primary_key": ["id"]} if keyed else {}
+    properties = HOT if lake is None else {"table.datalake.format": lake}
+    return wh.create_table(name, "id BIGINT NOT NULL, day INT", buckets=2, properties=properties, **how)
+
+
+def add(table, *numbers):
+    (table.upsert if table.state.primary_key else table.append)(rows(*numbers))
+
+
+def ids(found):
+    return sorted(found["id"].to_pylist())
+
+
+def tier(table):
+    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+
+
+def lake_files(table):
+    return sorted(file["file_path"] for file in table.lake.files().to_pylist())
+
+
+def keys_of(storage, table):
+    return {info.key for info in storage.list(f"{table.state.lake_location}/")}
+
+
+def upkeep(wh, clock, *tables):
+    """Do everything that takes files away, with days between."""
+    for _ in range(3):
+        clock.advance(2 * DAY_MS)
+        for table in tables:
+            table.maintain()
+            if table.has_lake and table.refresh().recorded_lake is not None:
+                table.lake.expire_snapshots(retain_last=1, older_than_ms=table.storage.now_ms())
+                table.lake.remove_orphan_files()
+        wh.clean_dropped()
+
+
+@KINDS
+@pytest.mark.parametrize("lake", [None, "iceberg"])
+def test_a_clone_has_the_rows_and_both_live_on_alone(wh, clock, keyed, lake):
+    table = new_table(wh, keyed=keyed, lake=lake)
+    add(table, *range(10))
+    if lake:
+        tier(table)
+    add(table, *range(10, 14))
+    clone = wh.clone_table("d.t", "d.c")
+    assert ids(clone.to_arrow()) == list(range(14))
+    add(clone, 100)
+    add(table, 200)
+    assert ids(wh.table("d.c").to_arrow()) == [*range(14), 100]
+    assert ids(wh.table("d.t").to_arrow()) == [*range(14), 200]
+    if lake:
+        assert lake_files(clone) == lake_files(table)
+        tier(clone)
+        tier(table)
+        assert ids(clone.lake.to_arrow()) == [*range(14), 100]
+        assert ids(table.lake.to_arrow()) == [*range(14), 200]
+    upkeep(wh, clock, table, clone)
+    assert ids(wh.table("d.c").to_arrow()) == [*range(14), 100]
+    assert ids(wh.table("d.t").to_arrow()) == [*range(14), 200]
+
+
+@KINDS
+def test_a_clone_reads_what_the_other_table_no_longer_has(wh, clock, keyed):
+    table = new_table(wh, keyed=keyed)
+    add(table, *range(10))
+    tier(table)
+    clone = wh.clone_table("d.t", "d.c")
+    table.truncate()
+    add(table, 77)
+    tier(table)
+    upkeep(wh, clock, table, clone)
+    assert ids(wh.table("d.t").to_arrow()) == [77]
+    assert ids(wh.table("d.c").to_arrow()) == list(range(10))
+    assert ids(wh.table("d.c").lake.to_arrow()) == list(range(10))
+
+
+@KINDS
+def test_a_clone_that_was_rewritten_and_expired_leaves_the_other_tables_files(wh, clock, keyed):
+    table = new_table(wh, keyed=keyed)
+    for number in range(6):
+        add(table, number)
+        tier(table)
+    clone = wh.clone_table("d.t", "d.c")
+    before = keys_of(wh.storage, table)
+    clone.truncate()
+    add(clone, 500)
+    tier(clone)
+    upkeep(wh, clock, clone)
+    assert before <= keys_of(wh.storage, table)
+    assert ids(wh.table("d.t").to_arrow()) == list(range(6))
+    assert ids(wh.table("d.c").to_arrow()) == [500]
+
+
+def test_a_dropped_table_is_kept_until_its_clones_are_gone(wh, clock):
+    table = new_table(wh)
+    add(table, *range(10))
+    tier(table)
+    location = table.state.lake_location
+    clone = wh.clone_table("d.t", "d.c")
+    uuid = table.uuid
+    wh.drop_table("d.t")
+    clock.advance(2 * DAY_MS)
+    assert "1 clones, which read files of its lake" in wh.clean_dropped().skipped[uuid]
+    upkeep(wh, clock, clone)
+    assert ids(wh.table("d.c").to_arrow()) == list(range(10))
+    assert ids(wh.undrop_table("d.t").to_arrow()) == list(range(10))
+    wh.drop_table("d.t")
+    wh.drop_table("d.c")
+    for _ in range(6):
+        clock.advance(2 * DAY_MS)
+        wh.clean_dropped()
+    left = [info.key for prefix in ("lake/", "tables/") for info in wh.storage.list(prefix)]
+    assert [key for key in left if "/floors/" not in key] == []
+    assert not [key for key in left if key.startswith(f"{location}/data")]
+
+
+def test_the_tag_of_a_clone_goes_with_the_clone(wh, clock):
+    table = new_table(wh)
+    add(table, 1)
+    tier(table)
+    clone = wh.clone_table("d.t", "d.c")
+    assert [tag.name for tag in table.tags()] == [f"clone:{clone.uuid}"]
+    wh.drop_table("d.c")
+    table.maintain()
+    assert len(table.tags()) == 1, "the clone may be brought back"
+    for _ in range(2):
+        clock.advance(2 * DAY_MS)
+        wh.clean_dropped()
+    assert table.maintain(dry_run=True).cleaned.untagged == [f"clone:{clone.uuid}"]
+    table.maintain()
+    assert table.tags() == []
+
+
+def test_a_clone_of_a_clone_outlives_both(wh, clock):
+    table = new_table(wh)
+    add(table, *range(5))
+    tier(table)
+    first = wh.clone_table("d.t", "d.c")
+    add(first, 10)
+    tier(first)
+    second = wh.clone_table("d.c", "e.c2")
+    wh.drop_table("d.t")
+    wh.drop_table("d.c")
+    upkeep(wh, clock, second)
+    assert ids(wh.table("e.c2").to_arrow()) == [*range(5), 10]
+    add(second, 11)
+    tier(second)
+    upkeep(wh, clock, second)
+    assert ids(second.lake.to_arrow()) == [*range(5), 10, 11]
+
+
+def test_an_older_version_and_a_tag_are_cloned(wh, clock):
+    table = new_table(wh)
+    add(table, 1)
+    tier(table)
+    at = table.refresh().version
+    table.create_tag("a")
+    add(table, 2)
+    tier(table)
+    assert ids(wh.clone_table("d.t", "d.by_number", version=at).to_arrow()) == [1]
+    upkeep(wh, clock, table)
+    for number in range(3, 60):
+        add(table, number)
+    upkeep(wh, clock, table)
+    assert ids(wh.clone_table("d.t", "d.by_tag", version="a").to_arrow()) == [1]
+    table.drop_tag("a")
+    upkeep(wh, clock, table)
+    assert ids(wh.table("d.by_tag").to_arrow()) == [1]
+
+
+def test_streams_transactions_and_offsets_go_on_from_the_version(wh):
+    table = new_table(wh)
+    table.append(rows(1), transaction=Transaction("app", 1))
+    clone = wh.clone_table("d.t", "d.c")
+    clone.append(rows(1), transaction=Transaction("app", 1))
+    ends = clone.refresh().ends
+    assert ends == table.state.ends
+    add(clone, 5, 6, 7)
+    assert sum(clone.refresh().ends.values()) == sum(ends.values()) + 3
+    assert clone.state.consumers == {}
+
+
+def test_history_of_a_clone_begins_with_it(wh):
+    table = new_table(wh)
+    for number in range(5):
+        add(table, number)
+    version = table.refresh().version
+    clone = wh.clone_table("d.t", "d.c")
+    found = clone.inspect.history()["version"].to_pylist()
+    assert min(found) > version
+    assert clone.state.version >= version
+    with pytest.raises((InvalidOptionError, SnapshotExpiredError)):
+        clone.read_version(version - 2)
+
+
+def test_a_name_that_is_taken_and_tables_that_cannot_be_cloned(wh):
+    table = new_table(wh)
+    add(table, 1)
+    with pytest.raises(TableExistsError, match=r"table d\.t cannot be cloned to d\.t"):
+        wh.clone_table("d.t", "d.t")
+    with pytest.raises(TableNotFoundError):
+        wh.clone_table("d.nothing", "d.c")
+    with pytest.raises(InvalidOptionError, match="no commit 99"):
+        wh.clone_table("d.t", "d.c", version=99)
+    paimon = new_table(wh, lake="paimon", name="d.p")
+    add(paimon, 1)
+    assert ids(wh.clone_table("d.p", "d.p_hot").to_arrow()) == [1]
+    tier(paimon)
+    with pytest.raises(InvalidOptionError, match="Paimon finds data files below the folder of their table"):
+        wh.clone_table("d.p", "d.p2")
+    tier(table)
+    at = table.refresh().version
+    table.alter(add_columns="more INT")
+    with pytest.raises(InvalidOptionError, match=r"columns of d\.t changed after commit"):
+        wh.clone_table("d.t", "d.c", version=at)
+    assert wh.tables() == ["d.p", "d.p_hot", "d.t"]
+
+
+@pytest.mark.usefixtures("store")
+def test_a_lake_in_a_catalog_outside_is_not_shared(tmp_path):
+    (tmp_path / "there").mkdir()
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": str(tmp_path / "there")}
+    wh = Warehouse(tmp_path / "wh", {f"lake.iceberg.catalog.{key}": value for key, value in catalog.items()})
+    table = new_table(wh)
+    add(table, 1)
+    tier(table)
+    with pytest.raises(InvalidOptionError, match="is in a catalog outside the warehouse, so other engines may delete"):
+        wh.clone_table("d.t", "d.c")
+    assert wh.tables() == ["d.t"]
+
+
+@KINDS
+def test_other_engines_read_a_clone_and_are_told_to_delete_nothing(wh, keyed):
+    table = new_table(wh, keyed=keyed)
+    add(table, *range(5))
+    tier(table)
+    clone = wh.clone_table("d.t", "d.c")
+    add(clone, 10)
+    tier(clone)
+    found = clone.open_lake().place.require()
+    assert found.properties["gc.enabled"] == "false"
+    assert sorted(found.scan().to_arrow()["id"].to_pylist()) == [*range(5), 10]
+    assert len(found.metadata.snapshots) == 2
+    assert found.metadata.table_uuid != table.open_lake().place.require().metadata.table_uuid
+
+
+@pytest.mark.usefixtures("store")
+@KINDS
+def test_a_warehouse_with_a_clone_is_moved_whole_and_becomes_no_copy(tmp_path, keyed):
+    wh = Warehouse(tmp_path / "a")
+    table = new_table(wh, keyed=keyed)
+    for number in range(4):
+        add(table, number)
+        tier(table)
+    if keyed:
+        table.delete([{"id": 0}])
+        tier(table)
+    wh.clone_table("d.t", "d.c")
+    expected = ids(table.to_arrow())
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(InvalidOptionError, match=r"d\.t of .* has clones, which are known by uuids"):
+        relocate(tmp_path / "b", copy=True)
+    relocate(tmp_path / "b")
+    shutil.rmtree(tmp_path / "a")
+    moved = Warehouse(tmp_path / "b")
+    clone = moved.table("d.c")
+    add(clone, 10)
+    tier(clone)
+    assert ids(clone.lake.to_arrow()) == [*expected, 10]
+    assert ids(moved.table("d.t").lake.to_arrow()) == expected
+    assert sorted(clone.open_lake().place.require().scan().to_arrow()["id"].to_pylist()) == [*expected, 10]
+
+
+@pytest.mark.usefixtures("store")
+def test_a_warehouse_becomes_a_copy_without_its_clones(tmp_path):
+    clock = SimClock()
+
+    def at(folder):
+        world = sim_world(1, clock)
+        storage = LocalStorage(str(tmp_path / folder), fsync=False, world=world)
+        return Warehouse(str(tmp_path / folder), storage=storage, world=world)
+
+    wh = at("a")
+    table = new_table(wh)
+    add(table, 1)
+    tier(table)
+    wh.clone_table("d.t", "d.c")
+    wh.drop_table("d.c")
+    for _ in range(3):
+        clock.advance(2 * DAY_MS)
+        wh.clean_dropped()
+        table.maintain()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    relocate(at("b"), copy=True)
+    assert ids(at("b").table("d.t").to_arrow()) == [1]
