@@ -59,7 +59,7 @@ class Alteration:
         changes, added = columns or ColumnChanges(), None
         if add_columns is not None:
             whole, fields = new_columns(add_columns)
-            added = TableSchema.of(whole) if whole or not fields else None
+            added = TableSchema.of_columns(whole) if whole or not fields else None
             changes = replace(changes, fields=tuple(((*new.parents, new.name), new.type) for new in fields))
         return cls(added, dict(comments or {}), texts, tuple(unset_properties), changes, check_defaults(defaults))
 

@@ -148,7 +148,7 @@ class TableSchema:
         object.__setattr__(self, "_by_folded_name", by_folded_name)
 
     @classmethod
-    def of(cls, schema: pa.Schema | str | SparkSchema | list[ddl.DdlColumn], *, known: Self | None = None) -> Self:
+    def of(cls, schema: pa.Schema | str | SparkSchema, *, known: Self | None = None) -> Self:
         """Make the schema of a new table from an Arrow schema, Spark DDL or a PySpark ``StructType``.
 
         Names of the schema ``known``, an older table's, are not checked.
@@ -159,7 +159,11 @@ class TableSchema:
 
         Raises `SchemaMismatchError` for types that cannot be stored, and for reserved or duplicate names.
         """
-        columns = schema if isinstance(schema, list) else _columns_of(schema)
+        return cls.of_columns(_columns_of(schema), known=known)
+
+    @classmethod
+    def of_columns(cls, columns: Sequence[ddl.DdlColumn], *, known: Self | None = None) -> Self:
+        """Do the same as `of` with columns that were parsed. Raises as `of`."""
         for column in columns:
             if known is None or known.find(column.name) is None:
                 check_column_name(column.name)
