@@ -13,7 +13,7 @@ _ITEM = re.compile(r"^(?:- |\d+\. )", re.MULTILINE)
 
 
 def claims_of(markdown: str) -> Iterator[str]:
-    """The claims of ``markdown``, each in one line. Blocks of Python are left out: a test runs them."""
+    """The claims of ``markdown``, each in one line. Blocks of Python and JSON are left out: a test runs them."""
     for body in re.split(r"^#+ .*\n", _without_python(markdown), flags=re.MULTILINE):
         for block in re.split(r"\n\s*\n", body):
             yield from (claim for claim in _of_block(block) if not _POINTER.match(claim))
@@ -21,7 +21,7 @@ def claims_of(markdown: str) -> Iterator[str]:
 
 def _without_python(markdown: str) -> str:
     def as_rows(block: re.Match[str]) -> str:
-        lines = [] if block[1] == "python" else block[2].replace("\\\n", " ").splitlines()
+        lines = [] if block[1] in ("python", "json") else block[2].replace("\\\n", " ").splitlines()
         return "\n" + "".join(f"\n$ {' '.join(line.split())}\n" for line in lines if line.strip()) + "\n"
 
     return _FENCED.sub(as_rows, markdown)

@@ -37,6 +37,8 @@ IMPORTERS = {
     "fsspec": ["storage/s3/*"],
     "botocore": ["storage/s3/*"],
     "boto3": [],
+    "opentelemetry": ["metrics/otel.py"],
+    "prometheus_client": ["metrics/prometheus.py"],
     "aiobotocore": ["storage/s3/*"],
     "pandas": [],
     "polars": [],
@@ -86,6 +88,8 @@ HEAVY = [
     "fsspec",
     "botocore",
     "aiobotocore",
+    "opentelemetry",
+    "prometheus_client",
     "pandas",
     "polars",
 ]
@@ -93,7 +97,7 @@ HEAVY = [
 
 PUBLIC = {
     "Warehouse", "Table", "TieringService", "tier", "register", "configure",
-    "cdc", "lookup_join", "delta_join", "materialize", "RefreshService", "relocate",
+    "cdc", "lookup_join", "delta_join", "materialize", "RefreshService", "relocate", "export_metrics",
     "BucketOffsets", "LogPosition", "OffsetRange", "Transaction",
     "StreamhouseError", "ErrorKind", "WarehouseNotFoundError", "TableNotFoundError", "TableExistsError",
     "InvalidNameError", "InvalidOptionError", "SchemaMismatchError", "CommitConflictError", "CommitStateUnknownError",

@@ -49,6 +49,7 @@ from streamhouse_spark.spark import (
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.commits.position import LogPosition
+    from streamhouse_spark.metrics.otel import export_metrics
     from streamhouse_spark.table.table import Table
     from streamhouse_spark.warehouse.relocation import relocate
     from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -93,6 +94,7 @@ __all__ = [
     "cdc",
     "configure",
     "delta_join",
+    "export_metrics",
     "lookup_join",
     "materialize",
     "register",
@@ -103,6 +105,7 @@ __all__ = [
 _HOMES: Final = {
     "LogPosition": "log.commits.position",
     "Table": "table.table",
+    "export_metrics": "metrics.otel",
     "Warehouse": "warehouse.warehouse",
     "relocate": "warehouse.relocation",
 }

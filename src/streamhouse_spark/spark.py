@@ -390,7 +390,10 @@ class TieringService:
         Returns when the rounds under way have ended. Raises `TableNotFoundError` at once for a named table that is
         not there.
         """
-        self._service.run(stop)
+        from streamhouse_spark.service.endpoint import observed
+
+        with observed(self._service):
+            self._service.run(stop)
 
     def stop(self) -> None:
         """End `run`; from any thread. Repeating it is harmless."""

@@ -62,9 +62,9 @@ def settings_for(endpoint: str) -> dict[str, str]:
 
 
 @contextmanager
-def running_s3_server() -> Iterator[S3Server]:
+def running_s3_server(*options: str) -> Iterator[S3Server]:
     with subprocess.Popen(
-        [sys.executable, str(_PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(_PROGRAM), *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None

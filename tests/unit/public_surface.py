@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from faults.sim import SimClock, sim_world
-from streamhouse_spark import BucketOffsets, OffsetRange, Table, Transaction, Warehouse, relocate
+from streamhouse_spark import BucketOffsets, OffsetRange, Table, Transaction, Warehouse, export_metrics, relocate
 from streamhouse_spark.errors import LakeMismatchError, StreamhouseError
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -259,6 +259,7 @@ CALLS: dict[str, Call | list[Call]] = {
         ),
         {"warehouse": HERE, "settings": {}, "copy": False, "dry_run": True, "progress": None},
     ),
+    "export_metrics": Call(lambda _: export_metrics, {"meter_provider": None}),
     "Transaction": Call(
         lambda _: Transaction, {"app_id": "app", "version": 1, "owner": "me", "batch": None, "follows": None}
     ),
@@ -293,6 +294,7 @@ def surface() -> Iterator[tuple[str, Any]]:
     for kind in (Warehouse, Transaction, OffsetRange, BucketOffsets):
         yield kind.__name__, kind
     yield "relocate", relocate
+    yield "export_metrics", export_metrics
 
 
 def parameters_of(what: Any) -> dict[str, inspect.Parameter]:

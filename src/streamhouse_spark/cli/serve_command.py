@@ -60,6 +60,18 @@ streamhouse -w s3://bucket/warehouse serve --access rights.toml --audit-log audi
     show_default=True,
     help="How long a query may go on reading the hot rows that it began with.",
 )
+@click.option(
+    "--vend-role",
+    metavar="ARN",
+    help="Give clients that may read a table credentials for its files alone, of this role of S3's; off by default.",
+)
+@click.option(
+    "--vend-minutes",
+    type=click.IntRange(15, 720),
+    default=60,
+    show_default=True,
+    help="Life of such credentials; the role has to allow it.",
+)
 @click.option("--check", is_flag=True, help="Check the options and the warehouse, and end.")
 @click.pass_obj
 def serve(
@@ -75,6 +87,8 @@ def serve(
     insecure: bool,
     client_config: Mapping[str, str],
     grace_minutes: int,
+    vend_role: str | None,
+    vend_minutes: int,
     check: bool,
 ) -> None:
     """Show fresh rows to every Iceberg engine, and take rows over HTTP.
@@ -86,7 +100,7 @@ def serve(
     from streamhouse_spark.serve.access import Access
     from streamhouse_spark.serve.access_file import WatchedAccess, parse_tokens
     from streamhouse_spark.serve.audit import AuditLog, require_writable
-    from streamhouse_spark.serve.options import AccessOf, ServeOptions
+    from streamhouse_spark.serve.options import AccessOf, ServeOptions, VendOptions
     from streamhouse_spark.serve.server import Listening
     from streamhouse_spark.serve.server import serve as serve_until_stopped
 
@@ -101,6 +115,10 @@ def serve(
         rights = WatchedAccess(access, clock)
     listening = Listening(host, port, tls_cert, tls_key, insecure)
 
+    vend = VendOptions(vend_role, vend_minutes * 60) if vend_role is not None else None
+    if vend is not None:
+        vend.require_usable(session.warehouse.url)
+
     if check:
         listening.require_safe(rights())
         listening.require_certificate()
@@ -111,7 +129,7 @@ def serve(
 
     log_to_stderr()
     audit = AuditLog(audit_log, clock) if audit_log is not None else None
-    options = ServeOptions(rights, client_config, grace_minutes * 60_000, audit)
+    options = ServeOptions(rights, client_config, grace_minutes * 60_000, audit, vend)
 
     def started(url: str) -> None:
         text = f"serving {session.warehouse_location} at {url} (Iceberg REST at {url}/iceberg) until Ctrl-C"

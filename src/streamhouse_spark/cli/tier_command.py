@@ -95,6 +95,7 @@ def tier_here(table: Table) -> TieringReport:
 
 def _serve_here(session: Session, names: Sequence[str], address: Address | None) -> None:
     from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
+    from streamhouse_spark.service.endpoint import observed
     from streamhouse_spark.service.tiering_service import Service
     from streamhouse_spark.warehouse.connection import Connection
 
@@ -103,7 +104,7 @@ def _serve_here(session: Session, names: Sequence[str], address: Address | None)
     connection = Connection.of(session.warehouse_location, session.settings)
     service = Service(tasks, connection, list(names) or None, on_report=_reporter(output))
     output.remark(f"tiering {warehouse.url} until Ctrl-C")
-    with _until_stopped() as stop, _listening(service, address):
+    with _until_stopped() as stop, _listening(service, address), observed(service):
         service.run(stop)
 
 

@@ -20,6 +20,7 @@ from streamhouse_spark.serve.openapi import openapi
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.overview import Overview
 from streamhouse_spark.serve.rows_api import rows_routes
+from streamhouse_spark.serve.vending import Vending
 from streamhouse_spark.serve.virtual_tables import VirtualTables
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -36,12 +37,14 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
     options = options or ServeOptions()
     tables = VirtualTables(warehouse, grace_ms=options.grace_ms)
     counts = ServedCounts()
+    overview = Overview(warehouse, counts)
+    vending = Vending(warehouse, options.vend) if options.vend is not None else None
     routes = [
         Route("/health", _health, methods=["GET", "HEAD"]),
         Route(f"{API}/openapi.json", _openapi, methods=["GET"]),
-        *Overview(warehouse, counts).routes(),
+        *overview.routes(),
         Mount(API, routes=rows_routes(warehouse, counts)),
-        Mount(ICEBERG, routes=iceberg_routes(tables, options.client_config)),
+        Mount(ICEBERG, routes=iceberg_routes(tables, options.client_config, vending)),
     ]
     clock = warehouse.world.clock
     middleware = [
@@ -50,6 +53,7 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
     ]
     app = Starlette(routes=routes, middleware=middleware)
     app.state.tables = tables
+    app.state.measures = overview.measures
     return app
 
 

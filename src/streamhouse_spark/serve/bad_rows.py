@@ -23,7 +23,7 @@ from streamhouse_spark.schema.defaults import evaluated
 from streamhouse_spark.schema.generated.generated import completed
 from streamhouse_spark.schema.identity import refuse_given
 from streamhouse_spark.schema.rows import filled
-from streamhouse_spark.serve.row_bodies import ARROW, CSV, JSON, json_rows, parsed_rows
+from streamhouse_spark.serve.row_bodies import ARROW, CSV, JSON, json_rows, parsed_rows, python_rows
 from streamhouse_spark.table.table import Table
 
 BAD_ROWS_MAX: Final = 1_000
@@ -187,7 +187,11 @@ class _Frames:
         return self._rows.slice(begin, end - begin)
 
     def text(self, row: int) -> str:
-        return json_text(self._rows.slice(row, 1).to_pylist()[0])
+        found = self._rows.slice(row, 1)
+        try:
+            return json_text(python_rows(found)[0])
+        except InvalidOptionError:
+            return str(found)
 
 
 def parse_bad_rows(text: str | None, dead_letters: str | None) -> str:

@@ -97,6 +97,7 @@ class Guard:
         if self._audit is None or ("right" not in state and status not in (401, 403, 429)):
             return
         client = state.get("client")
+        given = {name: state[name] for name in ("credentials_until",) if name in state}
         self._audit.note(
             {
                 "request": state["request_id"],
@@ -109,6 +110,7 @@ class Guard:
                 "rows": state.get("rows"),
                 "status": status,
                 "allowed": status not in (401, 403, 429),
+                **given,
             }
         )
 

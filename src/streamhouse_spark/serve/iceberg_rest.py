@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -19,7 +19,8 @@ from starlette.routing import Route
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.serve.answers import iceberg_answer, iceberg_error
 from streamhouse_spark.serve.rights import client_of, require
-from streamhouse_spark.serve.virtual_tables import Document, VirtualTables
+from streamhouse_spark.serve.vending import Vended, Vending
+from streamhouse_spark.serve.virtual_tables import Document, ServedTable, VirtualTables
 from streamhouse_spark.table.views import LAKE
 
 LAKE_ONLY: Final = "lake"
@@ -37,19 +38,25 @@ _ENDPOINTS: Final = [
     "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
     "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics",
 ]
+_CREDENTIALS: Final = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
+_DELEGATION: Final = "x-iceberg-access-delegation"
+_VENDED: Final = "vended-credentials"
 _Handler = Callable[[Request], Response]
 
 
-def iceberg_routes(tables: VirtualTables, client_config: Mapping[str, str]) -> list[Route]:
+def iceberg_routes(
+    tables: VirtualTables, client_config: Mapping[str, str], vending: Vending | None = None
+) -> list[Route]:
     """Return the routes below ``/iceberg``. ``client_config`` is handed to clients: it holds no credentials."""
-    return _Catalog(tables, client_config).routes()
+    return _Catalog(tables, client_config, vending).routes()
 
 
 class _Catalog:
-    def __init__(self, tables: VirtualTables, client_config: Mapping[str, str]) -> None:
+    def __init__(self, tables: VirtualTables, client_config: Mapping[str, str], vending: Vending | None) -> None:
         self._tables = tables
         self._warehouse = tables.warehouse
         self._client_config = dict(client_config)
+        self._vending = vending
 
     def routes(self) -> list[Route]:
         found = [self._route("/v1/config", self._config)]
@@ -63,6 +70,8 @@ class _Catalog:
                 self._route(f"{below}/{{namespace}}/tables/{{table}}", self._load),
                 Route(f"{below}/{{namespace}}/tables/{{table}}/metrics", _reported, methods=["POST"]),
             ]
+            if self._vending is not None:
+                found.append(self._route(f"{below}/{{namespace}}/tables/{{table}}/credentials", self._credentials))
         return [*found, Route("/{path:path}", _refuse, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])]
 
     @staticmethod
@@ -81,7 +90,10 @@ class _Catalog:
             text = f"there is no warehouse {asked!r}: name 'streamhouse', or '{LAKE_ONLY}' for lake tables alone"
             return iceberg_error(404, "NotFoundException", text)
         overrides = {"prefix": LAKE_ONLY} if asked == LAKE_ONLY else {}
-        return JSONResponse({"defaults": {}, "overrides": overrides, "endpoints": _ENDPOINTS})
+        return JSONResponse({"defaults": {}, "overrides": overrides, "endpoints": self._endpoints()})
+
+    def _endpoints(self) -> list[str]:
+        return [*_ENDPOINTS, _CREDENTIALS] if self._vending is not None else list(_ENDPOINTS)
 
     def _namespaces(self, request: Request) -> Response:
         client = client_of(request)
@@ -107,27 +119,62 @@ class _Catalog:
     def _views(self, request: Request) -> Response:  # noqa: ARG002 - engines ask before they look for tables
         return JSONResponse({"identifiers": []})
 
-    def _load(self, request: Request) -> Response:
+    def _readable(self, request: Request) -> tuple[ServedTable, bool]:
+        """Return the table that a request is for, and whether it is for the lake alone. The client may read it."""
         database, name = request.path_params["namespace"], request.path_params["table"]
         base, _, suffix = name.partition("$")
         if suffix not in ("", LAKE):
             raise TableNotFoundError(f"there is no {database}.{name} in this catalog: load {base}, or {base}${LAKE}")
         require(request, "read", f"{database}.{base}")
-        table = self._tables.table(f"{database}.{base}")
+        is_lake = bool(suffix) or request.url.path.startswith(f"{request.scope.get('root_path', '')}/v1/{LAKE_ONLY}/")
+        return self._tables.table(f"{database}.{base}"), is_lake
+
+    def _load(self, request: Request) -> Response:
+        table, is_lake = self._readable(request)
         if request.method == "HEAD":
             return _no_content(request)
-        is_lake = bool(suffix) or request.url.path.startswith(f"{request.scope.get('root_path', '')}/v1/{LAKE_ONLY}/")
         document = table.lake() if is_lake else table.newest()
+        asked = {one.strip().lower() for one in request.headers.get(_DELEGATION, "").split(",")}
+        vended = self._vended(request, table, is_lake=is_lake) if _VENDED in asked else None
         snapshots = request.query_params.get("snapshots", "all")
-        etag = f'W/"{hashlib.sha256(f"{document.location} {snapshots}".encode()).hexdigest()[:32]}"'
-        if request.headers.get("if-none-match") == etag:
-            return Response(status_code=304, headers={"ETag": etag})
-        return Response(self._loaded(document, snapshots), media_type="application/json", headers={"ETag": etag})
+        version = f"{document.location} {snapshots}" + (f" {vended.credentials.ends_ms}" if vended else "")
+        headers = {"ETag": f'W/"{hashlib.sha256(version.encode()).hexdigest()[:32]}"'}
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        if vended is not None:
+            headers |= _given(request, vended)
+        return Response(self._loaded(document, snapshots, vended), media_type="application/json", headers=headers)
 
-    def _loaded(self, document: Document, snapshots: str) -> str:
+    def _loaded(self, document: Document, snapshots: str, vended: Vended | None) -> str:
         text = _with_refs_only(document.text) if snapshots == "refs" else document.text
-        config, location = json.dumps(self._client_config), json.dumps(document.location)
-        return f'{{"metadata-location":{location},"metadata":{text},"config":{config}}}'
+        more: dict[str, Any] = {"config": self._client_config}
+        if vended is not None:
+            more["config"] = {**self._client_config, **vended.config()}
+            more["storage-credentials"] = vended.storage_credentials(self._client_config)
+        return f'{{"metadata-location":{json.dumps(document.location)},"metadata":{text},{json.dumps(more)[1:]}'
+
+    def _credentials(self, request: Request) -> Response:
+        table, is_lake = self._readable(request)
+        if is_lake:
+            table.lake()  # a lake that is not there yet gets the error that says so
+        else:
+            table.require_shown()
+        vended = self._vended(request, table, is_lake=is_lake)
+        if vended is None or request.method == "HEAD":
+            return _no_content(request)
+        body = {"storage-credentials": vended.storage_credentials(self._client_config)}
+        return JSONResponse(body, headers=_given(request, vended))
+
+    def _vended(self, request: Request, table: ServedTable, *, is_lake: bool) -> Vended | None:
+        if self._vending is None:
+            return None
+        return self._vending.vended(client_of(request).name, table.table, is_lake=is_lake)
+
+
+def _given(request: Request, vended: Vended) -> dict[str, str]:
+    """Note for the audit log that a client gets credentials; returns the headers of the answer with them."""
+    request.scope.setdefault("state", {})["credentials_until"] = vended.ends
+    return {"Cache-Control": "no-store"}
 
 
 def _with_refs_only(text: str) -> str:

@@ -1,68 +1,49 @@
-"""The metrics of a server, in Prometheus' text format."""
+"""The metrics of a server and of the tables that it shows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-
+from streamhouse_spark.metrics.measures import Measure
 from streamhouse_spark.serve.counts import ServedCounts
-from streamhouse_spark.storage.requests import Requests
 
-Gauges = Mapping[str, tuple[str, str]]
+_GAUGES: Final = {
+    "streamhouse_table_rows": ("rows", "Rows of the table, hot and cold."),
+    "streamhouse_table_lag_rows": ("lag_rows", "Rows that the lake does not hold yet."),
+    "streamhouse_table_lag_seconds": ("untiered_s", "Age of the oldest row that the lake does not hold."),
+    "streamhouse_table_hot_bytes": ("hot_bytes", "Bytes of the hot log."),
+    "streamhouse_table_version": ("version", "Newest commit of the table."),
+}
 """Name of a metric → the field of a table's description, and the text about it."""
 
 
-def as_prometheus(
-    tables: Sequence[Mapping[str, Any]], gauges: Gauges, counts: ServedCounts, requests: Requests
-) -> tuple[str, bytes]:
-    """Return content type and text of the metrics. Counters are those of this process, since its start."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(tables, gauges, counts, requests))
-    return CONTENT_TYPE_LATEST, generate_latest(registry)
-
-
-class _Collected:
-    """The metrics of one moment, as the library asks for them."""
-
-    def __init__(
-        self, tables: Sequence[Mapping[str, Any]], gauges: Gauges, counts: ServedCounts, requests: Requests
-    ) -> None:
-        self._tables = tables
-        self._gauges = gauges
-        self._counts = counts
-        self._requests = requests
-
-    def collect(self) -> Iterable[Metric]:
-        for name, (column, text) in self._gauges.items():
-            gauge = GaugeMetricFamily(name, text, labels=["table"])
-            for table in self._tables:
-                if table.get(column) is not None:
-                    gauge.add_metric([str(table["table"])], float(table[column]))
-            yield gauge
-        failed = GaugeMetricFamily(
-            "streamhouse_table_unreadable", "1 for a table that cannot be read.", labels=["table"]
+def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServedCounts) -> list[Measure]:
+    """Return the metrics of tables, by their descriptions, and of the requests that were answered."""
+    found = [
+        Measure(
+            name,
+            text,
+            "gauge",
+            ("table",),
+            [((str(t["table"]),), float(t[of])) for t in tables if t.get(of) is not None],
         )
-        for table in self._tables:
-            failed.add_metric([str(table["table"])], float("error" in table))
-        yield failed
-        labels = ["method", "area", "status"]
-        answered = CounterMetricFamily("streamhouse_serve_requests", "Requests that were answered.", labels=labels)
-        for (method, area, status), count in self._counts.requests.items():
-            answered.add_metric([method, area, str(status)], count)
-        yield answered
-        busy = CounterMetricFamily("streamhouse_serve_busy_seconds", "Time to answers.", labels=labels[:2])
-        for (method, area), seconds in self._counts.busy_s.items():
-            busy.add_metric([method, area], seconds)
-        yield busy
-        rows = CounterMetricFamily("streamhouse_serve_rows", "Rows written over HTTP.", labels=["table", "mode"])
-        for (table_name, mode), count in self._counts.rows.items():
-            rows.add_metric([table_name, mode], count)
-        yield rows
-        sent = CounterMetricFamily("streamhouse_store_requests", "Requests sent to object stores.", labels=["kind"])
-        for kind in ("gets", "heads", "puts", "lists", "deletes"):
-            sent.add_metric([kind], getattr(self._requests, kind))
-        yield sent
+        for name, (of, text) in _GAUGES.items()
+    ]
+    failed = [((str(table["table"]),), float("error" in table)) for table in tables]
+    answered = [((method, area, str(status)), float(n)) for (method, area, status), n in counts.requests.items()]
+    busy = [(labels, seconds) for labels, seconds in counts.busy_s.items()]
+    rows = [(labels, float(n)) for labels, n in counts.rows.items()]
+    return [
+        *found,
+        Measure("streamhouse_table_unreadable", "1 for a table that cannot be read.", "gauge", ("table",), failed),
+        Measure(
+            "streamhouse_serve_requests",
+            "Requests that were answered.",
+            "counter",
+            ("method", "area", "status"),
+            answered,
+        ),
+        Measure("streamhouse_serve_busy_seconds", "Time to answers.", "counter", ("method", "area"), busy),
+        Measure("streamhouse_serve_rows", "Rows written over HTTP.", "counter", ("table", "mode"), rows),
+    ]

@@ -5,13 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import urlsplit
 
+from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.serve.access import Access
 from streamhouse_spark.serve.audit import AuditLog
+from streamhouse_spark.storage.s3.temporary import partition_of
 
 AccessOf = Callable[[], Access]
 """Gives the rights as they are now."""
 GRACE_MS: Final = 3_600_000
+_SCHEMES: Final = ("s3", "s3a")
+
+
+@dataclass(frozen=True, slots=True)
+class VendOptions:
+    role_arn: str
+    seconds: int = 3_600
+    """Life of credentials. Stores take 900 and more."""
+
+    def require_usable(self, url: str) -> None:
+        """Raise `InvalidOptionError` for a role that is none, and for a warehouse that S3's credentials cannot open."""
+        partition_of(self.role_arn)
+        if urlsplit(url).scheme not in _SCHEMES:
+            raise InvalidOptionError(
+                f"--vend-role gives credentials of S3, and the warehouse {url} is elsewhere; leave it out"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +41,5 @@ class ServeOptions:
     grace_ms: int = GRACE_MS
     """Time for which the files of a table's hot rows stay readable, at least."""
     audit: AuditLog | None = None
+    vend: VendOptions | None = None
+    """How clients get credentials for the files of tables; None for not at all."""

@@ -12,23 +12,18 @@ from starlette.routing import Route
 
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.metrics.measures import Measure, process_measures, store_measures
 from streamhouse_spark.serve.answers import error_answer
 from streamhouse_spark.serve.counts import ServedCounts
+from streamhouse_spark.serve.metrics import server_measures
 from streamhouse_spark.serve.rights import Client, client_of
-from streamhouse_spark.storage.requests import METER, Requests
+from streamhouse_spark.storage.requests import Requests
 from streamhouse_spark.table.glance import TableGlance
 from streamhouse_spark.warehouse.opened_tables import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 LOOK_MS: Final = 2_000
 """Time for which a look at all tables is good for everybody."""
-_GAUGES: Final = {
-    "streamhouse_table_rows": ("rows", "Rows of the table, hot and cold."),
-    "streamhouse_table_lag_rows": ("lag_rows", "Rows that the lake does not hold yet."),
-    "streamhouse_table_lag_seconds": ("untiered_s", "Age of the oldest row that the lake does not hold."),
-    "streamhouse_table_hot_bytes": ("hot_bytes", "Bytes of the hot log."),
-    "streamhouse_table_version": ("version", "Newest commit of the table."),
-}
 
 
 class Overview:
@@ -60,6 +55,10 @@ class Overview:
                 self._looked_ms = now_ms
             return self._tables
 
+    def measures(self) -> list[Measure]:
+        """Return the metrics of all tables and requests. Raises `StorageError`."""
+        return server_measures(self.tables(), self._counts)
+
     def _page(self, request: Request) -> Response:  # noqa: ARG002 - a handler
         """Answer the page: it holds nothing of the warehouse, and asks for that with the reader's token."""
         text = files("streamhouse_spark.serve").joinpath("page.html").read_text(encoding="utf-8")
@@ -77,9 +76,11 @@ class Overview:
 
     def _metrics(self, request: Request) -> Response:
         """Answer the metrics: of the tables that a client may read, and of the process for one that may read all."""
-        from streamhouse_spark.serve.metrics import as_prometheus
+        from streamhouse_spark.metrics.prometheus import as_prometheus
 
         client = client_of(request)
-        counts, requests = (self._counts, METER.total()) if client.may_read_all() else (ServedCounts(), Requests())
-        kind, text = as_prometheus(self._readable(client), _GAUGES, counts, requests)
+        sees_all = client.may_read_all()
+        counts = self._counts if sees_all else ServedCounts()
+        process = process_measures() if sees_all else store_measures(Requests())
+        kind, text = as_prometheus([*server_measures(self._readable(client), counts), *process])
         return Response(text, media_type=kind)

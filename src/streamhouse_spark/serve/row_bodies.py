@@ -11,6 +11,7 @@ import pyarrow.csv
 
 from streamhouse_spark.core.json_text import json_text
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.write.arrow_input import ArrowLimits
 from streamhouse_spark.write.row_files import TextRules, rows_of_body
 
 JSON: Final = "application/json"
@@ -18,6 +19,7 @@ JSON_LINES: Final = "application/x-ndjson"
 CSV: Final = "text/csv"
 ARROW: Final = "application/vnd.apache.arrow.stream"
 _KNOWN: Final = (JSON, JSON_LINES, CSV, ARROW)
+_LIMITS: Final = ArrowLimits(rows=1 << 22, bytes=256 << 20)
 _FORMATS: Final = {JSON_LINES: "json", CSV: "csv", ARROW: "arrow"}
 
 
@@ -40,7 +42,7 @@ def parsed_rows(body: bytes, kind: str, schema: pa.Schema) -> pa.Table:
     Raises `SchemaMismatchError` for bytes that hold no rows of that form.
     """
     lines = _as_lines(body) if kind == JSON else body
-    return rows_of_body(lines, _FORMATS.get(kind, "json"), TextRules(schema))
+    return rows_of_body(lines, _FORMATS.get(kind, "json"), TextRules(schema), _LIMITS)
 
 
 def _as_lines(body: bytes) -> bytes:
@@ -59,17 +61,36 @@ def json_rows(body: bytes) -> list[dict[str, Any]]:
     return rows
 
 
+def python_rows(rows: pa.Table) -> list[dict[str, Any]]:
+    """Return the rows as Python has them. Raises `InvalidOptionError` for times that it cannot have, such as the year
+    20000.
+    """
+    try:
+        found: list[dict[str, Any]] = rows.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise InvalidOptionError(
+            f"the rows have times beyond the years 1 to 9999, which have no form in JSON ({error}); ask for Arrow "
+            f"(Accept: {ARROW})"
+        ) from error
+    return found
+
+
 def written_rows(rows: pa.Table, kind: str) -> bytes:
-    """Write rows as an answer."""
+    """Write rows as an answer. Raises `InvalidOptionError` for values that have no form of that kind."""
     sink = io.BytesIO()
     match kind:
         case "application/vnd.apache.arrow.stream":
             with pa.ipc.new_stream(sink, rows.schema) as writer:
                 writer.write_table(rows)
         case "text/csv":
-            pa.csv.write_csv(rows.combine_chunks(), sink)  # an empty chunk gets a header of its own
+            try:
+                pa.csv.write_csv(rows.combine_chunks(), sink)  # an empty chunk gets a header of its own
+            except pa.ArrowException as error:
+                raise InvalidOptionError(
+                    f"the rows cannot be CSV: {error}; choose other columns (columns=), or another form ({JSON})"
+                ) from error
         case "application/x-ndjson":
-            return "".join(f"{json_text(row)}\n" for row in rows.to_pylist()).encode()
+            return "".join(f"{json_text(row)}\n" for row in python_rows(rows)).encode()
         case _:
-            return f"[{','.join(json_text(row) for row in rows.to_pylist())}]".encode()
+            return f"[{','.join(json_text(row) for row in python_rows(rows))}]".encode()
     return sink.getvalue()

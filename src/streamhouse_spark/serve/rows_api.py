@@ -27,7 +27,7 @@ from streamhouse_spark.serve.answers import RETRY_AFTER_S, error_answer
 from streamhouse_spark.serve.bad_rows import BadRow, Body, body_of, parse_bad_rows, sorted_rows
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.rights import client_of, require
-from streamhouse_spark.serve.row_bodies import media_type, parsed_rows, written_rows
+from streamhouse_spark.serve.row_bodies import media_type, parsed_rows, python_rows, written_rows
 from streamhouse_spark.table.dead_letters import DEAD_LETTERS
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
@@ -40,6 +40,7 @@ BAD_ROWS_SHOWN: Final = 100
 FOLLOWERS_MAX: Final = 200
 ROWS_DEFAULT: Final = 100
 ROWS_MAX: Final = 100_000
+_OTHERS_WAIT: Final = "the rows of other requests wait to be written; send these again"
 _HEARTBEAT_MS: Final = 10_000
 _MODES: Final = ("append", "upsert", "delete")
 
@@ -102,11 +103,11 @@ class _Rows:
         requests may share. Answers when the rows are durable.
         """
         require(request, "write", request.path_params["table"])
-        declared = int(request.headers.get("content-length") or 0)
+        declared = _declared(request.headers.get("content-length"))
         if declared > BODY_BYTES_MAX:
             return _too_large()
         if self._in_flight_bytes + declared > IN_FLIGHT_BYTES_MAX:
-            return _busy("the rows of other requests wait to be written; send these again")
+            return _busy(_OTHERS_WAIT)
         size_bytes = declared
         self._in_flight_bytes += size_bytes
         try:
@@ -115,6 +116,11 @@ class _Rows:
                 body += chunk
                 if len(body) > BODY_BYTES_MAX:
                     return _too_large()
+                if (more := len(body) - size_bytes) > 0:  # of a client that did not say how much it sends
+                    if self._in_flight_bytes + more > IN_FLIGHT_BYTES_MAX:
+                        return _busy(_OTHERS_WAIT)
+                    self._in_flight_bytes += more
+                    size_bytes += more
             return await run_in_threadpool(self._write, request, bytes(body))
         finally:
             self._in_flight_bytes -= size_bytes
@@ -192,7 +198,7 @@ class _Rows:
         found = table.lookup(_cast(keys, schema, table.name))
         if not found["_found"][0].as_py():
             raise TableNotFoundError(f"table {table.name} has no row with this key", condition="ROW_NOT_FOUND")
-        row = found.drop_columns(["_found"]).to_pylist()[0]
+        row = python_rows(found.drop_columns(["_found"]))[0]
         return Response(json_text(row), media_type="application/json")
 
     async def changes(self, request: Request) -> Response:
@@ -332,7 +338,7 @@ def _start(text: str) -> Any:
         return text
     try:
         return LogPosition.from_json(json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidOptionError(
             f"from={text[:80]!r}: expected latest, earliest or the id of an event that was received"
         ) from error
@@ -341,9 +347,9 @@ def _start(text: str) -> Any:
 def _next(tail: Tail) -> list[dict[str, Any]] | StreamhouseError | None:
     try:
         batch = next(tail, None)
+        return None if batch is None else python_rows(batch)
     except StreamhouseError as error:
         return error
-    return None if batch is None else batch.to_pylist()
 
 
 def _event(kind: str, position: LogPosition, rows: list[dict[str, Any]]) -> str:
@@ -354,8 +360,17 @@ def _event(kind: str, position: LogPosition, rows: list[dict[str, Any]]) -> str:
 def _number(text: str | None, default: int, most: int) -> int:
     if not text:
         return default
-    if not text.isascii() or not text.isdigit() or int(text[:12]) > most:
+    if not text.isascii() or not text.isdigit() or len(text) > 12 or int(text) > most:
         raise InvalidOptionError(f"limit={text[:40]!r}: expected a number of rows of at most {most:,}")
+    return int(text)
+
+
+def _declared(text: str | None) -> int:
+    """Return the length that a client says its body has; 0 where it says none."""
+    if not text:
+        return 0
+    if not text.isascii() or not text.isdigit() or len(text) > 12:
+        raise InvalidOptionError(f"Content-Length is {text[:40]!r}, expected a number of bytes")
     return int(text)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from streamhouse_spark.core.forks import new_event
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StreamhouseError
+from streamhouse_spark.metrics.otel import exporting
 from streamhouse_spark.serve.access import Access
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ def serve(warehouse: Warehouse, options: ServeOptions, listening: Listening, sta
     cleaner.start()
     started(f"{scheme}://{host}:{socket.getsockname()[1]}")
     try:
-        server.run(sockets=[socket])
+        with exporting(app.state.measures):
+            server.run(sockets=[socket])
     finally:
         stop.set()
         cleaner.join(timeout=5)

@@ -77,6 +77,10 @@ class ServedTable:
         self._looks = 0
         """Number of looks at the table that began. A call may take what a later one found."""
 
+    def require_shown(self) -> None:
+        """Raise where an Iceberg catalog cannot show the table's newest state, as `newest` does; makes nothing."""
+        self._checked(self.table.refresh())
+
     def lake(self) -> Document:
         """Return the lake table's own document. Raises `TableNotFoundError` before its first round."""
         state = self._checked(self.table.refresh())

@@ -12,14 +12,17 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Protocol
 
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError
+from streamhouse_spark.metrics.measures import Measure, process_measures
+from streamhouse_spark.metrics.otel import exporting
+from streamhouse_spark.service.metrics import service_measures
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
-from streamhouse_spark.storage.requests import METER
 
 STUCK_MS: Final = 300_000
 """The loop waits for storage at times, which gives up much sooner than this."""
@@ -40,6 +43,15 @@ class Observed(Protocol):
     def health(self) -> ServiceHealth: ...
 
 
+def measures_of(service: Observed) -> list[Measure]:
+    return service_measures(service.status(), service.health())
+
+
+def observed(service: Observed) -> AbstractContextManager[None]:
+    """Give the metrics of a service to OpenTelemetry until the block ends, if its API is installed."""
+    return exporting(partial(measures_of, service))
+
+
 def parsed_address(text: str) -> Address:
     """Return host and port: ``HOST:PORT``, ``[IPv6]:PORT`` or ``PORT``, which is 127.0.0.1's. Port 0 takes a free one.
 
@@ -58,7 +70,7 @@ def serving(service: Observed, address: Address) -> Iterator[Address]:
     Raises `StorageError` where nothing can listen there, `MissingExtraError` without the extra ``metrics``.
     """
     try:
-        from streamhouse_spark.service.metrics import as_prometheus
+        from streamhouse_spark.metrics.prometheus import as_prometheus
     except ImportError as error:
         raise MissingExtraError(
             f"the endpoint of a tiering service needs {error.name}; pip install 'streamhouse-spark[metrics]'"
@@ -68,7 +80,7 @@ def serving(service: Observed, address: Address) -> Iterator[Address]:
         answers = {  # noqa: RUF012 - the class is made for this one server
             "/livez": lambda: _alive(service.health()),
             "/readyz": lambda: _ready(service.health()),
-            "/metrics": lambda: (HTTPStatus.OK, *as_prometheus(service.status(), service.health(), METER.total())),
+            "/metrics": lambda: (HTTPStatus.OK, *as_prometheus([*measures_of(service), *process_measures()])),
         }
 
     class Server(ThreadingHTTPServer):

@@ -1,20 +1,15 @@
-"""The metrics of a tiering service, in Prometheus' text format.
+"""The metrics of a tiering service.
 
-Names, base units and ``_total`` are as the format's own guide asks: https://prometheus.io/docs/practices/naming/. The
-only importer of prometheus_client.
+Names and base units are as Prometheus' own guide asks: https://prometheus.io/docs/practices/naming/.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-
+from streamhouse_spark.metrics.measures import Measure
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
-from streamhouse_spark.storage.requests import Requests
 
 GAUGES: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
     "streamhouse_table_lag_rows": ("Rows that the lake does not hold yet.", lambda s: s.lag_rows),
@@ -46,51 +41,26 @@ COUNTERS: Final[dict[str, tuple[str, Callable[[TableStatus], float]]]] = {
 """By names without ``_total``, which the format adds."""
 
 
-def as_prometheus(tables: Sequence[TableStatus], health: ServiceHealth, requests: Requests) -> tuple[str, bytes]:
-    """Return content type and text of the metrics. Counters are those of this service, and ``requests`` those of its
-    process, since the start.
-    """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(tables, health, requests))
-    return CONTENT_TYPE_LATEST, generate_latest(registry)
-
-
-class _Collected:
-    """The metrics of one moment, as the library asks for them."""
-
-    def __init__(self, tables: Sequence[TableStatus], health: ServiceHealth, requests: Requests) -> None:
-        self._tables = tables
-        self._health = health
-        self._requests = requests
-
-    def collect(self) -> Iterable[Metric]:
-        health = self._health
-        if health.turned_ms_ago is not None:
-            seconds = health.turned_ms_ago / 1000
-            yield GaugeMetricFamily("streamhouse_service_turned_seconds", "Time since the loop's last turn.", seconds)
-        up = float(health.tables is not None and health.listing_error is None)
-        yield GaugeMetricFamily("streamhouse_service_ready", "1 while the tables can be listed.", up)
-        for name, (text, value) in GAUGES.items():
-            gauge = GaugeMetricFamily(name, text, labels=["table"])
-            for status in self._tables:
-                gauge.add_metric([status.table], value(status))
-            yield gauge
-        for name, (text, value) in COUNTERS.items():
-            counter = CounterMetricFamily(name, text, labels=["table"])
-            for status in self._tables:
-                counter.add_metric([status.table], value(status))
-            yield counter
-        doing = GaugeMetricFamily("streamhouse_table_doing", "1 for what is done with it.", labels=["table", "doing"])
-        for status in self._tables:
-            doing.add_metric([status.table, status.doing], 1)
-        yield doing
-        sent = CounterMetricFamily("streamhouse_store_requests", "Requests sent to object stores.", labels=["kind"])
-        for kind in ("gets", "heads", "puts", "lists", "deletes"):
-            sent.add_metric([kind], getattr(self._requests, kind))
-        yield sent
-        moved = CounterMetricFamily("streamhouse_store_bytes", "Bytes of objects.", labels=["direction"])
-        moved.add_metric(["sent"], self._requests.sent_bytes)
-        moved.add_metric(["received"], self._requests.received_bytes)
-        yield moved
-        failed = self._requests.failures
-        yield CounterMetricFamily("streamhouse_store_failures", "Requests without a useful answer.", failed)
+def service_measures(tables: Sequence[TableStatus], health: ServiceHealth) -> list[Measure]:
+    """Return the metrics of a service and its tables. Counters are those of this service, since its start."""
+    turned = [] if health.turned_ms_ago is None else [((), health.turned_ms_ago / 1000)]
+    up = float(health.tables is not None and health.listing_error is None)
+    return [
+        Measure("streamhouse_service_turned_seconds", "Time since the loop's last turn.", "gauge", (), turned),
+        Measure("streamhouse_service_ready", "1 while the tables can be listed.", "gauge", (), [((), up)]),
+        *(
+            Measure(name, text, "gauge", ("table",), [((status.table,), value(status)) for status in tables])
+            for name, (text, value) in GAUGES.items()
+        ),
+        *(
+            Measure(name, text, "counter", ("table",), [((status.table,), value(status)) for status in tables])
+            for name, (text, value) in COUNTERS.items()
+        ),
+        Measure(
+            "streamhouse_table_doing",
+            "1 for what is done with it.",
+            "gauge",
+            ("table", "doing"),
+            [((status.table, status.doing), 1) for status in tables],
+        ),
+    ]

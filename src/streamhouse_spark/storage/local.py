@@ -194,6 +194,13 @@ class LocalStorage:
     # -- internals ------------------------------------------------------------------------------------------------
 
     def _path(self, key: str) -> str:
+        """Return the path of a key. Raises `StorageRefusedError` for one that would lead out of this folder, which no
+        code of the package makes: such keys stand in damaged or forged files.
+        """
+        if "\0" in key or (".." in key and ".." in key.split("/")):
+            raise StorageRefusedError(
+                f"the key {key[:200]!r} leads out of {self._root}; restore the file that names it"
+            )
         return f"{self._root}/{key}"
 
     def _open_temporary(self, path: str) -> tuple[str, int]:

@@ -14,6 +14,14 @@ def setting_text(value: object) -> str:
     return value if isinstance(value, str) else str(value).lower()
 
 
+def property_texts(what: object, properties: Mapping[str, object]) -> dict[str, str]:
+    """Return the properties as texts. Raises `InvalidOptionError` for a value that Python cannot write as one."""
+    try:
+        return {str(key): str(value) for key, value in properties.items()}
+    except ValueError as error:  # a number of thousands of digits, also in a list
+        raise InvalidOptionError(f"table {what}: a property cannot be a text ({error}); shorten it") from error
+
+
 def check_warehouse(location: object, settings: object) -> None:
     """Raise `InvalidOptionError` for a location or settings that no warehouse can have."""
     if not isinstance(location, str | os.PathLike):

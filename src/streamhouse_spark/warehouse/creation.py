@@ -39,6 +39,7 @@ from streamhouse_spark.schema.table_schema import TableSchema, check_column_name
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import at_once
 from streamhouse_spark.storage.slots import fill, slot_of_bytes
+from streamhouse_spark.warehouse.arguments import property_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +70,7 @@ def create_action(
     `SchemaMismatchError` for a table that cannot be.
     """
     _check_arguments(path, primary_key, partition_by, properties)
-    texts = {str(k): str(v) for k, v in (properties or {}).items()}
+    texts = property_texts(path, properties or {})
     if ADOPTED in texts:
         raise InvalidOptionError(
             f"table {path}: the property {ADOPTED} says that a table was made of a lake table, and is set by "

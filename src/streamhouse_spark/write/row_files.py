@@ -17,6 +17,7 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.write.arrow_input import ArrowLimits, require_readable, require_sound, sound_batches
 
 FORMATS: Final = ("parquet", "arrow", "csv", "json")
 STDIN: Final = "-"
@@ -76,32 +77,36 @@ def open_rows(path: str, format_: str, rules: TextRules, stack: ExitStack, stdin
     try:
         match format_:
             case "parquet":
-                return _guarded(path, _open_parquet(_seekable(path, stack, stdin)))
+                found = _open_parquet(_seekable(path, stack, stdin))
             case "arrow":
-                return _guarded(path, _open_arrow(_seekable(path, stack, stdin)))
+                found = _open_arrow(_seekable(path, stack, stdin))
             case "csv":
-                return _guarded(path, _open_csv(path, _stream(path, stack, stdin), rules))
-        return _guarded(path, _open_json(_stream(path, stack, stdin), rules))
-    except (pa.ArrowException, OSError) as error:
+                found = _open_csv(path, _stream(path, stack, stdin), rules)
+            case _:
+                found = _open_json(_stream(path, stack, stdin), rules)
+        require_readable(found.schema)
+        return _guarded(path, found)
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         raise _unreadable(path, error) from error
 
 
-def rows_of_body(body: bytes, format_: str, rules: TextRules) -> pa.Table:
+def rows_of_body(body: bytes, format_: str, rules: TextRules, limits: ArrowLimits | None = None) -> pa.Table:
     """Read the rows in the body of a request: an Arrow stream or file, CSV or JSON Lines.
 
-    Raises `SchemaMismatchError` for bytes that are no such rows.
+    Raises `SchemaMismatchError` for bytes that are no such rows, and for Arrow beyond the limits.
     """
     source = pa.BufferReader(body)
     try:
         match format_:
             case "arrow":
-                found = _open_arrow(source)
+                found = _open_arrow(source, limits)
             case "csv":
                 found = _open_csv("", source, rules)
             case _:
                 found = _open_json(source, rules)
+        require_readable(found.schema)
         return pa.Table.from_batches(list(found.batches), found.schema)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeError, OSError) as error:  # Arrow names some damage of a stream an OSError
         first_line = (str(error) or type(error).__name__).splitlines()[0]
         raise SchemaMismatchError(
             f"the body holds no rows of the table as {format_}: {first_line}; check Content-Type and the columns' types"
@@ -126,7 +131,7 @@ def _guarded(path: str, opened: RowFile) -> RowFile:
     def batches() -> Iterator[pa.RecordBatch]:
         try:
             yield from opened.batches
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeError) as error:
             raise _unreadable(path, error) from error
 
     return RowFile(opened.schema, opened.num_rows, batches())
@@ -164,14 +169,17 @@ def _open_parquet(source: Any) -> RowFile:
     return RowFile(file.schema_arrow, file.metadata.num_rows, file.iter_batches(batch_size=_PARQUET_BATCH_ROWS))
 
 
-def _open_arrow(source: Any) -> RowFile:
+def _open_arrow(source: Any, limits: ArrowLimits | None = None) -> RowFile:
+    require_sound(source, limits)
+    source.seek(0)
     try:
         file = pa.ipc.open_file(source)
     except pa.ArrowInvalid:
         source.seek(0)
         reader = pa.ipc.open_stream(source)
-        return RowFile(reader.schema, None, iter(reader))
-    return RowFile(file.schema, None, (file.get_batch(i) for i in range(file.num_record_batches)))
+        return RowFile(reader.schema, None, sound_batches(reader))
+    batches = sound_batches(file.get_batch(i) for i in range(file.num_record_batches))
+    return RowFile(file.schema, None, batches)
 
 
 def _open_csv(path: str, source: Any, rules: TextRules) -> RowFile:

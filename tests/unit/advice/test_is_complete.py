@@ -57,6 +57,14 @@ ELSEWHERE = {
     "create a new table with them and copy the rows": (
         "unit/warehouse/test_adoption.py::test_generated_columns_of_rows_that_are_there_are_refused"
     ),
+    "set write.parquet.compression-codec": (
+        "unit/lake/iceberg/metadata/test_damaged_lists.py::test_a_compression_that_cannot_be_written"
+    ),
+    "restore the file that names it": "unit/storage/test_local.py::test_a_key_leads_nowhere_else",
+    "and ask for none (without": "unit/serve/test_vending.py::test_a_lake_that_puts_files_elsewhere_gets_none",
+    "see its log": (
+        "s3/test_vended_credentials.py::test_a_server_that_may_not_assume_the_role_says_so_without_naming_it"
+    ),
     "which Azure takes for a slash": "unit/storage/azure/test_azure_settings.py::test_a_backslash_is_refused",
     "which HDFS does not take": (
         "unit/storage/hdfs/test_hdfs_storage.py::test_a_colon_is_refused_before_anything_is_sent"

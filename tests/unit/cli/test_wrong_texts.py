@@ -82,7 +82,8 @@ LINES = {
     "tail": Line({"table": "log", "start": "earliest", "limit": "1", "columns": "id"}, ("--no-follow",)),
     "append": Line({"table": "log", "files": "-", "format_": "csv", "null_texts": "-"}),
     "serve": Line(
-        {"host": "127.0.0.1", "port": "0", "client_config": "s3.region=x", "grace_minutes": "60"}, ("--check",)
+        {"host": "127.0.0.1", "port": "0", "client_config": "s3.region=x", "grace_minutes": "60", "vend_minutes": "60"},
+        ("--check",),
     ),
     "tier": Line({"tables": "log"}, ("--once",)),
     "retier": Line({"table": "log"}, ("--dry-run",)),
@@ -110,6 +111,7 @@ BESIDE = {
         "audit_log": "audit.log",
         "tls_cert": "cert.pem",
         "tls_key": "key.pem",
+        "vend_role": "arn:aws:iam::1:role/x",
     },
 }
 """Options that do not go with the others: each is given wrong values too, and need not be right."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from faults.sim import SimClock, sim_world
-from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError
+from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.storage.local import LocalStorage
 
 
@@ -215,3 +215,17 @@ def test_the_root_is_absolute(monkeypatch, tmp_path):
     store.put_if_absent("a", b"1")
     monkeypatch.chdir("/")
     assert store.read("a") == b"1"
+
+
+@pytest.mark.parametrize("key", ["../x", "a/../../x", "a/..", "..", "a\0b"])
+def test_a_key_leads_nowhere_else(store, root, key):
+    """Such keys stand in damaged and forged files alone."""
+    root.mkdir()
+    (root.parent / "x").write_bytes(b"secret")
+    calls = [store.read, store.size_bytes, store.delete, lambda k: list(store.list_names(f"{k}/"))]
+    for call in [*calls, lambda k: store.put(k, b"1"), lambda k: store.put_if_absent(k, b"1")]:
+        with pytest.raises(StorageRefusedError, match="leads out of"):
+            call(key)
+    assert (root.parent / "x").read_bytes() == b"secret"
+    store.put("a..b/..c", b"1")
+    assert store.read("a..b/..c") == b"1"

@@ -13,6 +13,7 @@ from types import TracebackType
 from pyiceberg.avro.decoder import BinaryDecoder
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.avro.reader import DoubleReader
+from pyiceberg.exceptions import ResolveError
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream, load_file_io
 from pyiceberg.manifest import ManifestFile, read_manifest_list
 from pyiceberg.table.snapshots import Snapshot
@@ -27,7 +28,18 @@ from streamhouse_spark.lake.parquet.access import RangeReader, StorageFiles
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import ReadsMany, at_once
 
-_DAMAGE = (ValueError, EOFError, LookupError, TypeError, ArithmeticError, AssertionError, SystemError, zlib.error)
+_DAMAGE = (
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    AssertionError,
+    SystemError,
+    zlib.error,
+    struct.error,
+    ResolveError,
+)
 """Errors of pyiceberg's Avro decoder on bytes that are not the expected manifest."""
 
 
@@ -52,21 +64,29 @@ def expect(io: FileIO, files: Iterable[tuple[str, int]]) -> None:
 
 def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
     """Return the snapshot's manifests from its manifest list: pyiceberg's own way goes through a cache by path, which a
-    commit must not depend on.
+    commit must not depend on. Raises `CorruptDataError`, and `FileNotFoundError` for one that was expired.
     """
-    return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
+    with _undamaged(snapshot.manifest_list):
+        return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
 
 
 @contextmanager
 def lake_metadata(location: str) -> Iterator[None]:
     """Wrap reads of manifests: pyiceberg's errors on damaged or vanished ones become errors of the package."""
     try:
-        yield
+        with _undamaged(location):
+            yield
     except FileNotFoundError as error:
         raise SnapshotExpiredError(
             f"lake table {location}: metadata of the snapshot is gone, it was expired while it was read; run the query "
             f"again. If it is gone then too, build the lake anew from the log, streamhouse retier ({error})"
         ) from error
+
+
+@contextmanager
+def _undamaged(location: str) -> Iterator[None]:
+    try:
+        yield
     except _DAMAGE as error:
         file = file_of(error, _location, "a manifest")
         raise CorruptDataError(

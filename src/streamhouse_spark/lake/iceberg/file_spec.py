@@ -103,7 +103,16 @@ class IcebergFileSpec:
     def writer_options(self) -> Mapping[str, Any]:
         level = self.properties.get("write.parquet.compression-level")
         codec = self.properties.get("write.parquet.compression-codec", "zstd")
-        return writer_options(codec.lower(), int(level) if level else None)
+        try:
+            if codec.lower() != "uncompressed" and not pa.Codec.is_available(codec.lower()):
+                raise ValueError("unknown")
+            return writer_options(codec.lower(), int(level) if level else None)
+        except ValueError as error:
+            raise LakeMismatchError(
+                f"the lake table at {self.data_location} asks for Parquet with the compression {codec[:60]!r} and "
+                f"its level {(level or '')[:60]!r}, which cannot be written here; set write.parquet.compression-codec "
+                "to zstd, and unset write.parquet.compression-level"
+            ) from error
 
     def directory(self, key: PartitionKey, bucket: int) -> str:  # noqa: ARG002 - it is in the key
         if not key:

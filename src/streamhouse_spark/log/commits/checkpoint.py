@@ -31,7 +31,7 @@ from streamhouse_spark.core.paths import (
 )
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.log.commits.actions import Payload, has_constraints
-from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
+from streamhouse_spark.log.commits.frame import decode_frame, encode_frame, fields_of
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
 from streamhouse_spark.schema.generated.generated import has_generated
@@ -209,7 +209,8 @@ def _read(storage: Storage, table_uuid: str, number: int, ahead: ReadAhead | Non
 
 def _decoded(data: bytes, table_uuid: str, number: int | None, where: str) -> Checkpoint:
     frame = decode_frame("checkpoint", data, where, newest=NEWEST_VERSION)
-    state = state_from_json(frame.header, frame.payload)
+    with fields_of("checkpoint", where):
+        state = state_from_json(frame.header, frame.payload)
     if number not in (None, state.version) or state.table_uuid != table_uuid:
         raise CorruptDataError(f"{where} is the checkpoint of another table or record; delete this file")
     return Checkpoint(state, *frame.header.get("floor", (0, 0)))

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from streamhouse_spark.errors import CorruptDataError, FormatVersionError
 FORMAT_VERSION = 1
 _FIRST_LINE = re.compile(rb'\{"streamhouse":"([a-z]+)","version":(\d{1,9}),"xxh3":"([0-9a-f]{32})"\}\n')
 _FIRST_LINE_BYTES_MAX = 120
+_WRONG_FIELDS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,5 +70,46 @@ def decode_frame(kind: str, data: bytes, where: str, *, newest: int | None = Non
     body = memoryview(data)[match.end() :]
     if xxhash.xxh3_128_hexdigest(body) != match[3].decode():
         raise CorruptDataError(f"{where} ({len(data)} bytes) does not match its checksum; restore this file")
-    header_end = data.index(b"\n", match.end())
-    return Frame(json.loads(data[match.end() : header_end]), memoryview(data)[header_end + 1 :], int(match[2]))
+    header_end = data.find(b"\n", match.end())
+    header = _parsed(data[match.end() : max(header_end, match.end())], kind, where)
+    return Frame(header, memoryview(data)[header_end + 1 :], int(match[2]))
+
+
+@contextmanager
+def fields_of(kind: str, where: str) -> Iterator[None]:
+    """Turn what a file with a right checksum, and other fields than its kind has, raises into `CorruptDataError`."""
+    try:
+        yield
+    except _WRONG_FIELDS as error:
+        raise _not_of_its_kind(kind, where, error) from error
+
+
+def _parsed(data: bytes, kind: str, where: str) -> _Header:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _not_of_its_kind(kind, where, error) from error
+    if not isinstance(found, dict):
+        raise _not_of_its_kind(kind, where, TypeError(f"the header is a {type(found).__name__}"))
+    header = _Header(found)
+    header.kind, header.where = kind, where
+    return header
+
+
+class _Header(dict[str, Any]):
+    """A header that knows where it is from."""
+
+    kind = where = ""
+
+    def __missing__(self, name: str) -> Any:
+        raise _not_of_its_kind(self.kind, self.where, KeyError(name))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return dict, (dict(self),)
+
+
+def _not_of_its_kind(kind: str, where: str, error: Exception) -> CorruptDataError:
+    return CorruptDataError(
+        f"{where} has a right checksum, and not what a {kind} file holds ({type(error).__name__}: {str(error)[:200]}): "
+        "another program wrote it; restore this file"
+    )

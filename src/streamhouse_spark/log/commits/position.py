@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamhouse_spark.errors import DifferentHistoryError, FormatVersionError, InvalidOptionError
+from streamhouse_spark.errors import DifferentHistoryError, FormatVersionError, InvalidOptionError, shown
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
@@ -66,9 +66,9 @@ class LogPosition(Mapping[int, int]):
             history = data["history"]
             mark = None if history is None else HistoryMark.from_json(history)
             return cls(str(data["table"]), {int(b): int(offset) for b, offset in data["offsets"].items()}, mark)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InvalidOptionError(
-                f"a position is {data!r}, expected what LogPosition.to_json gave ({type(error).__name__}: {error})"
+                f"a position is {shown(data)}, expected what LogPosition.to_json gave ({type(error).__name__}: {error})"
             ) from error
 
 

@@ -13,12 +13,20 @@ from typing import Any, NamedTuple
 
 import xxhash
 
+from streamhouse_spark.config.properties import BUCKET_COUNT_MAX
 from streamhouse_spark.core.clock import Author
 from streamhouse_spark.core.model import OffsetRange, StreamBatch, Transaction
 from streamhouse_spark.core.paths import commit_key, manifest_key
-from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
-from streamhouse_spark.log.commits.actions import Action, Payload, action_from_json, action_to_json, without_rows
-from streamhouse_spark.log.commits.frame import Frame, decode_frame, encode_frame, to_text
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, shown
+from streamhouse_spark.log.commits.actions import (
+    Action,
+    Create,
+    Payload,
+    action_from_json,
+    action_to_json,
+    without_rows,
+)
+from streamhouse_spark.log.commits.frame import Frame, decode_frame, encode_frame, fields_of, to_text
 from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
 
@@ -171,20 +179,23 @@ def read_record(
             f"of table {table_uuid}: a file was copied or renamed; restore this file",
         )
     reference = header.get("manifest")
-    body = _read_manifest(storage, table_uuid, reference, where) if reference is not None else frame
-    transaction = header.get("transaction")
-    record = Record(
-        number=number,
-        table_uuid=table_uuid,
-        attempt=header["attempt"],
-        time_ms=header["time_ms"],
-        actions=tuple(action_from_json(a, body.payload) for a in body.header["actions"]),
-        transaction=transaction_from_json(transaction) if transaction else None,
-        manifest=reference["uuid"] if reference else None,
-        after=header.get("after"),
-        members=tuple(_member_from_json(member) for member in header.get("members", ())),
-        author=Author(*header["by"]) if "by" in header else None,
-    )
+    with fields_of("commit", where):
+        body = _read_manifest(storage, table_uuid, reference, where) if reference is not None else frame
+    with fields_of("commit", where):
+        transaction = header.get("transaction")
+        record = Record(
+            number=number,
+            table_uuid=table_uuid,
+            attempt=header["attempt"],
+            time_ms=header["time_ms"],
+            actions=tuple(action_from_json(a, body.payload) for a in body.header["actions"]),
+            transaction=transaction_from_json(transaction) if transaction else None,
+            manifest=reference["uuid"] if reference else None,
+            after=header.get("after"),
+            members=tuple(_member_from_json(member) for member in header.get("members", ())),
+            author=Author(*header["by"]) if "by" in header else None,
+        )
+    _require_possible(record, where)
     _require_members(record, frame.version, where)
     return record, body.payload
 
@@ -284,6 +295,16 @@ def read_attempt(storage: Storage, table_uuid: str, number: int) -> str | None:
 def attempt_in(data: bytes, where: str) -> str:
     """Return the attempt of a record. Raises `CorruptDataError`, `FormatVersionError`."""
     return str(decode_frame("commit", data, where, newest=GROUP_VERSION).header["attempt"])
+
+
+def _require_possible(record: Record, where: str) -> None:
+    """Raise `CorruptDataError` for a table with more buckets than any can have: the state has an entry for each."""
+    for action in record.actions:
+        if isinstance(action, Create) and not (
+            type(action.num_buckets) is int and 1 <= action.num_buckets <= BUCKET_COUNT_MAX
+        ):
+            found = shown(action.num_buckets)
+            raise CorruptDataError(f"{where} creates a table with {found} buckets; restore this file")
 
 
 def _read_manifest(storage: Storage, table_uuid: str, reference: dict[str, Any], record_where: str) -> Frame:

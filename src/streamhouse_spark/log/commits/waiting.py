@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from streamhouse_spark.core.clock import SystemClock
+from streamhouse_spark.core.commit_counts import COMMITS
 from streamhouse_spark.core.forks import new_event
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import CommitStateUnknownError, ObjectExistsError, StorageError, StreamhouseError
@@ -23,6 +25,8 @@ COMPANY_S_MAX = 0.001
 """Time for which a leader waits for calls that may come at once: less than the fsyncs of a record take."""
 _BACKOFF_MS = 5.0
 _BACKOFF_MS_MAX = 2_000.0
+_boot_ms = SystemClock().boot_ms
+"""The machine's own time, also in a simulated world: it is only counted."""
 E = TypeVar("E", bound=StreamhouseError)
 
 Plan = Callable[[TableState, int], Sequence[Action]]
@@ -85,6 +89,8 @@ class Waiting:
     error: BaseException | None = None
     is_foreign: bool = False
     """Whether it is another process's, which was offered to this one."""
+    began_ms: int | None = None
+    """Boot time at which a call of this process came; None before."""
     ready: threading.Event | None = None
     """Set when there is an answer, or nobody leads; only of a call that found another at work."""
 
@@ -139,11 +145,17 @@ class Calls:
 
     def add(self, call: Waiting) -> None:
         self._by_attempt[call.attempt] = call
+        call.began_ms = _boot_ms()
         if 1 < self._company <= len(self._by_attempt):
             self._has_company.set()
 
     def remove(self, call: Waiting) -> None:
         self._by_attempt.pop(call.attempt, None)
+        if call.began_ms is not None and not call.is_foreign:
+            done = call.outcome
+            wrote = done is not None and done.state is not done.before
+            busy_ms = _boot_ms() - call.began_ms
+            COMMITS.note(wrote=wrote, failed=done is None, conflicts=call.conflicts, busy_ms=busy_ms)
         if not call.is_done:
             self.wake()  # it may have been the one to lead
 

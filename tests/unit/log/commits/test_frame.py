@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError
-from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
+from streamhouse_spark.log.commits.frame import decode_frame, encode_frame, fields_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
@@ -56,3 +58,26 @@ def test_a_newer_format_is_refused_before_its_checksum_is_looked_at():
 def test_numbers_that_json_does_not_have_are_refused():
     with pytest.raises(ValueError, match="float"):
         encode_frame("commit", {"x": float("nan")})
+
+
+@pytest.mark.parametrize("header", ["[1]", "null", "1", "x", "", "[" * 20_000, "{" * 5_000, '{"a":NaN'])
+def test_a_right_checksum_around_no_header(header):
+    with pytest.raises(CorruptDataError, match="has a right checksum, and not what a commit file holds"):
+        decode_frame("commit", encode_frame("commit", header), "here")
+
+
+def test_a_right_checksum_around_a_header_without_a_field():
+    found = decode_frame("commit", encode_frame("commit", {"number": 1}), "here").header
+    assert found["number"] == 1
+    assert found.get("attempt") is None
+    with pytest.raises(CorruptDataError, match=r"here has a right checksum.*'attempt'"):
+        found["attempt"]
+    assert type(pickle.loads(pickle.dumps(found))) is dict
+
+
+@pytest.mark.parametrize("error", [KeyError("a"), TypeError("b"), ValueError("c"), IndexError(), OverflowError()])
+def test_wrong_fields_are_damage(error):
+    with pytest.raises(CorruptDataError, match="another program wrote it"), fields_of("commit", "here"):
+        raise error
+    with pytest.raises(OSError, match="x"), fields_of("commit", "here"):
+        raise OSError("x")

@@ -1,0 +1,1 @@
+"""Numbers about a process and what it works on: for Prometheus, and for OpenTelemetry."""

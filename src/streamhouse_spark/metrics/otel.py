@@ -1,0 +1,121 @@
+"""Metrics through OpenTelemetry's API, for whatever SDK the process has. The only importer of opentelemetry.
+
+An instrument asks for its numbers when an SDK collects, and not before: a process without an SDK pays nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from streamhouse_spark.core.arguments import require_part
+from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.errors import MissingExtraError, StreamhouseError
+from streamhouse_spark.metrics.measures import Measure, Measures, process_measures
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+
+logger = logging.getLogger(__name__)
+
+SCOPE: Final = "streamhouse_spark"
+"""The name of our meter."""
+
+
+def export_metrics(meter_provider: MeterProvider | None = None) -> None:
+    """Give the metrics of this process to OpenTelemetry: its commits, and its requests to object stores.
+
+    Without ``meter_provider`` it is the process's own one, which may also be set later. Repeating it changes nothing.
+    Raises `MissingExtraError` without the extra ``otel``, `InvalidOptionError` for what is no provider.
+    """
+    if meter_provider is not None:
+        require_part("meter_provider", meter_provider, "a MeterProvider of OpenTelemetry", "get_meter")
+    try:
+        _exports_to(meter_provider).add(process_measures)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "opentelemetry":
+            raise
+        raise MissingExtraError(
+            "metrics of OpenTelemetry need its API, which is not installed; run: pip install 'streamhouse-spark[otel]'"
+        ) from error
+
+
+@contextmanager
+def exporting(measures: Measures, meter_provider: MeterProvider | None = None) -> Iterator[None]:
+    """Give metrics, and those of the process, to OpenTelemetry until the block ends, if its API is installed."""
+    try:
+        exports = _exports_to(meter_provider)
+    except ModuleNotFoundError:
+        yield
+        return
+    exports.add(process_measures)
+    exports.add(measures)
+    try:
+        yield
+    finally:
+        exports.remove(measures)
+
+
+class _Exports:
+    """The sources of metrics that one provider is given. Safe for threads."""
+
+    def __init__(self, meter: Any) -> None:
+        self._meter = meter
+        self._lock = new_lock()
+        self._sources: list[Measures] = []
+        self._known: set[str] = set()
+
+    def add(self, source: Measures) -> None:
+        with self._lock:
+            if source in self._sources:
+                return
+            self._sources = [*self._sources, source]
+        for one in _asked(source):
+            with self._lock:
+                if one.name in self._known:
+                    continue
+                self._known.add(one.name)
+            create = {
+                "counter": self._meter.create_observable_counter,
+                "gauge": self._meter.create_observable_gauge,
+            }[one.kind]
+            create(one.name, callbacks=[partial(self._observe, one.name)], description=one.text)
+
+    def remove(self, source: Measures) -> None:
+        with self._lock:
+            self._sources = [one for one in self._sources if one != source]
+
+    def _observe(self, name: str, options: CallbackOptions) -> Iterable[Observation]:  # noqa: ARG002 - the API's form
+        from opentelemetry.metrics import Observation
+
+        for source in self._sources:
+            for one in _asked(source):
+                if one.name == name:
+                    for values, number in one.points:
+                        yield Observation(number, dict(zip(one.labels, values, strict=True)))
+
+
+def _asked(source: Measures) -> list[Measure]:
+    """Return the metrics of a source; none where it cannot tell them now, so that the others are still exported."""
+    try:
+        return list(source())
+    except StreamhouseError as error:
+        logger.warning("metrics could not be collected, the next time tries again: %s", error)
+        return []
+
+
+_lock = new_lock()
+_exports: dict[int, tuple[object, _Exports]] = {}
+"""By the identity of the provider, which is kept so that no other gets its identity."""
+
+
+def _exports_to(provider: MeterProvider | None) -> _Exports:
+    from opentelemetry.metrics import get_meter
+
+    with _lock:
+        if id(provider) not in _exports:
+            _exports[id(provider)] = provider, _Exports(get_meter(SCOPE, meter_provider=provider))
+        return _exports[id(provider)][1]

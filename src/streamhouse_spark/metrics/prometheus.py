@@ -1,0 +1,33 @@
+"""Metrics in Prometheus' text format. The only importer of prometheus_client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from streamhouse_spark.metrics.measures import Measure
+
+
+def as_prometheus(measures: Iterable[Measure]) -> tuple[str, bytes]:
+    """Return content type and text."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected(measures))
+    return CONTENT_TYPE_LATEST, generate_latest(registry)
+
+
+class _Collected:
+    """The metrics of one moment, as the library asks for them."""
+
+    def __init__(self, measures: Iterable[Measure]) -> None:
+        self._measures = list(measures)
+
+    def collect(self) -> Iterable[Metric]:
+        families = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+        for one in self._measures:
+            family = families[one.kind](one.name, one.text, labels=one.labels)
+            for values, number in one.points:
+                family.add_metric(values, number)
+            yield family

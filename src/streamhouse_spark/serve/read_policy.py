@@ -1,0 +1,45 @@
+"""The policy of credentials that may read one table's files, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.storage.s3.temporary import SESSION_POLICY_CHARS_MAX
+
+_SPECIAL: Final = re.compile(r"[*?$\x00-\x1f\x7f]")
+"""Characters that mean more than themselves in a policy."""
+
+
+def read_policy(partition: str, bucket: str, prefixes: Sequence[str]) -> str:
+    """Return a policy that lets its holder read and list the objects whose keys begin with a prefix.
+
+    Raises `InvalidOptionError` for a prefix that a policy cannot say: a wider one would let others' files be read.
+    """
+    for prefix in prefixes:
+        if not prefix or _SPECIAL.search(prefix):
+            raise InvalidOptionError(
+                f"no policy can say the prefix {prefix[:80]!r} and nothing else; read the table with credentials of "
+                "your own"
+            )
+    patterns = [f"{prefix}*" for prefix in prefixes]
+    bucket_arn = f"arn:{partition}:s3:::{bucket}"
+    statements = [
+        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": [f"{bucket_arn}/{one}" for one in patterns]},
+        {
+            "Effect": "Allow",
+            "Action": "s3:ListBucket",
+            "Resource": bucket_arn,
+            "Condition": {"StringLike": {"s3:prefix": patterns}},
+        },
+    ]
+    text = json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
+    if len(text) > SESSION_POLICY_CHARS_MAX:
+        raise InvalidOptionError(
+            f"the policy for the files of this table has {len(text)} characters, and a store takes "
+            f"{SESSION_POLICY_CHARS_MAX}; read the table with credentials of your own"
+        )
+    return text

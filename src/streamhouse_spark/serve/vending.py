@@ -1,0 +1,123 @@
+"""Credentials for the files of one table, given to clients that may read it: ``streamhouse serve --vend-role``.
+
+They come from a role of the store's owner, narrowed to the table's folder in the lake and, for the table with its hot
+rows, to the folders of its own virtual tables. They are handed to one client, kept in memory alone, and given again
+until half of their life is over.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.paths import VIRTUAL_PREFIX
+from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.lake.iceberg.metadata.strays import stray_location
+from streamhouse_spark.lake.iceberg.table import IcebergLake
+from streamhouse_spark.serve.options import VendOptions
+from streamhouse_spark.serve.read_policy import read_policy
+from streamhouse_spark.storage.s3.temporary import Roles, TemporaryCredentials, partition_of
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+_KEPT_MAX: Final = 1_000
+
+
+class AssumesRoles(Protocol):
+    def assume(self, role_arn: str, session: str, policy: str, seconds: int) -> TemporaryCredentials: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Vended:
+    """Credentials, and the beginnings of the locations that they open."""
+
+    credentials: TemporaryCredentials
+    prefixes: tuple[str, ...]
+
+    @property
+    def ends(self) -> str:
+        return dt.datetime.fromtimestamp(self.credentials.ends_ms / 1000, dt.UTC).isoformat(timespec="seconds")
+
+    def config(self) -> dict[str, str]:
+        """Return the properties by which Iceberg's clients take them."""
+        found = self.credentials
+        return {
+            "s3.access-key-id": found.access_key_id,
+            "s3.secret-access-key": found.secret_access_key,
+            "s3.session-token": found.session_token,
+            "s3.session-token-expires-at-ms": str(found.ends_ms),
+        }
+
+    def storage_credentials(self, client_config: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return them as the protocol has them: once for each prefix, with what a client needs to reach the store."""
+        config = {name: value for name, value in client_config.items() if name.startswith(("s3.", "client."))}
+        return [{"prefix": prefix, "config": {**config, **self.config()}} for prefix in self.prefixes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    vended: Vended
+    until_boot_ms: int
+
+
+class Vending:
+    """Gives credentials for tables of one warehouse. Safe for threads. Whoever asks has to have the right to read."""
+
+    def __init__(self, warehouse: Warehouse, options: VendOptions, roles: AssumesRoles | None = None) -> None:
+        """Raises `InvalidOptionError`, `MissingExtraError`."""
+        options.require_usable(warehouse.url)
+        self._options = options
+        self._partition = partition_of(options.role_arn)
+        self._clock = warehouse.world.clock
+        self._roles = roles or Roles(warehouse.settings)
+        self._lock = new_lock()
+        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+
+    def vended(self, client: str, table: Table, *, is_lake: bool) -> Vended:
+        """Return credentials for the files that the table's newest state names, or that of its lake alone.
+
+        Raises `LakeMismatchError` for a table with files outside of its folder, which no credentials are given for,
+        `InvalidOptionError`, `StorageError`.
+        """
+        state = table.state
+        keys = [f"{state.lake_location}/"] if is_lake or state.has_lake else []
+        if not is_lake:
+            keys.append(f"{VIRTUAL_PREFIX}{state.table_uuid}-")
+        url = urlsplit(table.storage.url)
+        root = url.path.strip("/")
+        policy = read_policy(self._partition, url.netloc, [f"{root}/{key}" if root else key for key in keys])
+        key = client, policy
+        with self._lock:
+            kept = self._kept.get(key)
+        if kept is not None and self._clock.boot_ms() < kept.until_boot_ms:
+            return kept.vended
+        self._require_at_home(table)
+        began_ms, seconds = self._clock.boot_ms(), self._options.seconds
+        credentials = self._roles.assume(self._options.role_arn, f"streamhouse-{client}", policy, seconds)
+        vended = Vended(credentials, tuple(f"{table.storage.url.rstrip('/')}/{one}" for one in keys))
+        with self._lock:
+            self._kept[key] = _Kept(vended, began_ms + seconds * 500)
+            self._kept.move_to_end(key)
+            while len(self._kept) > _KEPT_MAX:
+                self._kept.popitem(last=False)
+        return vended
+
+    @staticmethod
+    def _require_at_home(table: Table) -> None:
+        state = table.state
+        if not state.has_lake:
+            return
+        lake = table.open_lake()
+        assert isinstance(lake, IcebergLake)
+        stray = stray_location(lake, with_files=state.parsed.datalake_adopted is not None)
+        if stray is not None:
+            raise LakeMismatchError(
+                f"no credentials are given for {state.name}: its lake names {stray}, outside of {state.lake_location} "
+                "in the warehouse; read it with credentials of your own, and ask for none (without "
+                "X-Iceberg-Access-Delegation)"
+            )

@@ -1,0 +1,127 @@
+"""When credentials are made, kept and refused. The store is memory; tests/s3 has a real one that enforces policies."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from faults.sim import SimClock
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.serve import vending
+from streamhouse_spark.serve.options import VendOptions
+from streamhouse_spark.serve.vending import Vending
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.storage.s3.temporary import TemporaryCredentials
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+ROLE = "arn:aws:iam::123456789012:role/team/readers"
+
+
+class S3Memory(MemoryStorage):
+    @property
+    def url(self):
+        return "s3://shop/wh"
+
+
+class Counted:
+    def __init__(self):
+        self.calls = []
+
+    def assume(self, role_arn, session, policy, seconds):
+        self.calls.append((role_arn, session, json.loads(policy), seconds))
+        return TemporaryCredentials("id", f"secret-{len(self.calls)}", "token", 1_000_000)
+
+
+@pytest.fixture
+def clock():
+    return SimClock()
+
+
+@pytest.fixture
+def warehouse(clock):
+    world = World(clock=clock)
+    found = Warehouse("s3://shop/wh", storage=S3Memory(world), world=world)
+    found.create_table("s.t", "id BIGINT").append([{"id": 1}])
+    return found
+
+
+def tier(table):
+    job = TieringJob(table.log, table.open_lake(), world=table.world)
+    job.run(run_tasks_locally(table.storage, table.settings, table.world))
+
+
+def test_they_are_given_again_until_half_of_their_life_is_over(warehouse, clock):
+    roles, table = Counted(), warehouse.table("s.t")
+    given = Vending(warehouse, VendOptions(ROLE, 900), roles)
+    first = given.vended("a", table, is_lake=False)
+    clock.sleep_ms(449_000)
+    assert given.vended("a", table, is_lake=False) is first
+    clock.sleep_ms(2_000)
+    second = given.vended("a", table, is_lake=False)
+    assert second.credentials.secret_access_key == "secret-2"
+    assert given.vended("b", table, is_lake=False).credentials.secret_access_key == "secret-3"
+    assert [(role, session, seconds) for role, session, _, seconds in roles.calls] == [
+        (ROLE, "streamhouse-a", 900),
+        (ROLE, "streamhouse-a", 900),
+        (ROLE, "streamhouse-b", 900),
+    ]
+
+
+def test_few_are_kept(warehouse, monkeypatch):
+    monkeypatch.setattr(vending, "_KEPT_MAX", 2)
+    roles, table = Counted(), warehouse.table("s.t")
+    given = Vending(warehouse, VendOptions(ROLE), roles)
+    for client in ("a", "b", "c", "c", "a"):
+        given.vended(client, table, is_lake=False)
+    assert [session[-1] for _, session, _, _ in roles.calls] == ["a", "b", "c", "a"]
+
+
+def test_they_open_what_a_document_names(warehouse):
+    roles, table = Counted(), warehouse.table("s.t")
+    given = Vending(warehouse, VendOptions(ROLE), roles)
+    virtual = f"lake/.virtual/{table.state.table_uuid}-"
+    assert given.vended("a", table, is_lake=False).prefixes == ("s3://shop/wh/lake/s/t/", f"s3://shop/wh/{virtual}")
+    assert given.vended("a", table, is_lake=True).prefixes == ("s3://shop/wh/lake/s/t/",)
+    assert [policy["Statement"][0]["Resource"] for _, _, policy, _ in roles.calls] == [
+        ["arn:aws:s3:::shop/wh/lake/s/t/*", f"arn:aws:s3:::shop/wh/{virtual}*"],
+        ["arn:aws:s3:::shop/wh/lake/s/t/*"],
+    ]
+
+
+@pytest.mark.parametrize("name", ["write.data.path", "write.metadata.path"])
+def test_a_lake_that_puts_files_elsewhere_gets_none(warehouse, name):
+    table = warehouse.table("s.t")
+    tier(table)
+    lake = table.open_lake().place.require()
+    with lake.transaction() as changes:
+        changes.set_properties({name: "s3://shop/wh/lake/s/other"})
+    roles = Counted()
+    with pytest.raises(LakeMismatchError, match=r"lake/s/other, outside of lake/s/t .* credentials of your own"):
+        Vending(warehouse, VendOptions(ROLE), roles).vended("a", table, is_lake=True)
+    assert not roles.calls
+
+
+@pytest.mark.parametrize(
+    ("role", "url"),
+    [
+        ("readers", "s3://shop/wh"),
+        ("arn:aws:iam::12:user/x", "s3://shop/wh"),
+        ("arn:aws:iam::12:role/x y", "s3://shop/wh"),
+        ("arn:aws:iam::12:role/", "s3://shop/wh"),
+        (ROLE, "/tmp/wh"),
+        (ROLE, "gs://shop/wh"),
+    ],
+)
+def test_options_that_cannot_be(role, url):
+    with pytest.raises(InvalidOptionError):
+        VendOptions(role).require_usable(url)
+    VendOptions(ROLE).require_usable("s3a://shop/wh")
+
+
+def test_no_text_shows_them():
+    found = TemporaryCredentials("the-id", "the-secret", "the-token", 5)
+    assert str(found) == repr(found) == "TemporaryCredentials(ends_ms=5)"
+    assert "the-" not in repr(vending.Vended(found, ("s3://b/",)))
