@@ -170,16 +170,20 @@ VERSITYGW := github.com/versity/versitygw/cmd/versitygw@v1.7.0
 AZURITE := azurite@3.36.0
 
 .PHONY: matrix-stores
-matrix-stores: java $(VENV)/stores.stamp $(SERVERS)/stamp ## MinIO, fake-gcs-server, Azurite: stores, tables, kills, lost answers (fetched: needs Go and npm)
+matrix-stores: java $(VENV)/stores.stamp $(SERVERS)/stamp ## MinIO, fake-gcs-server, Azurite, HDFS: stores, tables, kills, lost answers (fetched: needs Go, npm, Maven, a JDK)
 	$(BIN)/python -m pytest tests/stores tests/spark/test_on_stores.py -m stores $(ARGS)
-	for store in minio fake-gcs-server azurite; do \
+	for store in minio fake-gcs-server azurite hdfs; do \
 	  STREAMHOUSE_TEST_CONTRACT=$$store $(BIN)/python -m pytest tests/contract -m stores $(ARGS) || exit 1; \
 	done
 
 $(SERVERS)/bin/minio:
 	GOBIN=$(CURDIR)/$(SERVERS)/bin go install $(MINIO)
 
-$(SERVERS)/stamp: $(SERVERS)/bin/minio
+$(SERVERS)/hdfs/classpath: tests/stores/hdfs_pom.xml
+	@mkdir -p $(@D)
+	mvn -q -B -f $< dependency:build-classpath -Dmdep.outputFile=$(CURDIR)/$@
+
+$(SERVERS)/stamp: $(SERVERS)/bin/minio $(SERVERS)/hdfs/classpath
 	@mkdir -p $(SERVERS)/azurite
 	for server in $(FAKE_GCS) $(VERSITYGW); do GOBIN=$(CURDIR)/$(SERVERS)/bin go install $$server || exit 1; done
 	cd $(SERVERS)/azurite && npm install --no-fund --no-audit --loglevel=error $(AZURITE)

@@ -33,6 +33,7 @@ IMPORTERS = {
     "s3fs": ["storage/s3/*"],
     "azure": ["storage/azure/*"],
     "google": ["storage/gcs/*"],
+    "requests": ["storage/gcs/*", "storage/azure/*", "storage/hdfs/*"],
     "fsspec": ["storage/s3/*"],
     "botocore": ["storage/s3/*"],
     "boto3": [],

@@ -12,9 +12,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StaticTable
 
 from faults.sim import SimClock
+from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
 from streamhouse_spark.lake.tiering.job import RunTasks, TieringJob, TieringReport, run_tasks_locally
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -62,6 +65,10 @@ class House:
 
     def _by_pyiceberg(self, table: Table) -> pa.Table:
         location = f"{self.wh.url}/{table.state.lake_location}"
+        if location.startswith("hdfs://"):  # its own client of HDFS needs a JVM in the process
+            hint = self.wh.storage.read(f"{table.state.lake_location}/metadata/version-hint.text").decode()
+            newest = f"{location}/metadata/v{hint}.metadata.json"
+            return _through(StorageFileIO(self.wh.storage), newest).scan().to_arrow()
         return StaticTable.from_metadata(location, {**self.settings, **self.readers}).scan().to_arrow()
 
     def _by_pypaimon(self, table: Table) -> pa.Table:
@@ -108,6 +115,11 @@ def rows(table: pa.Table) -> list[dict[str, Any]]:
 
 def in_order(found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return sorted(map(dict, found), key=repr)
+
+
+def _through(files: StorageFileIO, location: str) -> StaticTable:
+    metadata = FromInputFile.table_metadata(files.new_input(location))
+    return StaticTable(("outside", "table"), metadata, location, files, NoopCatalog("outside"))
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
+
 from streamhouse_spark.core.model import OffsetRange, TablePath
 from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, segment_key
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
@@ -44,6 +46,7 @@ from streamhouse_spark.log.commits.record import Record, encode_record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.lifecycle import cleaning, names, retention
+from streamhouse_spark.log.segments import scan as segment_scan
 from streamhouse_spark.log.segments import shared_object
 from streamhouse_spark.read import pin, planner, tail
 from streamhouse_spark.write import upsert as keyed_table
@@ -605,6 +608,26 @@ def lake_rows_are_read_by_the_newest_columns() -> Iterator[None]:
         return original(table, table.state, *args)
 
     with patched((planner, "scan_lake", scanned)):
+        yield
+
+
+@plant
+def fields_inside_columns_are_matched_by_their_names() -> Iterator[None]:
+    def by_name(_: Any, wanted: Any) -> Any:
+        def fitted(array: pa.Array) -> pa.Array:
+            if not pa.types.is_struct(wanted.type):
+                return array
+            return pa.StructArray.from_arrays([array.field(f.name) for f in wanted.type], fields=list(wanted.type))
+
+        return fitted
+
+    with patched((segment_scan, "fitting_of", by_name)):
+        yield
+
+
+@plant
+def staged_rows_fit_whatever_changed_inside() -> Iterator[None]:
+    with patched((staging, "still_means", lambda before, now: before.name == now.name)):
         yield
 
 

@@ -795,13 +795,13 @@ class TierAddedColumn(TierFirst):
 
 
 class TierRenamedAndDropped(TierAddedColumn):
-    """Columns are renamed, dropped, widened and added anew in one step, and the lake follows."""
+    """Columns, and fields inside one, are renamed, dropped, widened and added anew in one step; the lake follows."""
 
     name = "rename and drop columns and tier"
 
     def setup(self, run: Run) -> None:
         run.create(properties=self.lake)
-        run.open().add_columns("c0 string, c1 int, c2 string")
+        run.open().add_columns("c0 string, c1 int, c2 string, c6 struct<a:int,b:string>")
         run.append(columns=["c0", "c1", "c2"])
         run.tier()
         run.append(columns=["c0", "c1", "c2"])
@@ -814,10 +814,10 @@ class TierRenamedAndDropped(TierAddedColumn):
 
     def alter(self, run: Run) -> None:
         run.open().alter(
-            rename_columns={"c0": "c0_1"},
-            drop_columns=["c2"],
-            widen_columns={"c1": "bigint"},
-            add_columns="c4 string",
+            rename_columns={"c0": "c0_1", "c6.a": "n"},
+            drop_columns=["c2", "c6.b"],
+            widen_columns={"c1": "bigint", "c6.a": "bigint"},
+            add_columns="c4 string, c6.b date",
         )
 
     def recover(self, run: Run) -> None:
@@ -829,8 +829,9 @@ class TierRenamedAndDropped(TierAddedColumn):
     def check(self, run: Run) -> None:
         TierFirst.check(self, run)
         lake = run.open().lake.to_arrow()
-        assert lake.column_names == ["id", "text", "c0_1", "c1", "c4"]
+        assert lake.column_names == ["id", "text", "c0_1", "c1", "c6", "c4"]
         assert lake.schema.field("c1").type == pa.int64()
+        assert lake.schema.field("c6").type == pa.struct([("n", pa.int64()), ("b", pa.date32())])
 
 
 class MergeColumns(Scenario):

@@ -360,6 +360,19 @@ def a_read_while_columns_swap_their_names() -> None:
     assert rows == [{"id": 1, "a": 1, "b": 10}, {"id": 2, "a": 2, "b": 20}]
 
 
+def a_column_whose_fields_swap_their_names() -> None:
+    """One row is committed before, another one is staged before and committed behind it, if it can be."""
+    run = Run()
+    table = run.warehouse.create_table("sales.inside", "id BIGINT, s STRUCT<a: INT, b: INT>")
+    table.append([{"id": 1, "s": {"a": 1, "b": 10}}])
+    rows = pa.Table.from_pylist([{"id": 2, "s": {"a": 2, "b": 20}}], schema=table.schema)
+    staged = table.stager().stage(rows)
+    run.warehouse.table("sales.inside").alter(rename_columns={"s.a": "b", "s.b": "a"})
+    with suppress(CommitConflictError):
+        table.commit(staged)
+    assert table.to_arrow().to_pylist() == [{"id": 1, "s": {"b": 1, "a": 10}}]
+
+
 def a_deletion_by_a_key_in_another_order() -> None:
     """The identities of simulated runs are the same, so each has a cache of its own."""
     with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, STREAMHOUSE_CACHE_DIR=cache):
@@ -483,6 +496,8 @@ FINDERS: dict[str, Callable[[], object]] = {
     "a_footer_whose_checksum_is_damaged_has_none": flipped_bits_of_a_lake_file,
     "page_indexes_are_not_checked": flipped_bits_of_a_lake_file,
     "lake_rows_are_read_by_the_newest_columns": a_read_while_columns_swap_their_names,
+    "fields_inside_columns_are_matched_by_their_names": a_column_whose_fields_swap_their_names,
+    "staged_rows_fit_whatever_changed_inside": a_column_whose_fields_swap_their_names,
     "keys_are_matched_by_their_places": a_deletion_by_a_key_in_another_order,
     "expiry_does_not_look_for_new_tags": a_tag_that_is_made_while_snapshots_expire,
     "times_of_lake_snapshots_are_believed": days_behind_a_round_whose_clock_was_ahead,
@@ -527,6 +542,7 @@ def test_the_bug_is_found(name):
         *statement_plants.FINDERS,
         "page_indexes_are_not_checked",
         "lake_rows_are_read_by_the_newest_columns",
+        "fields_inside_columns_are_matched_by_their_names",
         "keys_are_matched_by_their_places",
         "expiry_does_not_look_for_new_tags",
         "times_of_lake_snapshots_are_believed",

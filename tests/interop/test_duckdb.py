@@ -214,6 +214,45 @@ def test_columns_that_were_renamed_dropped_widened_and_came_back(duck, tmp_path,
         assert sorted(scan.to_arrow()["key"].to_pylist()) == keys, where
 
 
+@pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
+def test_columns_that_changed_inside(duck, tmp_path, own_cache, key):
+    table = Warehouse(str(tmp_path / "wh")).create_table(
+        "sales.orders",
+        "id int not null, s struct<a:int,gone:string,t:struct<f:float>>, items array<struct<x:int,y:string>>, "
+        "m map<string,struct<v:int>>",
+        primary_key=key,
+    )
+    write = table.upsert if key else table.append
+    old = {"s": {"a": 1, "gone": "g", "t": {"f": 0.5}}, "items": [{"x": 1, "y": "y"}, None], "m": {"k": {"v": 1}}}
+    write([{"id": 1, **old}, {"id": 2, "s": None, "items": [], "m": {"k": None}}, {"id": 3, **old}])
+    _tier(table)
+    if key:
+        table.delete([3])  # deletes of rows in files of the older fields
+    table.alter(
+        rename_columns={"s.a": "b", "items.element.x": "y", "items.element.y": "x"},
+        drop_columns=["s.gone"],
+        widen_columns={"s.a": "bigint", "s.t.f": "double", "m.value.v": "bigint"},
+        add_columns="s.gone int, s.t.n array<int>, m.value.w string, items.element.z struct<u:date>",
+    )
+    new = {"s": {"b": 2**40, "t": {"f": 1e300, "n": [1]}, "gone": 9}, "items": [{"y": 5, "x": "x", "z": {"u": None}}]}
+    write([{"id": 9, **new, "m": {"k": {"v": 2**40, "w": "w"}}}])
+    _tier(table)
+    path = str(tmp_path / "wh/lake/sales/orders")
+    expected = sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"])
+    assert expected[0] == {
+        "id": 1,
+        "s": {"b": 1, "t": {"f": 0.5, "n": None}, "gone": None},
+        "items": [{"y": 1, "x": "y", "z": None}, None],
+        "m": [("k", {"v": 1, "w": None})],
+    }
+    assert len(expected) == (3 if key else 4)
+    for found in (_in_duckdb(duck, path), _in_pyiceberg(path)):
+        read = found.select(table.schema.names).cast(table.schema)
+        assert sorted(read.to_pylist(), key=lambda row: row["id"]) == expected
+    assert _in_duckdb(duck, path, "id", "s.b > 1")["id"].to_pylist() == [9]
+    assert _in_duckdb(duck, path, "id", "s.b = 1")["id"].to_pylist()[:1] == [1]
+
+
 def test_without_a_dropped_partition(duck, tmp_path):
     table = Warehouse(str(tmp_path / "wh")).create_table("sales.orders", EVENTS.arrow, partition_by=["day"], buckets=2)
     rows = event_rows(60)

@@ -259,6 +259,27 @@ def test_renamed_dropped_and_wider_columns(wh, java):
     assert java.read(table, "", "gone").num_rows == 4
 
 
+@pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
+def test_columns_that_changed_inside(wh, java, own_cache, key):
+    schema = "id bigint not null, s struct<a:int,gone:string>, items array<struct<x:int,y:string>>"
+    schema += ", m map<string,struct<v:int>>"
+    table = _create(wh, schema, {}, primary_key=key, buckets=1)
+    write = table.upsert if key else table.append
+    old = {"s": {"a": 1, "gone": "x"}, "items": [{"x": 1, "y": "y"}, None], "m": {"k": {"v": 1}}}
+    write([{"id": 1, **old}, {"id": 2, "s": None, "items": None, "m": {}}])
+    _tier(table)
+    table.alter(
+        rename_columns={"s.a": "b", "items.element.x": "y", "items.element.y": "x"},
+        drop_columns=["s.gone"],
+        widen_columns={"s.a": "bigint", "m.value.v": "bigint"},
+        add_columns="s.gone int, items.element.z string, m.value.w int",
+    )
+    write([{"id": 9, "s": {"b": 2**40, "gone": 1}, "items": [{"y": 2, "x": "x", "z": "z"}], "m": {"k": {"v": 2**40}}}])
+    _tier(table)
+    assert _by_id(java.read(table)) == _by_id(table.lake.to_arrow()) == _by_id(table.to_arrow())
+    assert table.to_arrow().num_rows == 3
+
+
 def test_keyed_rows_under_a_renamed_key(wh, java, own_cache):
     table = _create(wh, "id int not null, a string, n int", {}, primary_key=["id"], buckets=1)
     table.upsert([{"id": i, "a": f"a{i}", "n": i} for i in range(4)])

@@ -1,4 +1,6 @@
-"""A warehouse on real servers of other stores than S3: settings reach the tasks, and Python reads the lake files."""
+"""A warehouse on real servers of other stores than S3: settings reach the tasks, and Python reads the lake files where
+Spark has no file system.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from spark.session import COLUMNS, append, drain, ids, load, load_stream
-from stores.servers import Server, azurite, fake_gcs
+from stores.servers import Server, azurite, fake_gcs, hdfs
 from streamhouse_spark import Warehouse
 from streamhouse_spark.spark import tier
 
 pytestmark = [pytest.mark.spark, pytest.mark.stores]
 
 
-@pytest.fixture(params=[fake_gcs, azurite], ids=lambda kind: kind.__name__)
+@pytest.fixture(params=[fake_gcs, azurite, hdfs], ids=lambda kind: kind.__name__)
 def server(request, tmp_path) -> Iterator[Server]:
     with request.param(tmp_path) as running:
         yield running
@@ -31,7 +33,9 @@ def test_append_tier_read_and_stream(spark, server, checkpoint, capsys):
     assert found == (2500, 2499 * 1250)
     assert load(spark, warehouse, f"{source.name}$lake", **settings).count() == 2000
     load(spark, warehouse, f"{source.name}$lake", **settings).explain()
-    assert "lake files by Python: Spark has no file system" in capsys.readouterr().out
+    is_hdfs = warehouse.url.startswith("hdfs://")
+    way = "by Spark's reader over hdfs" if is_hdfs else "by Python: Spark has no file system"
+    assert f"lake files {way}" in capsys.readouterr().out
     target = warehouse.create_table("s.copy", COLUMNS)
     drain(load_stream(spark, warehouse, source.name, **settings), warehouse, target.name, checkpoint, **settings)
     assert ids(target) == list(range(2500))

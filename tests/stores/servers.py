@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 
 SERVERS = Path(__file__).resolve().parents[2] / "artifacts" / "servers"
+MINI_HDFS = Path(__file__).with_name("MiniHdfs.java")
 ACCESS_KEY = "test-access-key"
 SECRET_KEY = "canary-secret-4711"
 AZURITE_ACCOUNT = "devstoreaccount1"
@@ -109,7 +110,21 @@ def azurite(folder: Path) -> Iterator[Server]:
         yield Server(port, settings_at, new_url, {"adls.connection-string": connection})
 
 
-KINDS = {"minio": minio, "fake-gcs-server": fake_gcs, "azurite": azurite}
+@contextmanager
+def hdfs(folder: Path) -> Iterator[Server]:
+    """Start Hadoop's own NameNode and DataNode, in one process."""
+    calls, http, ready = _free_port(), _free_port(), _free_port()
+    command = ["java", "-cp", Path(_binary("hdfs/classpath")).read_text(), str(MINI_HDFS), str(folder)]
+    names = count(1)
+    with _running([*command, *map(str, (calls, http, ready))], ready):
+        yield Server(
+            http,
+            lambda at: {"hdfs.webhdfs.address": f"127.0.0.1:{at}"},
+            lambda: f"hdfs://127.0.0.1:{calls}/folder-{next(names)}/some/prefix",
+        )
+
+
+KINDS = {"minio": minio, "fake-gcs-server": fake_gcs, "azurite": azurite, "hdfs": hdfs}
 
 
 def _s3_server(port: int) -> Server:

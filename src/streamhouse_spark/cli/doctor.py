@@ -63,6 +63,7 @@ _EXTRAS: Final = {
     "s3fs": "s3",
     "google-auth": "gcs",
     "azure-storage-blob": "azure",
+    "requests": "hdfs",
 }
 """Optional distribution → the extra that installs it."""
 

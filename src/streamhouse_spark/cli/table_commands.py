@@ -282,7 +282,7 @@ streamhouse -w ./warehouse alter sales.orders --rename-column note=remark --drop
     "added",
     metavar="DDL",
     multiple=True,
-    help="A new column as Spark SQL writes it, behind all others. May be given several times.",
+    help="A new column as Spark SQL writes it, behind all others, or s.x INT inside one. May be given several times.",
 )
 @click.option(
     "--rename-column",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.config.column_changes import ColumnChanges, changed_columns, refuse_partition_names
@@ -12,7 +12,7 @@ from streamhouse_spark.core.model import is_text_list
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
 from streamhouse_spark.schema.evolution import names_by_id
-from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.schema.table_schema import TableSchema, new_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,8 +56,11 @@ class Alteration:
         if not all(isinstance(comment, str | None) for comment in (comments or {}).values()):
             raise InvalidOptionError(f"comments is {comments!r}, expected a text or None for each column")
         texts = {str(name): str(value) for name, value in (set_properties or {}).items()}
-        added = TableSchema.of(add_columns) if add_columns is not None else None
-        changes = columns or ColumnChanges()
+        changes, added = columns or ColumnChanges(), None
+        if add_columns is not None:
+            whole, fields = new_columns(add_columns)
+            added = TableSchema.of_columns(whole) if whole or not fields else None
+            changes = replace(changes, fields=tuple(((*new.parents, new.name), new.type) for new in fields))
         return cls(added, dict(comments or {}), texts, tuple(unset_properties), changes, check_defaults(defaults))
 
 
@@ -86,7 +89,7 @@ def altered(
     """
     schema = schemas[schema_id]
     if change.columns:
-        schema, properties = changed_columns(change.columns, schema, partition_by, properties)
+        schema, properties = changed_columns(change.columns, schema, partition_by, properties, schemas.values())
     if change.added is not None:
         first_id = 1 + max(column.id for known in schemas.values() for column in known.columns)
         schema = schema.with_added(change.added, first_id)

@@ -6,7 +6,7 @@ partitions, whose names stand in the lake's partitioning: these cannot be change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -17,7 +17,8 @@ from streamhouse_spark.core import text_values as values
 from streamhouse_spark.core.text_size import TextSize
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.ddl import parse_type, type_name
-from streamhouse_spark.schema.evolution import with_names, with_types, without_columns
+from streamhouse_spark.schema.evolution import with_inner_changes, with_names, with_types, without_columns
+from streamhouse_spark.schema.inner_fields import InnerChanges, Path, split_path
 from streamhouse_spark.schema.partition_fields import join_fields, parse_fields, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
 
@@ -35,9 +36,12 @@ class ColumnChanges:
     widened: Mapping[str, pa.DataType] = field(default_factory=dict)
     sizes: Mapping[str, TextSize] = field(default_factory=dict)
     """Lengths of widened columns that become CHAR(n) or VARCHAR(n)."""
+    fields: tuple[tuple[Path, pa.DataType], ...] = ()
+    """New fields inside columns: the column's name and the path from there, as they are after the other changes, but
+    for the column's name."""
 
     def __bool__(self) -> bool:
-        return bool(self.renamed or self.dropped or self.widened)
+        return bool(self.renamed or self.dropped or self.widened or self.fields)
 
     @classmethod
     def of(cls, renamed: object, dropped: object, widened: object) -> ColumnChanges:
@@ -73,15 +77,21 @@ def _sizes(types: Mapping[str, object]) -> dict[str, TextSize]:
 
 
 def changed_columns(
-    changes: ColumnChanges, schema: TableSchema, partition_by: Sequence[str], properties: Mapping[str, str]
+    changes: ColumnChanges,
+    schema: TableSchema,
+    partition_by: Sequence[str],
+    properties: Mapping[str, str],
+    ever: Iterable[TableSchema] = (),
 ) -> tuple[TableSchema, dict[str, str]]:
-    """Return the schema and the properties after ``changes``.
+    """Return the schema and the properties after ``changes``. ``ever`` are all schemas that the table had.
 
     Raises `SchemaMismatchError` for an unknown column, a name that is taken or not allowed, a type that is not wider,
     and where no column would be left; `InvalidOptionError` for a column whose role forbids the change.
     """
-    _require_allowed(changes, schema, partition_by, properties)
-    after = with_types(schema, changes.widened, changes.sizes)
+    changes, inside = _parted(changes, schema)
+    _require_allowed(changes, schema, partition_by, properties, inside)
+    after = with_inner_changes(schema, inside, ever)
+    after = with_types(after, changes.widened, changes.sizes)
     after = without_columns(after, changes.dropped) if changes.dropped else after
     after = with_names(after, changes.renamed)
     names = {schema.column(old).name: new for old, new in changes.renamed.items()}
@@ -89,8 +99,57 @@ def changed_columns(
     return after, _followed(properties, schema, names, gone)
 
 
+def _parted(changes: ColumnChanges, schema: TableSchema) -> tuple[ColumnChanges, dict[str, InnerChanges]]:
+    """Part the changes of whole columns from those inside columns. A name that is a column's is that column's, whatever
+    dots it has.
+    """
+    renamed: dict[str, dict[Path, str]] = {}
+    widened: dict[str, dict[Path, pa.DataType]] = {}
+    dropped: dict[str, list[Path]] = {}
+    added: dict[str, list[tuple[Path, pa.DataType]]] = {}
+    inner: set[str] = set()
+    for text in dict.fromkeys((*changes.renamed, *changes.widened, *changes.dropped)):
+        if schema.find(text) is not None or len(path := split_path(text)) == 1:
+            continue
+        name = schema.column(path[0]).name
+        inner.add(text)
+        if text in changes.renamed:
+            renamed.setdefault(name, {})[path[1:]] = changes.renamed[text]
+        if text in changes.widened:
+            if text in changes.sizes:
+                raise SchemaMismatchError(
+                    f"field '{text}' cannot have a length, which only columns have; make it STRING"
+                )
+            widened.setdefault(name, {})[path[1:]] = changes.widened[text]
+        if text in changes.dropped:
+            dropped.setdefault(name, []).append(path[1:])
+    for path, kind in changes.fields:
+        added.setdefault(schema.column(path[0]).name, []).append((path[1:], kind))
+    inside = {
+        name: InnerChanges(
+            renamed.get(name, {}), tuple(dropped.get(name, ())), widened.get(name, {}), tuple(added.get(name, ()))
+        )
+        for name in {**renamed, **widened, **dropped, **added}
+    }
+    whole = replace(
+        changes,
+        renamed={name: new for name, new in changes.renamed.items() if name not in inner},
+        dropped=tuple(name for name in changes.dropped if name not in inner),
+        widened={name: kind for name, kind in changes.widened.items() if name not in inner},
+        fields=(),
+    )
+    both = {schema.column(name).name for name in whole.dropped} & inside.keys()
+    if both:
+        raise InvalidOptionError(f"column '{min(both)}' is dropped and changed in one step; do one of both")
+    return whole, inside
+
+
 def _require_allowed(
-    changes: ColumnChanges, schema: TableSchema, partition_by: Sequence[str], properties: Mapping[str, str]
+    changes: ColumnChanges,
+    schema: TableSchema,
+    partition_by: Sequence[str],
+    properties: Mapping[str, str],
+    inside: Mapping[str, InnerChanges],
 ) -> None:
     parsed = parse_properties(properties, schema, partition_by)
     partitions = {schema.column(name).name for name in partition_by}
@@ -120,6 +179,10 @@ def _require_allowed(
         _refuse(schema.column(name).name, "renamed", generated, "create a new table with that name, and copy the rows")
         _refuse(schema.column(name).name, "renamed", roles[:1], "create a new table with that name, and copy the rows")
         _refuse(schema.column(name).name, "renamed", roles[4:-1], "drop the constraint first")
+    for name, change in inside.items():
+        if change.renamed or change.dropped or change.widened:
+            advice = "add a column of the type that you want"
+            _refuse(name, "changed inside", [*generated, *roles], advice)
     # Of a wider type Paimon's hash is another, Iceberg's is the same.
     fixed = roles[:3] if parsed.datalake_format == "paimon" else [*roles[:2], roles[-1]]
     for name, kind in changes.widened.items():

@@ -108,7 +108,7 @@ OPTIONS: Final = (
 )
 """Every option there is, besides the settings that begin with one of `SETTING_PREFIXES`."""
 
-SETTING_PREFIXES: Final = ("s3.", "gcs.", "adls.", "storage.", "lake.", "log.")
+SETTING_PREFIXES: Final = ("s3.", "gcs.", "adls.", "hdfs.", "storage.", "lake.", "log.")
 """Options that begin so are settings of the warehouse and are passed on as they are."""
 
 _BY_FOLDED_NAME: Final = {option.name.lower(): option for option in OPTIONS}

@@ -13,6 +13,7 @@ import pyarrow as pa
 from streamhouse_spark.core import slicing
 from streamhouse_spark.keys.keyed_batch import KeyedRows
 from streamhouse_spark.kv.row_codec import Packed, RowCodec
+from streamhouse_spark.schema.evolution import fitting_of
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 _SCHEMA_ID = np.dtype("<u4")
@@ -128,11 +129,14 @@ class ValueFormat:
     def _of_schema(self, schema_id: int, rows: Packed, wanted: Sequence[Column]) -> list[pa.Array]:
         if schema_id not in self._schemas:
             raise UnknownSchemaError
-        place_of = {column.id: place for place, column in enumerate(self._schemas[schema_id].columns)}
+        written = self._schemas[schema_id].columns
+        place_of = {column.id: place for place, column in enumerate(written)}
         known = [place_of[column.id] for column in wanted if column.id in place_of]
         found = dict(zip(known, self._codec(schema_id).unpack(rows, known), strict=True))
         return [
-            found[place_of[column.id]].cast(column.type) if column.id in place_of else pa.nulls(len(rows), column.type)
+            fitting_of(written[place], column)(found[place])
+            if (place := place_of.get(column.id)) is not None
+            else pa.nulls(len(rows), column.type)
             for column in wanted
         ]
 

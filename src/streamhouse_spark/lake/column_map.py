@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError
+from streamhouse_spark.lake.model.values import FieldNames
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema.evolution import ambiguous_columns
+from streamhouse_spark.schema.inner_fields import Path, joined_path, paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 COLUMNS_PROPERTY = "streamhouse.columns"
@@ -26,6 +28,28 @@ class LakeField:
     id: int
     name: str
     """The package's name of the field: another name in the lake is another engine's."""
+    inner: Mapping[int, int] = field(default_factory=dict)
+    """Ids of the fields inside a column that was changed inside, in the table → in the lake. Dropped ones stay, for
+    readers of older states."""
+
+    def to_json(self) -> list[Any]:
+        inner = {str(own): there for own, there in sorted(self.inner.items())}
+        return [self.id, self.name, inner] if inner else [self.id, self.name]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> LakeField:
+        field_id, name, *inner = value
+        found = {int(own): int(there) for own, there in inner[0].items()} if inner else {}
+        return cls(int(field_id), str(name), found)
+
+
+InnerOf = Callable[[int], Mapping[Path, int]]
+"""Gives the fields inside a lake's field of that id, path → id, with paths in small letters."""
+
+
+def nothing_inside(_: int) -> Mapping[Path, int]:
+    """Serve as `InnerOf` where no column can be changed inside."""
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +60,13 @@ class ColumnMap:
     """The table's schema to which the lake was brought up; None for a lake table without a map."""
     ambiguous: frozenset[int] = field(default=frozenset(), compare=False)
     """Ids of columns whose name is ambiguous, in a file without field ids."""
+    first_names: Mapping[int, FieldNames] = field(default_factory=dict, compare=False)
+    """Column id → ids in the lake and first names of the fields inside, of columns that were changed inside: files that
+    were written before that may not have these ids."""
+
+    elsewhere: Mapping[int, Mapping[Path, int]] = field(default_factory=dict, compare=False)
+    """Field id → the fields inside, path → id, of those that another engine changed inside at some time: as of the
+    newest schema of the lake that has the path."""
 
     def field_id(self, column_id: int) -> int | None:
         found = self.fields.get(column_id)
@@ -49,7 +80,7 @@ class ColumnMap:
         """Return the text for the lake table's property. It counts only for this table, should another adopt the lake
         table later.
         """
-        fields = {str(column_id): [found.id, found.name] for column_id, found in sorted(self.fields.items())}
+        fields = {str(column_id): found.to_json() for column_id, found in sorted(self.fields.items())}
         return json.dumps({"table": table_uuid, "schema": self.schema_id, "fields": fields}, separators=(",", ":"))
 
     @classmethod
@@ -59,7 +90,7 @@ class ColumnMap:
             value = json.loads(text)
             if value["table"] != table_uuid:
                 return None
-            fields = {int(i): LakeField(int(f), str(name)) for i, (f, name) in value["fields"].items()}
+            fields = {int(i): LakeField.from_json(found) for i, found in value["fields"].items()}
             return cls(fields, int(value["schema"]))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptDataError(
@@ -79,20 +110,112 @@ F = TypeVar("F", bound=Named)
 
 
 def column_map(
-    properties: Mapping[str, str], fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str
+    properties: Mapping[str, str],
+    fields: Iterable[tuple[int, str]],
+    spec: LakeTableSpec,
+    *,
+    where: str,
+    inner_of: InnerOf = nothing_inside,
 ) -> ColumnMap:
-    """Return the lake table's map. ``fields`` are the present ids and names of its columns."""
+    """Return the lake table's map. ``fields`` are the present ids and names of its columns, ``inner_of`` gives the
+    present fields inside these.
+    """
     text = properties.get(COLUMNS_PROPERTY)
     found = None if text is None else ColumnMap.from_text(text, spec.table_uuid, where=where)
     found = ColumnMap(_by_first_names(fields, spec)) if found is None else found
-    return replace(found, ambiguous=ambiguous_columns(spec.schemas.values()))
+    mapped = _with_first_inner(found, spec, inner_of)
+    first = {
+        column_id: _first_names(_first_of(column_id, _oldest_first(spec)), there.inner)
+        for column_id, there in mapped.items()
+        if there.inner
+    }
+    return replace(found, fields=mapped, ambiguous=ambiguous_columns(spec.schemas.values()), first_names=first)
 
 
-def map_by_name(fields: Iterable[tuple[int, str]], schema: TableSchema, schema_id: int | None = None) -> ColumnMap:
+def _with_first_inner(known: ColumnMap, spec: LakeTableSpec, inner_of: InnerOf) -> dict[int, LakeField]:
+    """Return the map's fields, each of a column that was changed inside with the fields inside.
+
+    A map that does not have them is from before the first such change: the lake still has the names of then.
+    """
+    schemas = _oldest_first(spec)
+    changed = {c.id for schema in schemas for c in schema.columns if c.field_ids is not None}
+    found = dict(known.fields)
+    for column_id in changed & found.keys():
+        if not found[column_id].inner:
+            column = _as_the_lake_has_it(column_id, known, spec)
+            found[column_id] = replace(found[column_id], inner=_inner_by_name(column, inner_of(found[column_id].id)))
+    return found
+
+
+def changed_elsewhere(forms: Iterable[Mapping[int, Mapping[Path, int]]]) -> dict[int, Mapping[Path, int]]:
+    """Return the fields inside those of the lake's fields that differ in its schemas; ``forms`` has the fields inside
+    each field, by its id, of each schema, the present one last.
+    """
+    found: dict[int, dict[Path, int]] = {}
+    differing: set[int] = set()
+    for form in forms:
+        for field_id, inside in form.items():
+            if field_id in found and list(found[field_id].items()) != list(inside.items()):
+                differing.add(field_id)
+            found[field_id] = {**found.get(field_id, {}), **inside} if field_id in differing else dict(inside)
+    return {field_id: found[field_id] for field_id in differing}
+
+
+def _oldest_first(spec: LakeTableSpec) -> list[TableSchema]:
+    return [*(schema for _, schema in sorted(spec.schemas.items())), spec.schema]
+
+
+def _first_names(column: Column, inner: Mapping[int, int]) -> FieldNames:
+    return tuple((inner[own], joined_path(path)) for own, path in _own_paths(column) if own in inner)
+
+
+def _as_the_lake_has_it(column_id: int, known: ColumnMap, spec: LakeTableSpec) -> Column:
+    """Return the column as of the schema that the lake was brought up to; the oldest for one without a map."""
+    then = spec.schemas.get(known.schema_id or 0)
+    return _first_of(column_id, (*((then,) if then else ()), *_oldest_first(spec)))
+
+
+def _first_of(column_id: int, schemas: Iterable[TableSchema]) -> Column:
+    return next(column for schema in schemas for column in schema.columns if column.id == column_id)
+
+
+def _inner_by_name(column: Column, inside: Mapping[Path, int]) -> dict[int, int]:
+    """Map the fields inside a column to those of a lake's field that has the column's own names."""
+    found = {}
+    for own, path in _own_paths(column):
+        there = inside.get(tuple(name.casefold() for name in path))
+        if there is not None:
+            found[own] = there
+    return found
+
+
+def _lake_field(
+    column: Column, field_id: int, name: str, inside: Mapping[Path, int], before: LakeField | None = None
+) -> LakeField:
+    """Return the lake's field of a column that has the column's own names inside, too. ``before`` had fields that were
+    dropped since.
+    """
+    if column.field_ids is None:
+        return LakeField(field_id, name)
+    older = before.inner if before is not None else {}
+    return LakeField(field_id, name, {**older, **_inner_by_name(column, inside)})
+
+
+def map_by_name(
+    fields: Iterable[tuple[int, str]],
+    schema: TableSchema,
+    schema_id: int | None = None,
+    inner_of: InnerOf = nothing_inside,
+) -> ColumnMap:
     """Return the map of a lake table that has the schema's own names."""
-    by_name = {name.casefold(): LakeField(field_id, name) for field_id, name in fields}
-    found = {column.id: by_name.get(column.name.casefold()) for column in schema.columns}
-    return ColumnMap({column_id: there for column_id, there in found.items() if there is not None}, schema_id)
+    by_name = {name.casefold(): (field_id, name) for field_id, name in fields}
+    found = {column.id: (column, by_name.get(column.name.casefold())) for column in schema.columns}
+    mapped = {
+        i: _lake_field(column, *there, inner_of(there[0]) if column.field_ids is not None else {})
+        for i, (column, there) in found.items()
+        if there is not None
+    }
+    return ColumnMap(mapped, schema_id)
 
 
 def require_brought_up(known: ColumnMap, fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str) -> None:
@@ -143,14 +266,49 @@ def foreign_changes(known: ColumnMap, here: Mapping[int, str], spec: LakeTableSp
     return found
 
 
+def _foreign_changes_inside(
+    known: ColumnMap, lake: Mapping[int, F], spec: LakeTableSpec, inside: Callable[[F], Mapping[Path, int]]
+) -> list[str]:
+    """Describe the changes of another engine inside columns that were changed inside here."""
+    found = []
+    for column in spec.schema.columns:
+        mapped = known.fields.get(column.id)
+        if mapped is None or not mapped.inner or mapped.id not in lake:
+            continue
+        here = {there: path for path, there in inside(lake[mapped.id]).items()}
+        before = dict(_own_paths(_as_the_lake_has_it(column.id, known, spec)))
+        for own, path in _own_paths(column):
+            there = mapped.inner.get(own)
+            if there is None:
+                continue
+            name = joined_path((column.name, *path))
+            if there not in here:
+                found.append(
+                    f"field '{name}' (field {there}) was dropped in the lake by another engine; roll the lake table's "
+                    "metadata back, or drop the field here"
+                )
+            elif here[there][-1] not in {one[-1].casefold() for one in (path, before.get(own, path))}:
+                found.append(
+                    f"field '{name}' (field {there}) was renamed to '{here[there][-1]}' in the lake by another engine; "
+                    f"rename it to '{path[-1]}' there"
+                )
+    return found
+
+
+def _own_paths(column: Column) -> list[tuple[int, Path]]:
+    """Return the ids of the fields inside a column, with their paths."""
+    return list(zip(column.inner_ids, paths(column.type), strict=True))
+
+
 def brought_up(
     lake: Mapping[int, F],
     known: ColumnMap,
     spec: LakeTableSpec,
     *,
     commented: Callable[[F, Column | None], F],
-    as_column: Callable[[F, Column], F],
+    as_column: Callable[[F, Column, Mapping[int, int]], F],
     added: Callable[[Sequence[Column], Mapping[int, LakeField]], Sequence[tuple[int, F]]],
+    inside: Callable[[F], Mapping[Path, int]],
     where: str,
 ) -> tuple[list[F], dict[int, LakeField], list[str]]:
     """Give the fields of a ``lake``, by id, with the names and types that the table's columns have now, without those
@@ -158,22 +316,30 @@ def brought_up(
 
     With the fields come those of all columns, and what another engine did to columns that keeps the lake from being
     brought up. ``commented`` and ``as_column`` edit a field as its format does, ``added`` makes new ones, with their
-    ids, beside the fields of all columns so far. Comments that the table does not have are left alone. Raises
-    `CommitConflictError` where the lake is of a newer schema than this one.
+    ids, beside the fields of all columns so far; ``inside`` gives the fields inside one. Comments that the table does
+    not have are left alone. Raises `CommitConflictError` where the lake is of a newer schema than this one.
     """
     require_not_newer(known, spec, where=where)
     named = [(field_id, field.name) for field_id, field in lake.items()]
-    differences = foreign_changes(known, dict(named), spec)
+    differences = foreign_changes(known, dict(named), spec) + _foreign_changes_inside(known, lake, spec, inside)
     mapped = dict(known.fields)
     if known.schema_id == spec.schema_id:  # names and types are the table's already
         fields = [commented(field, spec.schema.find(field.name)) for field in lake.values()]
     else:
         stay = fields_that_stay(named, known, spec.schema, mapped)
-        fields = [lake[i] if column is None else as_column(lake[i], column) for i, column in stay]
+        fields = []
+        for i, column in stay:
+            if column is None:
+                fields.append(lake[i])
+                continue
+            before = known.fields.get(column.id)
+            made = as_column(lake[i], column, before.inner if before is not None else {})
+            fields.append(made)
+            mapped[column.id] = _lake_field(column, i, column.name, inside(made), before)
     missing = [column for column in spec.schema.columns if column.id not in mapped and column.nullable]
     for column, (field_id, made) in zip(missing, added(missing, dict(mapped)), strict=True):
         fields.append(made)
-        mapped[column.id] = LakeField(field_id, column.name)
+        mapped[column.id] = _lake_field(column, field_id, column.name, inside(made))
     return fields, mapped, differences + repeated_names(field.name for field in fields)
 
 

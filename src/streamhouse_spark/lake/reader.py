@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.parallel import in_parallel
-from streamhouse_spark.lake.column_map import ColumnMap
-from streamhouse_spark.lake.model.values import LakePlan, LakeProjection
+from streamhouse_spark.lake.column_map import ColumnMap, InnerOf, nothing_inside
+from streamhouse_spark.lake.model.values import FieldNames, LakePlan, LakeProjection
 from streamhouse_spark.lake.parquet.file_writer import may_hold
 from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, offset_file, read_offsets
+from streamhouse_spark.schema.inner_fields import Path, joined_path, paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
@@ -54,12 +55,14 @@ def projection_of(
     *,
     is_stored: Callable[[pa.DataType, int], bool],
     ambiguous: Callable[[str | None], str | None],
+    inner_of: InnerOf = nothing_inside,
 ) -> LakeProjection:
     """Return the projection of the lake's columns to the table's, by their ids.
 
     Without ``schema`` the result has the lake's columns, with the table's own types for those that ``is_stored`` says
     are stored as the field of that id. ``ambiguous`` gives the name to read an ambiguous column by, from its name in
-    the lake, None where the lake lacks it. Raises `SchemaMismatchError` for an absent column.
+    the lake, None where the lake lacks it; ``inner_of`` gives the fields inside the lake's columns. Raises
+    `SchemaMismatchError` for an absent column.
     """
     if schema is None:
         wanted = TableSchema(tuple(_as_in_table(column, table, known, is_stored) for column in lake.columns))
@@ -76,7 +79,39 @@ def projection_of(
         ambiguous(name) if schema is not None and column.id in known.ambiguous else name or column.name
         for column, name in zip(wanted.columns, in_lake, strict=True)
     )
-    return LakeProjection(wanted, found, lake_names)
+    inner = tuple(
+        _inside(column, field_id, known, inner_of if schema is None else None)
+        for column, field_id in zip(wanted.columns, found, strict=True)
+    )
+    if not any(inner):
+        return LakeProjection(wanted, found, lake_names)
+    first = {there.id: known.first_names.get(column_id, ()) for column_id, there in known.fields.items()}
+    first_names = tuple(
+        first.get(i or 0) or _names_inside(column, known.elsewhere.get(i or 0, {}))
+        for column, i in zip(wanted.columns, found, strict=True)
+    )
+    return LakeProjection(wanted, found, lake_names, inner, first_names)
+
+
+def _names_inside(column: Column, inside: Mapping[Path, int]) -> FieldNames:
+    """Return the names of the fields inside a column that was not changed inside here: its own files have these."""
+    by_path = [(path, inside.get(tuple(name.casefold() for name in path))) for path in paths(column.type)]
+    return tuple((field_id, joined_path(path)) for path, field_id in by_path if field_id is not None)
+
+
+def _inside(
+    column: Column, field_id: int | None, known: ColumnMap, inner_of: InnerOf | None
+) -> tuple[int | None, ...] | None:
+    """Return the lake's ids of the fields inside a column; None if the column was never changed inside, here or by
+    another engine, as far as the lake knows. ``inner_of`` is given for a column of the lake.
+    """
+    own = next((there for there in known.fields.values() if there.id == field_id), None)
+    if field_id is None or not ((own is not None and own.inner) or field_id in known.elsewhere):
+        return None
+    if inner_of is None and own is not None and own.inner:
+        return tuple(own.inner.get(i) for i in column.inner_ids)
+    inside = known.elsewhere[field_id] if inner_of is None else inner_of(field_id)
+    return tuple(inside.get(tuple(name.casefold() for name in path)) for path in paths(column.type))
 
 
 def _as_in_table(

@@ -46,7 +46,7 @@ from streamhouse_spark.log.segments.streams import Part, SegmentStream, StreamFo
 from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX, SegmentOptions, StagedSegment, one_batch, stage_inline
 from streamhouse_spark.schema.checks.check import Check, require_checked
 from streamhouse_spark.schema.defaults import same_defaults
-from streamhouse_spark.schema.evolution import can_be_read_as
+from streamhouse_spark.schema.evolution import still_means
 from streamhouse_spark.schema.generated.generated import Generated, completed
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
@@ -454,7 +454,7 @@ def written_fits(written: TableSchema, current: TableSchema) -> bool:
     now = {c.id: c for c in current.columns}
     for before in written.columns:
         column = now.get(before.id)
-        if column is None or column.name != before.name or not can_be_read_as(before.type, column.type):
+        if column is None or not still_means(before, column):
             return False
         if before.nullable and not column.nullable:
             return False

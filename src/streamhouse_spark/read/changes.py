@@ -59,7 +59,7 @@ class Changes:
         if self._keyed.history is None:
             return self._read_alone(split)
         ranges = (split.table_uuid, split.bucket, split.offsets)
-        columns = tuple((column.id, column.name, str(column.type)) for column in self._keyed.schema.columns)
+        columns = tuple((c.id, c.name, str(c.type), c.inner_ids) for c in self._keyed.schema.columns)
         key = (self._table.storage.url, self._keyed.history, ranges, columns, self._places)
         return kept_tails.get(key, lambda: self._read_alone(split))
 

@@ -305,6 +305,11 @@ class Conversion:
             self._inner("element").check_python(list(chain(*values)), target.value_type)
         elif types.is_map(target):
             pairs = list(chain(*(value.items() if isinstance(value, dict) else value for value in values)))
+            for pair in pairs:
+                if not isinstance(pair, tuple | list) or len(pair) != 2:
+                    self._fail(
+                        f"has a {type(pair).__name__} in a map, expected pairs of a key and a value; give a dict"
+                    )
             self._inner("key").check_python([p[0] for p in pairs], target.key_type)
             self._inner("value").check_python([p[1] for p in pairs], target.item_type)
         else:

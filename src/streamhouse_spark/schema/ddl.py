@@ -93,6 +93,10 @@ DEFAULT_METADATA: Final = "CURRENT_DEFAULT"
 """The key of a column's default, as SQL, in the metadata of Spark's ``StructField``."""
 
 
+PARENTS: Final = "streamhouse.parents"
+"""A member of a field's JSON that Spark does not write: see `DdlColumn.parents`."""
+
+
 @dataclass(frozen=True, slots=True)
 class DdlColumn:
     """One column as a schema text or a ``StructType`` has it."""
@@ -105,14 +109,17 @@ class DdlColumn:
     """The text of the DEFAULT clause, in SQL: see `streamhouse_spark.schema.literals`."""
     size: TextSize | None = None
     """Length of char(n) and varchar(n)."""
+    parents: tuple[str, ...] = ()
+    """Names that lead to the struct of a new field inside a column, from the column on; none for a column."""
 
 
-def parse_columns(text: str) -> list[DdlColumn]:
+def parse_columns(text: str, *, paths: bool = False) -> list[DdlColumn]:
     """Parse the columns of a Spark DDL string, ``order_id BIGINT NOT NULL COMMENT 'key', tags ARRAY<STRING>``.
 
-    ``struct<…>`` around them and a colon behind names are read as well. Raises `SchemaMismatchError`.
+    ``struct<…>`` around them and a colon behind names are read as well; with ``paths`` also fields inside columns,
+    ``address.zip STRING``. Raises `SchemaMismatchError`.
     """
-    return _Parser(text).whole_schema()
+    return _Parser(text, paths=paths).whole_schema()
 
 
 def parse_type(text: str) -> pa.DataType:
@@ -132,6 +139,7 @@ def parse_struct_json(struct: Mapping[str, Any]) -> list[DdlColumn]:
             comment=(field.get("metadata") or {}).get("comment"),
             default=(field.get("metadata") or {}).get(DEFAULT_METADATA),
             size=TextSize.parse(field["type"]) if isinstance(field["type"], str) else None,
+            parents=tuple(field.get(PARENTS, ())),
         )
         for field in struct["fields"]
     ]
@@ -248,8 +256,9 @@ class _Token:
 class _Parser:
     """Recursive descent over the tokens of one text."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, paths: bool = False) -> None:
         self._text = text
+        self._paths = paths
         self._tokens = self._tokenize()
         self._next = 0
         self._depth = 0
@@ -280,9 +289,11 @@ class _Parser:
         return columns
 
     def _column(self) -> DdlColumn:
-        token = self._take()
-        if token.kind not in ("word", "quoted") or not token.value:
-            self._fail(token, "a column name")
+        token = self._name("a column name")
+        parents: list[str] = []
+        while self._paths and not self._depth and self._take_mark("."):
+            parents.append(token.value)
+            token = self._name("the name of a field")
         self._take_mark(":")
         begin, arrow = self._peek().position, self._type()
         size = TextSize.parse(self._text[begin : self._peek().position])
@@ -306,7 +317,13 @@ class _Parser:
                     self._fail(clause, f"NOT NULL, DEFAULT, COMMENT or a comma ({has_it})")
                 case _:
                     self._fail(clause, "NOT NULL, DEFAULT, COMMENT or a comma")
-        return DdlColumn(token.value, arrow, nullable, comment, default, size)
+        return DdlColumn(token.value, arrow, nullable, comment, default, size, tuple(parents))
+
+    def _name(self, expected: str) -> _Token:
+        token = self._take()
+        if token.kind not in ("word", "quoted") or not token.value:
+            self._fail(token, expected)
+        return token
 
     def _expression(self, clause: _Token) -> str:
         """Take the text behind DEFAULT, up to the next clause or column."""

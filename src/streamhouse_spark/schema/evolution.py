@@ -14,27 +14,30 @@ import pyarrow as pa
 from streamhouse_spark.core.text_size import TextSize
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.ddl import type_name
+from streamhouse_spark.schema.fitting import Fitting, fitting
+from streamhouse_spark.schema.inner_fields import FieldIds, InnerChanges, changed, is_widening, still_mean
 from streamhouse_spark.schema.table_schema import Column, TableSchema, check_column_name
-
-_WIDER: Mapping[pa.DataType, tuple[pa.DataType, ...]] = {
-    pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
-    pa.int16(): (pa.int32(), pa.int64()),
-    pa.int32(): (pa.int64(),),
-    pa.float32(): (pa.float64(),),
-}
-
-
-def is_widening(before: pa.DataType, after: pa.DataType) -> bool:
-    """Tell whether every value of the type ``before`` is one of ``after``, and both lakes' formats allow the change in
-    place.
-    """
-    if pa.types.is_decimal(before) and pa.types.is_decimal(after):
-        return bool(before.scale == after.scale and before.precision < after.precision)
-    return after in _WIDER.get(before, ())
 
 
 def can_be_read_as(before: pa.DataType, after: pa.DataType) -> bool:
     return bool(before.equals(after)) or is_widening(before, after)
+
+
+def fitting_of(written: Column, wanted: Column) -> Fitting:
+    """Return the function that brings values of a column, as a schema of the table had it, into its wanted type."""
+    return fitting(written.type, written.inner_ids, wanted.type, wanted.inner_ids)
+
+
+def is_stored_alike(written: Column, wanted: Column) -> bool:
+    """Tell whether values of one form of a column are those of the other as they are, whatever its name is."""
+    return bool(written.type.equals(wanted.type)) and (
+        written.field_ids == wanted.field_ids or written.inner_ids == wanted.inner_ids
+    )
+
+
+def still_means(written: Column, now: Column) -> bool:
+    """Tell whether rows that were brought into one form of a column by names mean the same in the other."""
+    return written.name == now.name and still_mean(written.type, written.inner_ids, now.type, now.inner_ids)
 
 
 def without_columns(schema: TableSchema, names: Iterable[str]) -> TableSchema:
@@ -97,6 +100,24 @@ def with_types(
     return TableSchema(tuple(chosen.get(column.id, column) for column in schema.columns))
 
 
+def with_inner_changes(
+    schema: TableSchema, changes: Mapping[str, InnerChanges], ever: Iterable[TableSchema]
+) -> TableSchema:
+    """Return the schema after changes inside some of its columns, by their names. ``ever`` are all schemas that the
+    table ever had. Raises `SchemaMismatchError` as `inner_fields.changed`, and for an unknown column.
+    """
+    chosen: dict[int, Column] = {}
+    older = [column for known in ever for column in known.columns]
+    for name, inside in changes.items():
+        column = schema.column(name)
+        last = max(c.all_field_ids.last for c in (column, *older) if c.id == column.id)
+        before = FieldIds(column.inner_ids, last)
+        data_type, ids = changed(column.name, column.type, before, inside)
+        if (data_type, ids) != (column.type, before):
+            chosen[column.id] = replace(column, type=data_type, field_ids=ids)
+    return TableSchema(tuple(chosen.get(column.id, column) for column in schema.columns))
+
+
 def ambiguous_columns(schemas: Iterable[TableSchema]) -> frozenset[int]:
     """Return the columns that had several names, or a name that another column had too: a name alone does not tell
     them.
@@ -143,12 +164,14 @@ def require_same_columns(begun: TableSchema, now: TableSchema, names: Sequence[s
     for name in names:
         before = begun.column(name)
         after = by_id.get(before.id)
-        if after == before or (after is not None and (after.name, after.type) == (before.name, before.type)):
+        if after == before or (after is not None and after.name == before.name and is_stored_alike(before, after)):
             continue
         if after is None:
             what = "was dropped"
         elif after.name != before.name:
             what = f"was renamed to '{after.name}'"
+        elif after.type == before.type:
+            what = "has other fields inside under the names of before"
         else:
             what = f"became {type_name(after.type)}, it was {type_name(before.type)}"
         raise SchemaMismatchError(f"{who}: column '{before.name}' {what} since it began; {advice}")

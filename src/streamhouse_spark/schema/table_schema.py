@@ -20,6 +20,7 @@ from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import ddl
 from streamhouse_spark.schema import literals as constants
 from streamhouse_spark.schema.default_functions import Default, DefaultFunction, default_from_json, parse_default
+from streamhouse_spark.schema.inner_fields import FieldIds, count
 from streamhouse_spark.schema.reserved_names import require_free_name
 
 COLUMN_NAME_LENGTH_MAX: Final = 255
@@ -46,6 +47,20 @@ class Column:
     """The constant, or the function, for new rows whose writer does not name the column; None stands for null."""
     size: TextSize | None = None
     """Length of the texts of CHAR(n) and VARCHAR(n)."""
+    field_ids: FieldIds | None = None
+    """Ids of the fields inside; None while the column was never changed inside."""
+
+    @property
+    def inner_ids(self) -> tuple[int, ...]:
+        """The ids of the fields inside, in the order of `inner_fields.paths`."""
+        return self.all_field_ids.ids
+
+    @property
+    def all_field_ids(self) -> FieldIds:
+        if self.field_ids is not None:
+            return self.field_ids
+        number = count(self.type)
+        return FieldIds(tuple(range(1, number + 1)), number)
 
     @property
     def default_scalar(self) -> pa.Scalar:
@@ -76,6 +91,8 @@ class Column:
         if self.default is not None:
             default = self.default
             found["default"] = default.to_json() if isinstance(default, DefaultFunction) else default
+        if self.field_ids is not None:
+            found |= {"fields": list(self.field_ids.ids), "last_field": self.field_ids.last}
         return found if self.size is None else {**found, "size": str(self.size)}
 
     @classmethod
@@ -90,6 +107,7 @@ class Column:
             found.get("comment"),
             default_from_json(found.get("default"), kind, found["name"]),
             _size_of(found),
+            FieldIds.of(found["fields"], found["last_field"], kind) if "fields" in found else None,
         )
         if isinstance(column.default, DefaultFunction):
             return column
@@ -141,7 +159,11 @@ class TableSchema:
 
         Raises `SchemaMismatchError` for types that cannot be stored, and for reserved or duplicate names.
         """
-        columns = _columns_of(schema)
+        return cls.of_columns(_columns_of(schema), known=known)
+
+    @classmethod
+    def of_columns(cls, columns: Sequence[ddl.DdlColumn], *, known: Self | None = None) -> Self:
+        """Do the same as `of` with columns that were parsed. Raises as `of`."""
         for column in columns:
             if known is None or known.find(column.name) is None:
                 check_column_name(column.name)
@@ -165,6 +187,13 @@ class TableSchema:
         return ddl.columns_ddl(
             [ddl.DdlColumn(c.name, c.type, c.nullable, c.comment, c.default_sql, c.size) for c in self.columns]
         )
+
+    @property
+    def has_field_ids(self) -> bool:
+        """Whether a column was changed inside. Each stored form that holds such a schema says so, and older versions of
+        this package refuse it: they would read its fields by their names.
+        """
+        return any(column.field_ids is not None for column in self.columns)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -298,13 +327,32 @@ def is_any_list(arrow: pa.DataType) -> bool:
     )
 
 
-def _columns_of(schema: pa.Schema | str | SparkSchema) -> list[ddl.DdlColumn]:
+def new_columns(schema: pa.Schema | str | SparkSchema) -> tuple[list[ddl.DdlColumn], list[ddl.DdlColumn]]:
+    """Return the columns that are to be added to a table, and the fields that are to be added inside its columns.
+
+    Raises `SchemaMismatchError` as `TableSchema.of`, and for a field with a clause that only columns can have.
+    """
+    found = _columns_of(schema, paths=True)
+    fields = [column for column in found if column.parents]
+    for new in fields:
+        has = "NOT NULL" if not new.nullable else "DEFAULT" if new.default is not None else None
+        has = "COMMENT" if has is None and new.comment is not None else has
+        has = f"the length {new.size}" if has is None and new.size is not None else has
+        if has is not None:
+            raise SchemaMismatchError(
+                f"the new field '{'.'.join((*new.parents, new.name))}' has {has}, which only columns can have; "
+                "leave it out, or make it STRING"
+            )
+    return [column for column in found if not column.parents], fields
+
+
+def _columns_of(schema: pa.Schema | str | SparkSchema, *, paths: bool = False) -> list[ddl.DdlColumn]:
     if isinstance(schema, pa.Schema):
         return [
             ddl.DdlColumn(f.name, canonical_type(f.type, column=f.name), f.nullable, _arrow_comment(f)) for f in schema
         ]
     if isinstance(schema, str):
-        return ddl.parse_columns(schema)
+        return ddl.parse_columns(schema, paths=paths)
     if callable(getattr(schema, "json", None)):
         return ddl.parse_struct_json(json.loads(schema.json()))
     raise SchemaMismatchError(

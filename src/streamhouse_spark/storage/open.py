@@ -24,8 +24,8 @@ again. It holds for this process's writes only."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 _SUPPORTED = (
-    "a local path, file:///path, s3://bucket/prefix, gs://bucket/prefix or "
-    "abfss://container@account.dfs.core.windows.net/prefix"
+    "a local path, file:///path, s3://bucket/prefix, gs://bucket/prefix, "
+    "abfss://container@account.dfs.core.windows.net/prefix or hdfs://host:port/path"
 )
 _NETWORK_TYPES = frozenset({
     "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "davfs", "fhgfs", "gfs2", "glusterfs", "gpfs", "hgfs", "lustre",
@@ -36,7 +36,7 @@ _NETWORK_TYPES = frozenset({
 
 def storage_for(location: str, settings: Mapping[str, str] | None = None, world: World | None = None) -> Storage:
     """Return the store at a path or URL; opens nothing yet. ``settings`` are the warehouse's, with pyiceberg's names:
-    ``s3.*``, ``gcs.*``, ``adls.*``.
+    ``s3.*``, ``gcs.*``, ``adls.*``, ``hdfs.*``.
 
     Raises `InvalidOptionError` for an impossible location or setting, `MissingExtraError` where a dependency is not
     installed.
@@ -62,6 +62,10 @@ def storage_for(location: str, settings: Mapping[str, str] | None = None, world:
         from streamhouse_spark.storage.azure.storage import azure_storage
 
         return azure_storage(scheme + location[match.end(1) :], settings, world)
+    if scheme == "hdfs":
+        from streamhouse_spark.storage.hdfs.storage import hdfs_storage
+
+        return hdfs_storage(scheme + location[match.end(1) :], settings, world)
     if scheme == "file":
         return _local(_file_path(location), settings)
     raise InvalidOptionError(f"warehouse location with scheme {scheme}: is not supported; expected {_SUPPORTED}")

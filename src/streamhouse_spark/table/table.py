@@ -270,7 +270,7 @@ class Table(Versions):
         widen_columns: Mapping[str, pa.DataType | str] | None = None,
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        """Change columns and properties, all of it or nothing. **Commit point:** one record.
+        """Change columns, ``s.x`` inside them, and properties, all of it or nothing. **Commit point:** one record.
 
         New columns stand behind the others and are null in the rows that are there. ``rename_columns`` maps old names
         to new ones, ``widen_columns`` names to wider types; these and ``drop_columns`` mean the columns as they are
@@ -294,7 +294,7 @@ class Table(Versions):
         alter_table(self, change)
 
     def add_columns(self, columns: pa.Schema | str | SparkSchema, *, defaults: Mapping[str, Any] | None = None) -> None:
-        """Add columns, as `alter` does: an Arrow schema, Spark DDL (``note STRING COMMENT 'why'``) or a StructType."""
+        """Add columns, as `alter` does: an Arrow schema, Spark DDL (``note STRING, s.x INT``) or a StructType."""
         self.alter(add_columns=columns, defaults=defaults)
 
     def set_default(self, column: str, value: Any) -> None:

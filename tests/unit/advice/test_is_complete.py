@@ -66,6 +66,9 @@ ELSEWHERE = {
         "s3/test_vended_credentials.py::test_a_server_that_may_not_assume_the_role_says_so_without_naming_it"
     ),
     "which Azure takes for a slash": "unit/storage/azure/test_azure_settings.py::test_a_backslash_is_refused",
+    "which HDFS does not take": (
+        "unit/storage/hdfs/test_hdfs_storage.py::test_a_colon_is_refused_before_anything_is_sent"
+    ),
     "CANNOT_LISTEN": "unit/service/test_endpoint.py::test_an_address_that_is_taken_is_told",
     "give position.moved_to(": (
         "unit/read/test_positions.py::TestTail::test_another_history_is_an_error_that_names_the_way_on"

@@ -219,6 +219,17 @@ def test_alter_columns(run, warehouse, orders):
     assert run("alter", "sales.orders", "--comment", "nope=x", code=1).stderr.startswith("SCHEMA_MISMATCH: ")
 
 
+def test_alter_inside_columns(run, warehouse):
+    warehouse.create_table("sales.nested", "id INT, s STRUCT<a: INT, b: STRING>, r ARRAY<STRUCT<x: INT>>")
+    found = run(
+        "alter", "sales.nested", "--add-column", "s.c INT", "--rename-column", "s.a=d", "--drop-column", "s.b",
+        "--widen-column", "r.element.x=bigint", "-o", "json",
+    ).document  # fmt: skip
+    assert [c["type"] for c in found["columns"]] == ["int", "struct<d:int,c:int>", "array<struct<x:bigint>>"]
+    refused = run("alter", "sales.nested", "--drop-column", "s.nope", code=1).stderr
+    assert refused.startswith("SCHEMA_MISMATCH: field 's.nope' is not there")
+
+
 def test_alter_defaults(run, warehouse, orders):
     table = warehouse.table("sales.orders")
     found = run(

@@ -294,6 +294,7 @@ def test_refuses_arrow_values_that_would_change(ddl, given, message):
         ("a array<string>", "text", "give a list"),
         ("a array<timestamp>", [dt.datetime(2024, 1, 1)], "column 'a.element' of sales.orders has a time with no zone"),
         ("a map<string,int>", {"k": "v"}, "column 'a.value' of sales.orders has a Python str, which is no int"),
+        ("a map<string,int>", [{"k": 1}], "column 'a' of sales.orders has a dict in a map, expected pairs of"),
         ("a map<string,int>", {1: 1}, "column 'a.key' of sales.orders has a Python int, which is no string"),
         ("a struct<x:int>", {"y": 1}, "has a field 'y' that the table's struct lacks"),
         ("a struct<x:struct<d:date>>", {"x": {"d": 1}}, "column 'a.x.d' of sales.orders has a Python int"),

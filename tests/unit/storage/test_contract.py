@@ -14,6 +14,7 @@ from storage.s3_server import S3Server, settings_for
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.hdfs.storage import HdfsStorage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.remote.upload import PART_BYTES
@@ -132,6 +133,10 @@ class TestWriting:
             with pytest.raises(StorageError, match="which Azure takes for a slash"):
                 store.put_if_absent(key, b"1")
             return
+        if ":" in key and store.url.startswith("hdfs://"):
+            with pytest.raises(StorageError, match="which HDFS does not take"):
+                store.put_if_absent(key, b"1")
+            return
         store.put_if_absent(key, b"1")
         with pytest.raises(ObjectExistsError):
             store.put_if_absent(key, b"2")
@@ -239,7 +244,7 @@ class TestCreating:
 
 def leftovers(store: Storage) -> list[object]:
     """What an aborted write left behind, where listings do not show it."""
-    if isinstance(store, LocalStorage):
+    if isinstance(store, LocalStorage | HdfsStorage):
         return list(store.list_temporary(""))
     if isinstance(store, S3Storage):
         client = store._client()

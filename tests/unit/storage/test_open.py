@@ -9,6 +9,7 @@ import pytest
 
 from streamhouse_spark.errors import InvalidOptionError, StorageError
 from streamhouse_spark.storage import open as stores
+from streamhouse_spark.storage.hdfs.storage import HdfsStorage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.open import network_file_system, storage_for
 from streamhouse_spark.storage.remote.blob_storage import BlobStorage
@@ -50,7 +51,15 @@ def test_googles_and_azures_forms(url):
     assert store.url == url
 
 
-@pytest.mark.parametrize("location", ["hdfs://host/wh", "az://box/wh", "hdfs:/wh", "http://host/wh", "memory://x"])
+def test_hdfs_forms():
+    for url in ("hdfs://namenode:8020/wh", "hdfs://nameservice/wh"):
+        store = storage_for(url)
+        assert isinstance(store, HdfsStorage)
+        assert store.url == url
+    assert storage_for("HDFS://namenode/wh/").url == "hdfs://namenode/wh"
+
+
+@pytest.mark.parametrize("location", ["webhdfs://host/wh", "az://box/wh", "http://host/wh", "memory://x"])
 def test_other_schemes_name_the_supported_ones(location):
     scheme = location.split(":", maxsplit=1)[0]
     with pytest.raises(InvalidOptionError, match=f"{scheme}: .*file:///path, s3://bucket/prefix, gs://bucket"):

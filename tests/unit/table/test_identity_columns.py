@@ -236,7 +236,7 @@ def test_a_copied_warehouse_goes_on_behind_the_last(tmp_path, own_cache):
 def test_an_older_version_of_the_package_refuses_the_table(wh, store, monkeypatch):
     table = made(wh)
     write_checkpoint(store, table.state)
-    monkeypatch.setattr(checkpoint_module, "NEWEST_VERSION", checkpoint_module.NEWEST_VERSION - 1)
+    monkeypatch.setattr(checkpoint_module, "NEWEST_VERSION", checkpoint_module.GENERATED_VERSION - 1)
     with pytest.raises(FormatVersionError):
         read_checkpoint(store, table.uuid, table.state.version)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -12,6 +13,10 @@ from streamhouse_spark.config.spark_options import SETTING_PREFIXES
 from streamhouse_spark.datasource.catalog.jar import catalog_class, jar_path, require_catalog_name
 from streamhouse_spark.datasource.worker_python import use_python
 from streamhouse_spark.errors import InvalidOptionError
+
+_HIDDEN: Final = "(?i)secret|password|token|access[.]?key"
+"""Names of the configuration whose values Spark hides in its pages and events by itself."""
+_HIDDEN_TOO: Final = "account-key"
 
 
 def configured(
@@ -28,6 +33,9 @@ def configured(
         use_python(sys.executable, options, os.environ)
     given = options.get("spark.jars", "")
     jars = [name for name in given.split(",") if name and name != jar]
+    hidden = options.get("spark.redaction.regex", _HIDDEN)
+    if _HIDDEN_TOO not in hidden and any(_HIDDEN_TOO in key.lower() for key in settings):
+        builder = builder.config("spark.redaction.regex", f"{hidden}|{_HIDDEN_TOO}")
     return builder.config("spark.jars", ",".join([*jars, jar]))
 
 

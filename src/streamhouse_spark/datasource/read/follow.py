@@ -32,7 +32,7 @@ from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.read.deleted_rows import require_changes_told, require_undeleted
 from streamhouse_spark.read.pieces import LogPiece
 from streamhouse_spark.read.ranges import range_pieces
-from streamhouse_spark.schema.evolution import require_same_columns
+from streamhouse_spark.schema.evolution import is_stored_alike, require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import url_of
 
@@ -213,9 +213,9 @@ def _layouts(found: Backlog, name: str, begun: TableSchema, columns: Sequence[st
                 continue
             column = begun.column(column_name)
             at = places.get(column.id)
-            if at is not None and not written.columns[at].type.equals(column.type):
+            if at is not None and not is_stored_alike(written.columns[at], column):
                 raise InvalidOptionError(
-                    f"a stream of {name} begins with rows whose column '{column_name}' was narrower when they were "
+                    f"a stream of {name} begins with rows whose column '{column_name}' had another type when they were "
                     f"written, which real-time mode cannot read; {CATCH_UP}"
                 )
             chosen.append(-1 if at is None else at)

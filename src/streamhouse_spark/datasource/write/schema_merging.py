@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pyspark.sql.types import StructType
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
 
 from streamhouse_spark.config.alteration import Alteration
+from streamhouse_spark.config.column_changes import ColumnChanges
 from streamhouse_spark.datasource.write.checks import columns_of
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.log.commits.actions import Action, SetSchema
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.evolution import what_became_of
+from streamhouse_spark.schema.inner_fields import Path, had_before, joined_path, missing_fields
 from streamhouse_spark.table.alter import altering
 from streamhouse_spark.table.table import Table
 
@@ -29,7 +32,8 @@ def merged_state(table: Table, frame: StructType, row_kind_column: str | None) -
 
 
 def merge_columns(table: Table, frame: StructType, row_kind_column: str | None) -> None:
-    """Add the frame's other columns to the table, nullable and behind all others, as `Table.add_columns` does.
+    """Add the frame's other columns, and other fields inside columns, to the table, nullable and behind all others, as
+    `Table.add_columns` does.
 
     **Commit point:** the one record with the next schema. It adds the columns that its state lacks, so of several
     writers with the same columns one adds them, and there is nothing left to do for the others, or for a repetition.
@@ -51,7 +55,27 @@ def _adding(table: Table, state: TableState, frame: StructType, row_kind_column:
                 "a name that one had before: write the rows by the columns that are there, or add it with "
                 "add_columns(…)"
             )
-    if not new:
+    fields = [found for field in frame.fields for found in _new_fields(state, field)]
+    if not new and not fields:
         table.require_there(state)
         return ()
-    return altering(table, state, Alteration(columns_of(StructType(new))))
+    added = columns_of(StructType(new)) if new else None
+    return altering(table, state, Alteration(added, columns=ColumnChanges(fields=tuple(fields))))
+
+
+def _new_fields(state: TableState, field: StructField) -> list[tuple[Path, pa.DataType]]:
+    """Return the fields inside a column of the frame that the table's column lacks, with their paths."""
+    column = state.schema.find(field.name)
+    if column is None or not pa.types.is_nested(column.type):
+        return []
+    (given,) = columns_of(StructType([field])).columns
+    found = missing_fields(column.type, given.type)
+    older = [(c.type, c.inner_ids) for schema in state.schemas.values() for c in schema.columns if c.id == column.id]
+    for path, _ in found:
+        if had_before(path, column.type, column.inner_ids, older):
+            raise SchemaMismatchError(
+                f"field '{joined_path((column.name, *path))}' of the rows is not in {state.name}, which had one of "
+                "that name before: mergeSchema does not add it; write the rows by the fields there are, or add it with "
+                "add_columns(…)"
+            )
+    return [((column.name, *path), kind) for path, kind in found]

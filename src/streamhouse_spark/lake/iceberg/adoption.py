@@ -29,6 +29,7 @@ from streamhouse_spark.lake.column_map import map_by_name
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.errors import commit_answers
+from streamhouse_spark.lake.iceberg.evolution import with_changes_elsewhere
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, projection, require_snapshot, snapshot_schema
@@ -126,6 +127,7 @@ class IcebergAdoption:
         snapshot = require_snapshot(table.metadata, examined.snapshot_id)
         lake = snapshot_schema(table.metadata, snapshot)
         known = map_by_name([(field.field_id, field.name) for field in lake.fields], examined.schema)
+        known = with_changes_elsewhere(known, table.metadata)
         how = projection(lake, known, examined.schema, None, examined.schema)
         by_bucket: dict[int, list[LakeSplit]] = {}
         files = scan_files(table, snapshot, how, examined.num_buckets)

@@ -10,9 +10,10 @@ change is refused by the commit's own validation, and planned again.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+import pyarrow as pa
 from pyiceberg import types as ice
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
@@ -36,8 +37,9 @@ from streamhouse_spark.lake.column_map import (
     brought_up,
 )
 from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.schema import iceberg_type
+from streamhouse_spark.lake.iceberg.schema import fields_inside, iceberg_type, inner_of
 from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.schema.inner_fields import count
 from streamhouse_spark.schema.table_schema import Column
 
 
@@ -55,7 +57,17 @@ class Evolved:
 def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMap:
     """Return the lake table's map of columns. Raises `CorruptDataError`."""
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
-    return column_map.column_map(metadata.properties, fields, spec, where=metadata.location)
+    inside = inner_of(metadata.schema())
+    found = column_map.column_map(metadata.properties, fields, spec, where=metadata.location, inner_of=inside)
+    return with_changes_elsewhere(found, metadata)
+
+
+def with_changes_elsewhere(known: ColumnMap, metadata: TableMetadata) -> ColumnMap:
+    """Return the map with what other engines changed inside columns, as far as the lake's schemas are kept."""
+    present = metadata.schema()
+    older = sorted((s for s in metadata.schemas if s.schema_id != present.schema_id), key=lambda s: s.schema_id)
+    forms = [{f.field_id: fields_inside(f.field_type) for f in schema.fields} for schema in (*older, present)]
+    return replace(known, elsewhere=column_map.changed_elsewhere(forms))
 
 
 def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
@@ -76,9 +88,19 @@ def evolved(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
     def added(columns: Sequence[Column], _: object) -> list[tuple[int, ice.NestedField]]:
         return [(field.field_id, field) for field in (_new_field(column, ids) for column in columns)]
 
+    def as_column(field: ice.NestedField, column: Column, inner: Mapping[int, int]) -> ice.NestedField:
+        return _as_column(field, column, inner, ids)
+
     fields = {field.field_id: field for field in lake.fields}
     edited, mapped, found = brought_up(
-        fields, known, spec, commented=_commented, as_column=_as_column, added=added, where=metadata.location
+        fields,
+        known,
+        spec,
+        commented=_commented,
+        as_column=as_column,
+        added=added,
+        inside=lambda field: fields_inside(field.field_type),
+        where=metadata.location,
     )
     differences = found + _sorted_by_dropped(metadata, edited)
     changed = lake if differences else _changed(metadata, edited)
@@ -108,14 +130,64 @@ def _sorted_by_dropped(metadata: TableMetadata, fields: list[ice.NestedField]) -
     ]
 
 
-def _as_column(field: ice.NestedField, column: Column) -> ice.NestedField:
-    """Return the field with the column's name and comment, and with its type if that is a promotion of Iceberg's."""
+def _as_column(
+    field: ice.NestedField, column: Column, inner: Mapping[int, int], new_ids: Iterator[int]
+) -> ice.NestedField:
+    """Return the field with the column's name and comment, and with its type if that is a promotion of Iceberg's, or
+    the column was changed inside.
+
+    ``inner`` has the fields inside the column, in the table → in the lake.
+    """
     field = _commented(field, column)
-    wanted = iceberg_type(column.type, itertools.count())
-    kind = wanted if _is_promotion(field.field_type, wanted) else field.field_type
+    kind = _promoted(field.field_type, column.type)
+    if column.field_ids is not None:
+        kind = _brought_up(kind, column.type, iter(column.inner_ids), inner, new_ids)
     if field.name == column.name and kind == field.field_type:
         return field
     return field.model_copy(update={"name": column.name, "field_type": kind})
+
+
+def _promoted(before: ice.IcebergType, after: pa.DataType) -> ice.IcebergType:
+    wanted = iceberg_type(after, itertools.count())
+    return wanted if _is_promotion(before, wanted) else before
+
+
+def _brought_up(
+    before: ice.IcebergType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int], new_ids: Iterator[int]
+) -> ice.IcebergType:
+    """Return the lake's type with the fields that the table has inside a column now.
+
+    Fields that another engine added stay, behind the table's own; the difference is reported later.
+    """
+    match before:
+        case ice.ListType() if pa.types.is_list(after):
+            element = _brought_up(before.element_type, after.value_type, ids, inner, new_ids)
+            return ice.ListType(before.element_id, element, element_required=before.element_required)
+        case ice.MapType() if pa.types.is_map(after):
+            key = _brought_up(before.key_type, after.key_type, ids, inner, new_ids)
+            value = _brought_up(before.value_type, after.item_type, ids, inner, new_ids)
+            return ice.MapType(before.key_id, key, before.value_id, value, value_required=before.value_required)
+        case ice.StructType() if pa.types.is_struct(after):
+            return _brought_up_struct(before, after, ids, inner, new_ids)
+    return _promoted(before, after)
+
+
+def _brought_up_struct(
+    before: ice.StructType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int], new_ids: Iterator[int]
+) -> ice.StructType:
+    there = {field.field_id: field for field in before.fields}
+    fields = []
+    for wanted in after:
+        field = there.get(inner.get(next(ids), -1))
+        own = [next(ids) for _ in range(count(wanted.type))]
+        if field is None:
+            kind = iceberg_type(wanted.type, new_ids)
+            fields.append(ice.NestedField(next(new_ids), wanted.name, kind, required=False))
+        else:
+            kind = _brought_up(field.field_type, wanted.type, iter(own), inner, new_ids)
+            fields.append(field.model_copy(update={"name": wanted.name, "field_type": kind}))
+    of_others = [field for field in before.fields if field.field_id not in inner.values()]
+    return ice.StructType(*fields, *of_others)
 
 
 def _commented(field: ice.NestedField, column: Column | None) -> ice.NestedField:

@@ -142,16 +142,20 @@ class IcebergLocation:
     def _evolved(self, metadata: TableMetadata, *, is_own: bool) -> Evolved:
         """Return the evolved schema. A table that is yet to be adopted has to have the columns already."""
         from streamhouse_spark.lake.iceberg.evolution import Evolved, evolved
+        from streamhouse_spark.lake.iceberg.schema import inner_of
 
         if is_own:
             return evolved(metadata, self.spec)
         fields = [(field.field_id, field.name) for field in metadata.schema().fields]
-        return Evolved(metadata.schema(), map_by_name(fields, self.spec.schema, self.spec.schema_id), ())
+        columns = map_by_name(fields, self.spec.schema, self.spec.schema_id, inner_of(metadata.schema()))
+        return Evolved(metadata.schema(), columns, ())
 
     def _identity(self, schema: Schema) -> dict[str, str]:
         """Return the properties with the lake table's owner and its map of columns."""
+        from streamhouse_spark.lake.iceberg.schema import inner_of
+
         fields = [(field.field_id, field.name) for field in schema.fields]
-        columns = map_by_name(fields, self.spec.schema, self.spec.schema_id)
+        columns = map_by_name(fields, self.spec.schema, self.spec.schema_id, inner_of(schema))
         return {TABLE_UUID_PROPERTY: self.spec.table_uuid, COLUMNS_PROPERTY: columns.to_text(self.spec.table_uuid)}
 
     def _adopt(self, table: Table) -> None:

@@ -17,8 +17,9 @@ from streamhouse_spark.lake.iceberg.schema import PATH_ID
 from streamhouse_spark.lake.model.live_files import DeletedRows, LiveFile
 from streamhouse_spark.lake.model.values import LakeFile
 from streamhouse_spark.lake.parquet.access import FileAccess, parquet_sink
+from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
 from streamhouse_spark.lake.parquet.footer_seal import close_sealed
-from streamhouse_spark.lake.parquet.reader import DELETED_KEY, FIELD_ID
+from streamhouse_spark.lake.parquet.reader import DELETED_KEY
 
 _NAME: Final = re.compile(r"/\d{5}-deletes-[0-9a-f]{32}\.parquet$")
 POSITION_ID: Final = 2147483545

@@ -16,7 +16,7 @@ from streamhouse_spark.lake.column_map import ColumnMap
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
-from streamhouse_spark.lake.iceberg.schema import PATH_ID, is_stored_as, lake_schema
+from streamhouse_spark.lake.iceberg.schema import PATH_ID, inner_of, is_stored_as, lake_schema
 from streamhouse_spark.lake.model.values import LakeProjection
 from streamhouse_spark.lake.reader import projection_of
 from streamhouse_spark.lake.spec import LakeTableSpec
@@ -41,6 +41,7 @@ def projection(
         schema,
         is_stored=lambda own, field_id: is_stored_as(own, lake.find_type(field_id)),
         ambiguous=lambda _: None,
+        inner_of=inner_of(lake),
     )
 
 

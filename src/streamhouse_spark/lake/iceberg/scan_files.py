@@ -20,6 +20,7 @@ from streamhouse_spark.lake.iceberg.schema import bucket_of, is_stored_as, plain
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.lake.model.values import LakeProjection
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
+from streamhouse_spark.schema.evolution import is_stored_alike
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
@@ -111,11 +112,12 @@ def same_by_name(metadata: TableMetadata, how: LakeProjection, schemas: Mapping[
     """
     fields = [field for schema in metadata.schemas for field in schema.fields]
     older = {column for schema in schemas.values() for column in schema.columns}
-    columns = zip(how.schema.columns, how.field_ids, how.lake_names, strict=True)
+    columns = zip(how.schema.columns, how.field_ids, how.lake_names, how.inside, strict=True)
     return frozenset(
         column.name
-        for column, field_id, lake_name in columns
+        for column, field_id, lake_name, (inner, _) in columns
         if lake_name == column.name
+        and inner is None
         and all(_is_same(field, field_id, column.name, column.type) for field in fields)
         and all(_never_changed(before, column) for before in older)
     )
@@ -125,7 +127,7 @@ def _never_changed(before: Column, column: Column) -> bool:
     """Tell whether a column of some schema of the table is either not concerned or exactly the column."""
     if before.name.casefold() != column.name.casefold() and before.id != column.id:
         return True
-    return (before.id, before.name, before.type) == (column.id, column.name, column.type)
+    return (before.id, before.name) == (column.id, column.name) and is_stored_alike(before, column)
 
 
 def _is_same(field: ice.NestedField, field_id: int | None, name: str, arrow: Any) -> bool:

@@ -27,7 +27,9 @@ from pyiceberg.transforms import Transform as IcebergTransform
 from pyiceberg.typedef import Record
 
 from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark.lake.column_map import InnerOf
 from streamhouse_spark.schema import partition_fields as own
+from streamhouse_spark.schema.inner_fields import ELEMENT, KEY, VALUE, Path
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 FIELD_ID = b"PARQUET:field_id"
@@ -104,6 +106,30 @@ def iceberg_type(arrow: pa.DataType, ids: Iterator[int]) -> ice.IcebergType:
             *(ice.NestedField(i, f.name, iceberg_type(f.type, ids), required=not f.nullable) for i, f in fields)
         )
     return _FROM_ARROW[arrow]
+
+
+def inner_of(schema: Schema) -> InnerOf:
+    """Return the function that gives the fields inside a column of the schema; none of an unknown one."""
+    types = {field.field_id: field.field_type for field in schema.fields}
+    return lambda field_id: fields_inside(types[field_id]) if field_id in types else {}
+
+
+def fields_inside(field_type: ice.IcebergType) -> dict[Path, int]:
+    """Return the ids of the fields of structs inside a type, by their paths in small letters."""
+    match field_type:
+        case ice.ListType():
+            return {(ELEMENT, *path): i for path, i in fields_inside(field_type.element_type).items()}
+        case ice.MapType():
+            parts = ((KEY, field_type.key_type), (VALUE, field_type.value_type))
+            return {(name, *path): i for name, part in parts for path, i in fields_inside(part).items()}
+        case ice.StructType():
+            found: dict[Path, int] = {}
+            for field in field_type.fields:
+                name = field.name.casefold()
+                found[(name,)] = field.field_id
+                found |= {(name, *path): i for path, i in fields_inside(field.field_type).items()}
+            return found
+    return {}
 
 
 def lake_schema(schema: Schema) -> TableSchema:

@@ -91,7 +91,7 @@ def _count_duplicates(key_indexes: npt.NDArray[np.int64], seen: npt.NDArray[np.b
 def key_projection(context: WriteContext, spec: IcebergFileSpec) -> LakeProjection:
     """Return the projection of the key's columns, in the order of the key."""
     fields = [(field.field_id, field.name) for field in spec.schema.fields]  # which are called as the columns are
-    known = map_by_name(fields, context.schema)
+    known = map_by_name(fields, context.schema)  # keys are never changed inside
     return projection(spec.schema, known, context.schema, context.primary_key, context.schema)
 
 

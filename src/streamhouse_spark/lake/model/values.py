@@ -82,7 +82,8 @@ class LakeFile(Portable):
 
 
 FieldNames = tuple[tuple[int, str], ...]
-"""Field ids and names of columns."""
+"""Field ids and names of columns, or those of fields inside columns with their paths, see
+`streamhouse_spark.schema.inner_fields.joined_path`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ class LakeSplit(Portable):
 
     Bytes and rows are those of all of them, so that the rows are as many at most."""
     field_names: FieldNames = ()
-    """Names of the columns in a file without field ids that was written under other names."""
+    """Names of the columns, and of the fields inside them, in a file without field ids that was written under other
+    names."""
 
     @property
     def is_plain(self) -> bool:
@@ -120,12 +122,18 @@ class LakeProjection(Portable):
 
     ``schema`` gives names, order and types of the result; ``field_ids[i]`` is None for a column that the lake table
     does not have, which reads as null. ``lake_names[i]`` is the column's name in the lake; None where it had several,
-    so that files without ids cannot be read.
+    so that files without ids cannot be read. ``inner[i]`` has the ids of the fields inside a column that was changed
+    inside, None of a field that the lake does not have; None for another column, whose fields are known by name.
     """
 
     schema: TableSchema
     field_ids: tuple[int | None, ...]
     lake_names: tuple[str | None, ...]
+    inner: tuple[tuple[int | None, ...] | None, ...] = ()
+    """Empty where it is None for all."""
+    first_names: tuple[FieldNames, ...] = ()
+    """Beside ``inner`` the names that the fields had before the first change inside: an own file without their ids is
+    from before."""
 
     def of_columns(self, names: Container[str]) -> LakeProjection:
         """Return the projection to those columns of this one that have such a name."""
@@ -134,7 +142,15 @@ class LakeProjection(Portable):
             TableSchema(tuple(self.schema.columns[i] for i in chosen)),
             tuple(self.field_ids[i] for i in chosen),
             tuple(self.lake_names[i] for i in chosen),
+            tuple(self.inner[i] for i in chosen) if self.inner else (),
+            tuple(self.first_names[i] for i in chosen) if self.first_names else (),
         )
+
+    @property
+    def inside(self) -> tuple[tuple[tuple[int | None, ...] | None, FieldNames], ...]:
+        """``inner`` and ``first_names`` of each column."""
+        number = len(self.field_ids)
+        return tuple(zip(self.inner or (None,) * number, self.first_names or ((),) * number, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeSnapshot, LakeSplit
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon.evolution import with_changes_elsewhere
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.layout import Layout, claimed_options, layout_of, unfit_options
 from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
@@ -115,7 +116,8 @@ class PaimonAdoption:
         if table.snapshot is None:
             return
         fields = [(field.id, field.name) for field in table.schema.fields]
-        how = projection(table.schema, map_by_name(fields, spec.schema), spec.schema, None, spec.schema)
+        known = with_changes_elsewhere(map_by_name(fields, spec.schema), table.schema, table.schemas)
+        how = projection(table.schema, known, spec.schema, None, spec.schema)
         by_bucket: dict[int, list[LakeSplit]] = {}
         for file in scan_files(place, table, table.snapshot, table.schema, how, ()):
             assert file.bucket is not None, "seen by `examine`"

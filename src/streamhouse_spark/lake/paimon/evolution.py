@@ -10,10 +10,19 @@ planned before the change is refused by the commit's own validation, and planned
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from pypaimon.schema.data_types import DataField, PyarrowFieldParser, current_highest_field_id
+import pyarrow as pa
+from pypaimon.schema.data_types import (
+    ArrayType,
+    DataField,
+    DataType,
+    MapType,
+    PyarrowFieldParser,
+    RowType,
+    current_highest_field_id,
+)
 from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 
 from streamhouse_spark.errors import SchemaMismatchError
@@ -24,9 +33,9 @@ from streamhouse_spark.lake.column_map import (
     LakeField,
     brought_up,
 )
-from streamhouse_spark.lake.paimon.schema import new_field, paimon_type
+from streamhouse_spark.lake.paimon.schema import fields_inside, inner_of, new_field, paimon_type
 from streamhouse_spark.lake.spec import LakeTableSpec
-from streamhouse_spark.schema.evolution import is_widening
+from streamhouse_spark.schema.inner_fields import count, is_widening
 from streamhouse_spark.schema.table_schema import Column, canonical_type
 
 _LIST_OPTIONS = ("bucket-key",)
@@ -43,9 +52,21 @@ class Evolved:
     """Changes by another engine that keep the lake from being brought up."""
 
 
-def paimon_columns(lake: PaimonSchema, spec: LakeTableSpec) -> ColumnMap:
-    """Return the map of columns of a lake table, by its newest schema. Raises `CorruptDataError`."""
-    return column_map.column_map(lake.options, _named(lake), spec, where=spec.location)
+def paimon_columns(
+    lake: PaimonSchema, spec: LakeTableSpec, schemas: Mapping[int, PaimonSchema] | None = None
+) -> ColumnMap:
+    """Return the map of columns of a lake table, by its newest schema; ``schemas`` are all of the lake, for readers of
+    its files. Raises `CorruptDataError`.
+    """
+    found = column_map.column_map(lake.options, _named(lake), spec, where=spec.location, inner_of=inner_of(lake.fields))
+    return with_changes_elsewhere(found, lake, schemas) if schemas else found
+
+
+def with_changes_elsewhere(known: ColumnMap, lake: PaimonSchema, schemas: Mapping[int, PaimonSchema]) -> ColumnMap:
+    """Return the map with what other engines changed inside columns."""
+    older = [schema for number, schema in sorted(schemas.items()) if number != lake.id]
+    forms = [{f.id: fields_inside(f.type) for f in schema.fields} for schema in (*older, lake)]
+    return replace(known, elsewhere=column_map.changed_elsewhere(forms))
 
 
 def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:
@@ -56,15 +77,25 @@ def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:
 def evolved(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
     """Make the lake's newest schema as `column_map.brought_up` has its fields."""
     known = paimon_columns(lake, spec)
+    ids = itertools.count(1 + _highest_id(lake, known.fields.values()))
 
-    def added(columns: Sequence[Column], mapped: Mapping[int, LakeField]) -> list[tuple[int, DataField]]:
-        first_id = 1 + _highest_id(lake, mapped.values())
-        ids = itertools.count(first_id + len(columns))
-        return [(field_id, new_field(field_id, column, ids)) for field_id, column in enumerate(columns, first_id)]
+    def added(columns: Sequence[Column], _: object) -> list[tuple[int, DataField]]:
+        found = [next(ids) for _ in columns]
+        return [(field_id, new_field(field_id, column, ids)) for field_id, column in zip(found, columns, strict=True)]
+
+    def as_column(field: DataField, column: Column, inner: Mapping[int, int]) -> DataField:
+        return _as_column(field, column, inner, ids)
 
     fields = {field.id: field for field in lake.fields}
     edited, mapped, differences = brought_up(
-        fields, known, spec, commented=_commented, as_column=_as_column, added=added, where=spec.location
+        fields,
+        known,
+        spec,
+        commented=_commented,
+        as_column=as_column,
+        added=added,
+        inside=lambda field: fields_inside(field.type),
+        where=spec.location,
     )
     is_same = edited == list(lake.fields) and mapped == dict(known.fields)
     # A lake without a map stays without one until its columns change: it is known by its names until then.
@@ -94,17 +125,54 @@ def _changed(lake: PaimonSchema, fields: list[DataField], columns: str, now_ms: 
     )
 
 
-def _as_column(field: DataField, column: Column) -> DataField:
-    """Return the field with the column's name and comment, and with its type if that is a wider one."""
+def _as_column(field: DataField, column: Column, inner: Mapping[int, int], new_ids: Iterator[int]) -> DataField:
+    """Return the field with the column's name and comment, and with its type if that is a wider one, or the column was
+    changed inside.
+
+    ``inner`` has the fields inside the column, in the table → in the lake.
+    """
     field = _commented(field, column)
-    kind = field.type
-    try:
-        before = canonical_type(PyarrowFieldParser.from_paimon_type(kind), column=field.name)
-    except (SchemaMismatchError, ValueError):  # another engine's; the difference is reported later
-        before = column.type
-    if is_widening(before, column.type):
-        kind = paimon_type(column.type, itertools.count(), nullable=kind.nullable)
+    kind = _widened(field.type, column.type)
+    if column.field_ids is not None:
+        kind = _brought_up(kind, column.type, iter(column.inner_ids), inner, new_ids)
     return DataField(field.id, column.name, kind, field.description, field.default_value)
+
+
+def _widened(kind: DataType, wanted: pa.DataType) -> DataType:
+    try:
+        before = canonical_type(PyarrowFieldParser.from_paimon_type(kind), column="")
+    except (SchemaMismatchError, ValueError):  # another engine's; the difference is reported later
+        return kind
+    return paimon_type(wanted, itertools.count(), nullable=kind.nullable) if is_widening(before, wanted) else kind
+
+
+def _brought_up(
+    before: DataType, after: pa.DataType, ids: Iterator[int], inner: Mapping[int, int], new_ids: Iterator[int]
+) -> DataType:
+    """Return the lake's type with the fields that the table has inside a column now.
+
+    Fields that another engine added stay, behind the table's own; the difference is reported later.
+    """
+    match before:
+        case ArrayType() if pa.types.is_list(after):
+            return ArrayType(before.nullable, _brought_up(before.element, after.value_type, ids, inner, new_ids))
+        case MapType() if pa.types.is_map(after):
+            key = _brought_up(before.key, after.key_type, ids, inner, new_ids)
+            return MapType(before.nullable, key, _brought_up(before.value, after.item_type, ids, inner, new_ids))
+        case RowType() if pa.types.is_struct(after):
+            there = {field.id: field for field in before.fields}
+            fields = []
+            for wanted in after:
+                field = there.get(inner.get(next(ids), -1))
+                own = iter([next(ids) for _ in range(count(wanted.type))])
+                if field is None:
+                    fields.append(DataField(next(new_ids), wanted.name, paimon_type(wanted.type, new_ids)))
+                else:
+                    kind = _brought_up(field.type, wanted.type, own, inner, new_ids)
+                    fields.append(DataField(field.id, wanted.name, kind, field.description, field.default_value))
+            of_others = [field for field in before.fields if field.id not in inner.values()]
+            return RowType(before.nullable, [*fields, *of_others])
+    return _widened(before, after)
 
 
 def _commented(field: DataField, column: Column | None) -> DataField:
@@ -122,4 +190,4 @@ def _highest_id(lake: PaimonSchema, mapped: Iterable[LakeField]) -> int:
     remaining ones.
     """
     counted: int = max(lake.highest_field_id, current_highest_field_id(lake.fields))
-    return max([counted, *(field.id for field in mapped)])
+    return max([counted, *(i for field in mapped for i in (field.id, *field.inner.values()))])

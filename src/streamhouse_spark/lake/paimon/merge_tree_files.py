@@ -31,8 +31,9 @@ from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, WriteC
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decoded, encoded
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.bucket_writer import Splitter
+from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
 from streamhouse_spark.lake.parquet.file_writer import PartitionFile, PartitionKey
-from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, FIELD_ID
+from streamhouse_spark.lake.parquet.reader import BATCH_ROWS
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 KEY_PREFIX: Final = "_KEY_"

@@ -21,12 +21,13 @@ from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.merge_tree_files import KIND, SEQUENCE, merged_by
 from streamhouse_spark.lake.paimon.partitions import PartitionFilter
-from streamhouse_spark.lake.paimon.schema import is_stored_as, lake_schema
+from streamhouse_spark.lake.paimon.schema import inner_of, is_stored_as, lake_schema, paths_inside
 from streamhouse_spark.lake.paimon.sections import file_groups, is_own_keyed_name, is_raw, read_as_one, sections
 from streamhouse_spark.lake.parquet.file_writer import is_own_name
 from streamhouse_spark.lake.reader import projection_of
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node, planned_value
+from streamhouse_spark.schema.inner_fields import joined_path
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
@@ -48,12 +49,14 @@ def projection(
         is_stored=lambda own, field_id: is_stored_as(own, types[field_id]),
         # Where the lake lacks the column, its name there may be another's: then one that no file has.
         ambiguous=lambda name: name or "",
+        inner_of=inner_of(lake.fields),
     )
 
 
 def own_projection(table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
     """Return the projection of all columns of the table from its newest files."""
-    return projection(table.schema, paimon_columns(table.schema, spec), spec.schema, None, spec.schema)
+    known = paimon_columns(table.schema, spec, table.schemas)
+    return projection(table.schema, known, spec.schema, None, spec.schema)
 
 
 def key_projection(lake: PaimonSchema, table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
@@ -89,7 +92,7 @@ def scan_files(
 
     def described(entry: ManifestEntry) -> ScanFile:
         found = _scan_file(reader, entry, names, place.spec.num_buckets, wanted)
-        return replace(found, field_names=names_in_file(table, lake, entry))
+        return replace(found, field_names=names_in_file(table, lake, entry, inside=bool(how.inner)))
 
     def files() -> Iterator[ScanFile]:
         if not lake.primary_keys:
@@ -143,26 +146,33 @@ def _statistics(entry: ManifestEntry) -> list[tuple[DataField, ColumnStatistics]
     ]
 
 
-def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry) -> FieldNames:
-    """Return the column names of a file of another engine, which may have no field ids, from the schema of the file.
+def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry, *, inside: bool = False) -> FieldNames:
+    """Return the column names of a file of another engine, which may have no field ids, from the schema of the file;
+    ``inside`` tells that columns were changed inside, and then also the names there.
 
-    Returns none if that is ``lake``, by which files are read.
+    Returns none if that schema is ``lake``, by which files are read, and no column was changed inside.
     """
     name = entry.file.file_name
-    if entry.file.schema_id == lake.id or is_own_name(name) or is_own_keyed_name(name):
+    if is_own_name(name) or is_own_keyed_name(name) or (entry.file.schema_id == lake.id and not inside):
         return ()
     own = (SEQUENCE, KIND) if lake.primary_keys else ()
-    return tuple((field.id, field.name) for field in (*own, *table.schemas[entry.file.schema_id].fields))
+    fields = table.schemas[entry.file.schema_id].fields
+    names = [(field.id, field.name) for field in (*own, *fields)]
+    if inside:
+        names += [(i, joined_path((f.name, *path))) for f in fields for path, i in paths_inside(f.type)]
+    return tuple(names)
 
 
 def same_by_name(table: PaimonTable, how: LakeProjection) -> frozenset[str]:
     """Return those of the projection's columns that mean the same by name in every file, whatever schema wrote it."""
     fields = [field for schema in table.schemas.values() for field in schema.fields]
-    columns = zip(how.schema.columns, how.field_ids, how.lake_names, strict=True)
+    columns = zip(how.schema.columns, how.field_ids, how.lake_names, how.inside, strict=True)
     return frozenset(
         column.name
-        for column, field_id, lake_name in columns
-        if lake_name == column.name and all(_is_same(field, field_id, column.name, column.type) for field in fields)
+        for column, field_id, lake_name, (inner, _) in columns
+        if lake_name == column.name
+        and inner is None
+        and all(_is_same(field, field_id, column.name, column.type) for field in fields)
     )
 
 

@@ -20,10 +20,11 @@ from pypaimon.schema.data_types import (
 from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 
 from streamhouse_spark.errors import LakeMismatchError, SchemaMismatchError
-from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
+from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, InnerOf, map_by_name
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
-from streamhouse_spark.lake.parquet.reader import FIELD_ID
+from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
 from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.schema.inner_fields import ELEMENT, KEY, VALUE, Path
 from streamhouse_spark.schema.table_schema import Column, TableSchema, canonical_type
 
 UNAWARE_BUCKETS: Final = -1
@@ -72,7 +73,7 @@ def paimon_schema(spec: LakeTableSpec, now_ms: int) -> PaimonSchema:
     """Return the first schema of a new lake table: the same columns in the same order, their map, and its buckets."""
     ids = itertools.count(len(spec.schema.columns))
     fields = [new_field(i, column, ids) for i, column in enumerate(spec.schema.columns)]
-    columns = map_by_name([(field.id, field.name) for field in fields], spec.schema, spec.schema_id)
+    columns = map_by_name([(field.id, field.name) for field in fields], spec.schema, spec.schema_id, inner_of(fields))
     return PaimonSchema(
         id=0,
         fields=fields,
@@ -120,6 +121,34 @@ def paimon_type(arrow: pa.DataType, ids: Iterator[int], *, nullable: bool = True
     return AtomicType(_FROM_ARROW[arrow], nullable)
 
 
+def inner_of(fields: Sequence[DataField]) -> InnerOf:
+    """Return the function that gives the fields inside a column, one of ``fields``; none of an unknown one."""
+    types = {field.id: field.type for field in fields}
+    return lambda field_id: fields_inside(types[field_id]) if field_id in types else {}
+
+
+def fields_inside(data_type: DataType) -> dict[Path, int]:
+    """Return the ids of the fields of rows inside a type, by their paths in small letters."""
+    return {tuple(name.casefold() for name in path): i for path, i in paths_inside(data_type)}
+
+
+def paths_inside(data_type: DataType) -> list[tuple[Path, int]]:
+    """Return the paths and ids of the fields of rows inside a type, each before those inside it."""
+    match data_type:
+        case ArrayType():
+            return [((ELEMENT, *path), i) for path, i in paths_inside(data_type.element)]
+        case MapType():
+            parts = ((KEY, data_type.key), (VALUE, data_type.value))
+            return [((name, *path), i) for name, part in parts for path, i in paths_inside(part)]
+        case RowType():
+            found: list[tuple[Path, int]] = []
+            for field in data_type.fields:
+                found.append(((field.name,), field.id))
+                found += [((field.name, *path), i) for path, i in paths_inside(field.type)]
+            return found
+    return []
+
+
 def lake_schema(lake: PaimonSchema) -> TableSchema:
     """Return the columns of the lake table for Spark and the rest of the package; ids are the lake's field ids.
 
@@ -145,18 +174,27 @@ def lake_schema(lake: PaimonSchema) -> TableSchema:
 
 
 def file_schema(lake: PaimonSchema) -> pa.Schema:
-    """Return the Arrow schema of a data file, with the field ids of the columns."""
-    return pa.schema(
-        [
-            pa.field(
-                f.name,
-                PyarrowFieldParser.from_paimon_type(f.type),
-                nullable=f.type.nullable,
-                metadata={FIELD_ID: str(f.id).encode()},
-            )
-            for f in lake.fields
-        ]
-    )
+    """Return the Arrow schema of a data file, with the field ids of the columns and of the fields inside them."""
+    return pa.schema([_file_field(f) for f in lake.fields])
+
+
+def _file_field(field: DataField) -> pa.Field:
+    metadata = {FIELD_ID: str(field.id).encode()}
+    return pa.field(field.name, _file_type(field.type), nullable=field.type.nullable, metadata=metadata)
+
+
+def _file_type(data_type: DataType) -> pa.DataType:
+    match data_type:
+        case ArrayType():
+            plain = PyarrowFieldParser.from_paimon_type(data_type)
+            return pa.list_(plain.value_field.with_type(_file_type(data_type.element)))
+        case MapType():
+            plain = PyarrowFieldParser.from_paimon_type(data_type)
+            key = plain.key_field.with_type(_file_type(data_type.key))
+            return pa.map_(key, plain.item_field.with_type(_file_type(data_type.value)))
+        case RowType():
+            return pa.struct([_file_field(field) for field in data_type.fields])
+    return PyarrowFieldParser.from_paimon_type(data_type)
 
 
 def is_stored_as(arrow: pa.DataType, lake_type: DataType) -> bool:

@@ -158,7 +158,7 @@ class PaimonLake(LakeTable):
         newest = table.snapshot
         snapshot = newest if snapshot_id is None else self.place.snapshots.require(snapshot_id, newest)
         lake = table.schema if snapshot is None or snapshot_id is None else table.schema_of(snapshot)
-        known = paimon_columns(table.schema, self.place.spec)
+        known = paimon_columns(table.schema, self.place.spec, table.schemas)
         how = projection(lake, known, self.place.spec.schema, columns, schema)
         if snapshot is None:
             return LakePlan(None, how, ())
@@ -179,7 +179,7 @@ class PaimonLake(LakeTable):
         table = self._require_table(f"no snapshot {snapshot_id}")
         snapshot: Snapshot = self.place.snapshots.require(snapshot_id, table.snapshot)
         lake = table.schema_of(snapshot)
-        known = paimon_columns(table.schema, self.place.spec)
+        known = paimon_columns(table.schema, self.place.spec, table.schemas)
         how = projection(lake, known, self.place.spec.schema, columns, schema)
         every = projection(lake, known, self.place.spec.schema, None, schema)
         files = scan_files(self.place, table, snapshot, lake, every, statistics_of, node)

@@ -14,15 +14,12 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.lake.model.values import LakeFile, WriteContext
 from streamhouse_spark.lake.parquet.access import CountingSink, FileAccess, parquet_sink
+from streamhouse_spark.lake.parquet.file_columns import FIELD_ID, FIELD_IDS_KEY, TABLE_KEY, field_ids_text
 from streamhouse_spark.lake.parquet.footer_seal import close_sealed
 from streamhouse_spark.lake.parquet.reader import (
     BUCKET_KEY,
-    FIELD_ID,
-    FIELD_IDS_KEY,
     OFFSETS_KEY,
     SORTED_BY_KEY,
-    TABLE_KEY,
-    field_ids_text,
 )
 
 ROW_GROUP_ROWS_MAX = 1 << 20

@@ -123,6 +123,8 @@ def _with_columns(projection: LakeProjection, by: LakeProjection) -> LakeProject
         TableSchema(renumbered),
         (*projection.field_ids, *(by.field_ids[i] for i in missing)),
         (*projection.lake_names, *(by.lake_names[i] for i in missing)),
+        (*projection.inner, *(None for _ in missing)) if projection.inner else (),
+        (*projection.first_names, *(() for _ in missing)) if projection.first_names else (),
     )
 
 

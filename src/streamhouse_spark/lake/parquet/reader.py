@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,6 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.slicing import compacted, taken_rows
 from streamhouse_spark.errors import (
     CorruptDataError,
-    LakeMismatchError,
     ObjectNotFoundError,
     OffsetsTrimmedError,
     SnapshotExpiredError,
@@ -25,20 +24,18 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.values import FieldNames, Filter, LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.access import FileAccess
+from streamhouse_spark.lake.parquet.file_columns import TABLE_KEY, FileColumns
 from streamhouse_spark.lake.parquet.footer_seal import checked_footer, is_whole
 from streamhouse_spark.lake.parquet.opened_file import OpenedFile
 from streamhouse_spark.query import row_selection
 
-TABLE_KEY = "streamhouse.table"
 BUCKET_KEY = "streamhouse.bucket"
 OFFSETS_KEY = "streamhouse.offsets"
-FIELD_IDS_KEY = "streamhouse.field-ids"
 SORTED_BY_KEY = "streamhouse.sorted-by"
 """Footer key with the field ids of the primary key, if the rows are in its order."""
 DELETED_KEY = "streamhouse.deleted"
 """Footer key with the number of positions of a file of deleted positions: nothing else checks that, and fewer positions
 would mean more rows."""
-FIELD_ID = b"PARQUET:field_id"
 BATCH_ROWS = 1 << 16
 BATCH_BYTES_MAX = 128 << 20
 FilesAt = Callable[[str], FileAccess]
@@ -67,7 +64,7 @@ def _read(
     files: FileAccess, split: LakeSplit, projection: LakeProjection, filter: Filter, *, whole: bool
 ) -> Iterator[pa.RecordBatch]:
     with _opened(files, split.location) as file:
-        columns = _FileColumns(file, split.location, projection, split.field_names)
+        columns = FileColumns(file, split.location, projection, split.field_names)
         groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
         _require_rows(file, split, groups)
         deleted = deleted_positions(files, split.location, split.position_deletes)
@@ -136,56 +133,6 @@ def _rows_before(file: pq.ParquetFile, groups: range) -> int:
     return sum(file.metadata.row_group(i).num_rows for i in range(groups.start))
 
 
-class _FileColumns:
-    """The projection's columns in one file, and their conversion to the table's types."""
-
-    def __init__(
-        self, file: pq.ParquetFile, location: str, projection: LakeProjection, field_names: FieldNames = ()
-    ) -> None:
-        file_schema = file.schema_arrow
-        by_id = {
-            int(field.metadata[FIELD_ID]): field.name
-            for field in file_schema
-            if field.metadata and FIELD_ID in field.metadata
-        }
-        written = (file.metadata.metadata or {}).get(FIELD_IDS_KEY.encode())
-        if written is not None and written != field_ids_text(by_id).encode():
-            raise CorruptDataError(
-                f"lake file {location} has field ids {field_ids_text(by_id)}, it was written with {written!r}; "
-                "restore it, or build the lake anew from the log (streamhouse retier)"
-            )
-        if not by_id and field_names:
-            by_id = {field_id: name for field_id, name in field_names if name in file_schema.names}
-        if not by_id and None in projection.lake_names:
-            column = projection.schema.columns[projection.lake_names.index(None)].name
-            raise LakeMismatchError(
-                f"lake file {location} was written by another engine without field ids, and by its name alone column "
-                f"'{column}' cannot be told: columns of the table were renamed or dropped; rewrite the file there"
-            )
-        by_name = {name: name for name in file_schema.names} if not by_id else {}
-        self.schema: pa.Schema = projection.schema.arrow
-        self._sources = [
-            by_id.get(field_id) if by_id and field_id is not None else by_name.get(lake_name or "")
-            for field_id, lake_name in zip(projection.field_ids, projection.lake_names, strict=True)
-        ]
-        self.names = [name for name in self._sources if name is not None]
-        if not self.names:
-            # Something must be read to know how many rows there are: the narrowest column.
-            self.names = [min(file_schema, key=lambda f: _width_bits(f.type)).name]
-
-    def project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        arrays = [
-            pa.nulls(batch.num_rows, field.type) if source is None else _cast(batch.column(source), field.type)
-            for source, field in zip(self._sources, self.schema, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-
-def field_ids_text(field_ids: Iterable[int]) -> str:
-    """Return the ids of a file's columns, for its footer: a flipped bit in an id would read as a column of nulls."""
-    return ",".join(str(field_id) for field_id in field_ids)
-
-
 def _require_rows(file: pq.ParquetFile, split: LakeSplit, groups: range) -> None:
     """Check that the footer has all rows: nothing else checks it, and a part of it reads as fewer rows."""
     counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
@@ -195,17 +142,6 @@ def _require_rows(file: pq.ParquetFile, split: LakeSplit, groups: range) -> None
             f"lake file {split.location} has {sum(counts)} rows in {len(counts)} row groups, expected "
             f"{split.num_rows}; restore it, or build the lake anew from the log (streamhouse retier)"
         )
-
-
-def _cast(column: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    return column if column.type.equals(wanted) else column.cast(wanted)
-
-
-def _width_bits(data_type: pa.DataType) -> int:
-    try:
-        return int(data_type.bit_width)
-    except ValueError:
-        return 1 << 20
 
 
 def _opened(files: FileAccess, location: str, *, dictionaries: Sequence[str] = ()) -> OpenedFile:
@@ -464,7 +400,7 @@ def _rows_between(
     files: FileAccess, location: str, projection: LakeProjection, first: int, last: int
 ) -> Iterator[pa.RecordBatch]:
     with _opened(files, location) as file:
-        columns = _FileColumns(file, location, projection)
+        columns = FileColumns(file, location, projection)
         ends = np.cumsum([file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)])
         group_first = int(np.searchsorted(ends, first, side="right"))
         group_last = int(np.searchsorted(ends, last, side="left")) + 1

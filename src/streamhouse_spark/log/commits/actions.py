@@ -281,23 +281,20 @@ def segment_to_json(segment: Segment, payload: Payload) -> dict[str, Any]:
 
 
 def _of_parts(kind: str, segments: Iterable[Segment]) -> str:
-    """Return the kind of an action with these segments.
-
-    With shared objects the kind has a name of its own: a version of this package that does not know of them would
-    delete an object with the first of its segments, so it is stopped here.
+    """Return the kind of an action with these segments, of its own with shared objects: a version of this package that
+    does not know of them would delete an object with the first of its segments, so it is stopped here.
     """
     return f"{kind}-parts" if any(segment.part is not None for segment in segments) else kind
 
 
-def _with_checks(kind: str, properties: Mapping[str, str]) -> str:
-    """Return the kind of an action with these properties.
+def _with_checks(kind: str, properties: Mapping[str, str], schema: TableSchema | None = None) -> str:
+    """Return the kind of an action with these properties, or this schema.
 
-    With constraints or generated columns it has a name of its own: a version of this package that does not know them
-    would write rows that they forbid, so it is stopped here.
+    With constraints, generated columns or field ids it has a name of its own: a version of this package that does not
+    know them would write rows that they forbid, or read fields by their names, so it is stopped here.
     """
-    if has_generated(properties):
-        return f"{kind}-generated"
-    return f"{kind}-checked" if has_constraints(properties) else kind
+    form = "-generated" if has_generated(properties) else "-checked" if has_constraints(properties) else ""
+    return f"{kind}-fields" if schema is not None and schema.has_field_ids else kind + form
 
 
 def has_constraints(properties: Iterable[str]) -> bool:
@@ -328,7 +325,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
     match action:
         case Create():
             return {
-                "type": _with_checks(COPY if action.former_uuids else "create", action.properties),
+                "type": _with_checks(COPY if action.former_uuids else "create", action.properties, action.schema),
                 "name": action.name,
                 "columns": action.schema.to_json(),
                 "partition_by": list(action.partition_by),
@@ -359,7 +356,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
         case SetProperties(changed, removed):
             return {"type": _with_checks("properties", changed), "set": dict(changed), "unset": list(removed)}
         case SetSchema(schema_id, schema):
-            return {"type": "schema", "schema_id": schema_id, "columns": schema.to_json()}
+            return {"type": _with_checks("schema", {}, schema), "schema_id": schema_id, "columns": schema.to_json()}
         case Rename(name):
             return {"type": "rename", "name": name}
         case Condemn(keys, lake):
@@ -390,7 +387,9 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
 
 def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  # noqa: C901 - as above
     match data["type"]:
-        case "create" | "copy" | "create-checked" | "copy-checked" | "create-generated" | "copy-generated":
+        case "create" | "create-checked" | "create-generated" | "create-fields":
+            return _create_from_json(data)
+        case "copy" | "copy-checked" | "copy-generated" | "copy-fields":
             return _create_from_json(data)
         case "append" | "append-parts":
             return Append(tuple(segment_from_json(s, payload) for s in data["segments"]))
@@ -409,7 +408,7 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return Retier(data["lake_location"], _from_json_map(data["starts"]))
         case "properties" | "properties-checked":
             return SetProperties(data["set"], tuple(data["unset"]))
-        case "schema":
+        case "schema" | "schema-fields":
             return SetSchema(data["schema_id"], TableSchema.from_json(data["columns"]))
         case "rename":
             return Rename(data["name"])

@@ -54,8 +54,10 @@ TAGS_VERSION = 5
 """Format of a checkpoint with tags: an older version of this package would delete what they keep."""
 CHECKS_VERSION = 6
 """Format of a checkpoint with constraints: an older version of this package would write rows that they forbid."""
-NEWEST_VERSION = 7
+GENERATED_VERSION = 7
 """Format of a checkpoint with generated columns, which an older version of this package would not compute."""
+NEWEST_VERSION = 8
+"""Format of a checkpoint with ids of fields inside columns: an older version would go by their names."""
 
 CHECKPOINT_INTERVAL = 40
 HINT_EVERY: Final = 20
@@ -170,8 +172,10 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
 
 def _version(state: TableState) -> int | None:
     """Return the oldest format that can hold all of the state."""
-    if has_generated(state.properties):
+    if any(schema.has_field_ids for schema in state.schemas.values()):
         return NEWEST_VERSION
+    if has_generated(state.properties):
+        return GENERATED_VERSION
     if has_constraints(state.properties):
         return CHECKS_VERSION
     if state.tags:

@@ -39,7 +39,7 @@ from streamhouse_spark.storage.slots import Slot
 
 SETTINGS_PREFIX: Final = "log."
 """Settings behind it are those of stores of logs: ``log.s3.endpoint``."""
-_FAMILIES: Final = ("s3.", "gcs.", "adls.", "storage.")
+_FAMILIES: Final = ("s3.", "gcs.", "adls.", "hdfs.", "storage.")
 
 Opener = Callable[[str], Storage]
 

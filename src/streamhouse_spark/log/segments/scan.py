@@ -16,6 +16,7 @@ from streamhouse_spark.log.commits.actions import KvSnapshot
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, BucketLog, TableState
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch, read_segment
+from streamhouse_spark.schema.evolution import fitting_of, is_stored_alike
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
@@ -190,25 +191,23 @@ class Adapter:
     """Converts batches from the columns of their segment to the columns wanted, matched by column id."""
 
     def __init__(self, written: TableSchema, wanted: TableSchema) -> None:
-        by_id = {c.id: c.name for c in written.columns}
-        self._sources = [by_id.get(c.id) for c in wanted.columns]
+        by_id = {c.id: c for c in written.columns}
+        sources = [(by_id.get(c.id), c) for c in wanted.columns]
+        self._sources = [None if old is None else (old.name, fitting_of(old, new)) for old, new in sources]
         self._schema = wanted.arrow
-        named = [name for name in self._sources if name is not None]
-        self._as_it_is = written.arrow.equals(wanted.arrow) and list(written.names) == named
+        named = [old.name for old, _ in sources if old is not None]
+        is_alike = all(old is not None and is_stored_alike(old, new) for old, new in sources)
+        self._as_it_is = is_alike and written.arrow.equals(wanted.arrow) and list(written.names) == named
         self.columns = None if self._as_it_is else (named or [written.names[0]])
 
     def adapt(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._as_it_is:
             return batch
         arrays = [
-            pa.nulls(batch.num_rows, field.type) if name is None else _cast(batch.column(name), field.type)
-            for name, field in zip(self._sources, self._schema, strict=True)
+            pa.nulls(batch.num_rows, field.type) if source is None else source[1](batch.column(source[0]))
+            for source, field in zip(self._sources, self._schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-
-def _cast(array: pa.Array, data_type: pa.DataType) -> pa.Array:
-    return array if array.type.equals(data_type) else array.cast(data_type)
 
 
 def check_dense(batches: Iterator[LogBatch], offsets: OffsetRange) -> Iterator[LogBatch]:

@@ -1,7 +1,7 @@
-"""The requests of an object store whose client is synchronous, each sent once.
+"""The requests of a store whose client is synchronous, each sent once.
 
-Names are whole: they begin at the root of the bucket (of Azure, the container). Every failed request is one of the
-client's `failures`, which `judge` understands.
+Names are whole: they begin at the root of the bucket (of Azure, the container; of HDFS, the file system). Every failed
+request is one of the client's `failures`, which `judge` understands.
 """
 
 from __future__ import annotations
@@ -49,15 +49,14 @@ class LargeBlob(Protocol):
         """Remove the parts that were sent."""
 
 
-class Blobs(Protocol):
-    """A connected client of one bucket. Safe for threads, for one process."""
+class Remote(Protocol):
+    """A connected client of a store: the requests that every store has. Safe for threads, for one process."""
 
     clock: StoreClock
     failures: tuple[type[Exception], ...]
     """Every exception that a request can raise, except defects."""
     condition: str
     """The store's word for put-if-absent."""
-    parts_in_flight_max: int
     is_known: bool
     """Whether the store is known to decide between writers."""
 
@@ -71,6 +70,17 @@ class Blobs(Protocol):
 
     def size_bytes(self, name: str) -> int: ...
 
+    def delete(self, name: str) -> None: ...
+
+    def ask_time(self) -> None:
+        """Send a small request, whose answer tells `clock` the store's time."""
+
+
+class Blobs(Remote, Protocol):
+    """A connected client of one bucket of an object store."""
+
+    parts_in_flight_max: int
+
     def attempt(self, name: str) -> str | None:
         """Return the attempt that an object carries."""
 
@@ -80,8 +90,3 @@ class Blobs(Protocol):
     def begin(self, name: str, attempt: str) -> LargeBlob: ...
 
     def page(self, prefix: str, delimiter: str | None, following: str | None) -> Page: ...
-
-    def delete(self, name: str) -> None: ...
-
-    def ask_time(self) -> None:
-        """Send a small request, whose answer tells `clock` the store's time."""

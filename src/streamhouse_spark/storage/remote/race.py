@@ -74,7 +74,7 @@ def _run_round(storage: Storage, key: str, *, is_held: bool) -> None:
         found = storage.read(key)
     if len(winners) > 1 or (winners and found != winners[0]):
         raise StorageError(
-            f"{storage.url} does not decide between writers: of {RACERS} that put one object with If-None-Match at the "
+            f"{storage.url} does not decide between writers: of {RACERS} that put one object, if it was absent, at the "
             f"same moment, {len(winners)} were told that they won, so that they would overwrite each other's commits; "
             "use a store that honours conditional writes atomically, as Amazon S3 and MinIO do",
         )

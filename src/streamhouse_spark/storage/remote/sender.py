@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.storage.remote.blobs import Blobs
+from streamhouse_spark.storage.remote.blobs import Remote
 from streamhouse_spark.storage.remote.failures import FailureKind
 from streamhouse_spark.storage.remote.patience import sent
 from streamhouse_spark.storage.requests import METER, Kind, Requests
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Remote)
+R_co = TypeVar("R_co", bound=Remote, covariant=True)
 
 
-class Bucket(Protocol):
+class Bucket(Protocol[R_co]):
     """A bucket and the settings to reach it; a value that can be pickled."""
 
-    def blobs(self) -> Blobs:
+    def blobs(self) -> R_co:
         """Return this process's client of the bucket."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(Generic[R]):
     """The way of all requests of one store."""
 
     url: str
     prefix: str
     """The root's name in the bucket, with a slash at its end, or empty."""
-    bucket: Bucket
+    bucket: Bucket[R]
     world: World
 
     def send(
@@ -37,7 +39,7 @@ class Sender:
         kind: Kind,
         doing: str,
         key: str,
-        request: Callable[[Blobs, str], T],
+        request: Callable[[R, str], T],
         *,
         sent_bytes: int = 0,
         received: Callable[[T], int] = lambda _: 0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -65,6 +66,26 @@ def test_jars_that_the_builder_has_stay_and_ours_comes_once():
         builder = streamhouse_spark.configure(builder, warehouse="/data/wh", catalog="lakehouse")
     assert builder._options["spark.jars"] == f"/a.jar,/b.jar,{jar_path()}"
     assert builder._options["spark.sql.catalog.lakehouse.warehouse"] == "/data/wh"
+
+
+@pytest.mark.parametrize("given", ["", "(?i)secret|pin", "(?i)account-key"])
+def test_spark_hides_the_key_of_an_account(given):
+    builder = SparkSession.Builder()
+    if given:
+        builder = builder.config("spark.redaction.regex", given)
+    for catalog in ("a", "b"):
+        builder = streamhouse_spark.configure(
+            builder, warehouse="abfss://w", catalog=catalog, settings={"adls.account-key": "k"}
+        )
+    hidden = builder._options["spark.redaction.regex"]
+    assert re.search(hidden, "spark.sql.catalog.a.adls.account-key")
+    assert hidden.count("account-key") == 1
+    assert hidden.startswith(given or "(?i)secret|password|token")
+
+
+def test_what_spark_hides_is_left_alone_without_such_a_key():
+    builder = streamhouse_spark.configure(SparkSession.Builder(), warehouse="/w", settings={"s3.region": "x"})
+    assert "spark.redaction.regex" not in builder._options
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "a-b", "a b", "1a", "`a`", "spark_catalog"])

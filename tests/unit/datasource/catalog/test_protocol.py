@@ -18,8 +18,8 @@ from streamhouse_spark.datasource.catalog import internal_options
 from streamhouse_spark.datasource.catalog.calls import OPERATIONS, answer, operation_of
 from streamhouse_spark.datasource.catalog.ddl import alter
 from streamhouse_spark.datasource.catalog.scan import options as scan_options
-from streamhouse_spark.datasource.catalog.scan.file_systems import s3a_settings
 from streamhouse_spark.datasource.catalog.scan.groups import groups_to_json, pack_by_bucket
+from streamhouse_spark.datasource.catalog.scan.hadoop_settings import s3a_settings
 from streamhouse_spark.datasource.catalog.scan.pruned_stream import StreamParts
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
 from streamhouse_spark.datasource.catalog.scan.python_reader import COUNTS_KEY

@@ -153,10 +153,24 @@ def test_rows_from_before_a_column_was_widened(wh):
     table.alter(widen_columns={"id": "BIGINT"})
     table.append([{"id": 2**40}])
     query = Query(wh, "db.w")
-    with pytest.raises(InvalidOptionError, match=r"column 'id' was narrower .*availableNow=True"):
+    with pytest.raises(InvalidOptionError, match=r"column .id. had another type .*availableNow=True"):
         query.follow(query.begin())
     (task,) = query.follow(query.reached())["tasks"]
     assert list(task["layouts"]) == ["2"]
+
+
+def test_rows_from_before_a_column_changed_inside(wh):
+    """Also where a field came back under its name and type, which the Arrow schemas do not show."""
+    table = wh.create_table("db.s", "id INT, s STRUCT<a: INT, b: INT>")
+    table.append([{"id": 1, "s": {"a": 1, "b": 2}}])
+    table.drop_column("s.b")
+    table.add_columns("s.b INT")
+    table.append([{"id": 2, "s": {"a": 3, "b": 4}}])
+    query = Query(wh, "db.s")
+    with pytest.raises(InvalidOptionError, match=r"column .s. had another type .*availableNow=True"):
+        query.follow(query.begin())
+    (task,) = query.follow(query.reached())["tasks"]
+    assert list(task["layouts"]) == ["3"]
 
 
 def test_rows_from_before_a_column_was_added_have_none(wh, table):

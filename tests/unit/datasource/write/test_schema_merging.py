@@ -138,3 +138,36 @@ def test_without_it_the_error_says_how_a_column_is_added(connection, table):
         write(connection, "d.t", "id INT NOT NULL, n INT", [], mergeschema="false")
     with pytest.raises(SchemaMismatchError, match=r"is not in d\.t; "):
         table.append([{"id": 1, "n": 1}])
+
+
+class TestInside:
+    def test_fields_inside_columns_are_added_before_the_rows(self, connection):
+        table = connection.warehouse().create_table("d.s", "id INT, s STRUCT<a: INT>, r ARRAY<STRUCT<x: INT>>")
+        table.append([{"id": 1, "s": {"a": 1}, "r": [{"x": 1}]}])
+        ddl = "id INT, s STRUCT<b: INT, A: INT, t: STRUCT<u: STRING>>, r ARRAY<STRUCT<y: INT>>, m INT"
+        row = {"id": 2, "s": {"b": 2, "A": 3, "t": {"u": "u"}}, "r": [{"y": 4}], "m": 5}
+        table.refresh()
+        for _ in range(2):
+            merge_columns(table, frame(ddl), None)
+            assert len(table.refresh().schemas) == 2
+        table.append([{**row, "s": {"b": 2, "a": 3, "t": {"u": "u"}}}])
+        assert table.to_arrow().to_pylist() == [
+            {"id": 1, "s": {"a": 1, "b": None, "t": None}, "r": [{"x": 1, "y": None}], "m": None},
+            {"id": 2, "s": {"a": 3, "b": 2, "t": {"u": "u"}}, "r": [{"x": None, "y": 4}], "m": 5},
+        ]
+
+    def test_a_write_that_only_has_more_fields_inside(self, connection):
+        table = connection.warehouse().create_table("d.s", "id INT, s STRUCT<a: INT>")
+        write(connection, "d.s", "id INT, s STRUCT<a: INT, b: INT>", [{"id": 1, "s": {"a": 1, "b": 2}}])
+        assert table.to_arrow().to_pylist() == [{"id": 1, "s": {"a": 1, "b": 2}}]
+
+    @pytest.mark.parametrize("renamed", [False, True], ids=["dropped", "dropped, and its struct renamed"])
+    def test_no_field_is_added_under_a_name_that_one_had_before(self, connection, renamed):
+        table = connection.warehouse().create_table("d.s", "id INT, s STRUCT<a: INT, p: STRUCT<x: INT, y: INT>>")
+        table.drop_column("s.p.x")
+        struct = "q" if renamed else "p"
+        if renamed:
+            table.rename_column("s.p", "q")
+        with pytest.raises(SchemaMismatchError, match=rf"field 's\.{struct}\.x' of the rows .* had one of that name"):
+            merge_columns(table, frame(f"id INT, s STRUCT<{struct}: STRUCT<x: INT>>"), None)
+        merge_columns(table, frame(f"id INT, s STRUCT<{struct}: STRUCT<z: INT>>"), None)

@@ -19,8 +19,9 @@ from streamhouse_spark.datasource.catalog.description import PROVIDER, STATUS_PR
 from streamhouse_spark.datasource.write.schema_merging import merge_columns as add_columns
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.checks.check import CONSTRAINT, stored_key
-from streamhouse_spark.schema.ddl import parse_struct_json
+from streamhouse_spark.schema.ddl import PARENTS, parse_struct_json
 from streamhouse_spark.schema.defaults import SqlText
+from streamhouse_spark.schema.inner_fields import joined_path
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.warehouse.connection import Connection
 
@@ -80,7 +81,7 @@ def _refuse_replacing(path: TablePath, changes: Sequence[Mapping[str, Any]], sch
     """Refuse REPLACE COLUMNS, which arrives as dropping each column and adding others: the rows would lose all
     values.
     """
-    dropped = {_column(path, change["path"]) for change in changes if change["change"] == "delete_column"}
+    dropped = {_column(change["path"]) for change in changes if change["change"] == "delete_column"}
     if dropped >= set(schema.names) and any(change["change"] == "add_column" for change in changes):
         raise InvalidOptionError(
             f"ALTER TABLE {path}: REPLACE COLUMNS would drop every column and add new ones, null in all rows; say what "
@@ -113,16 +114,16 @@ def _collect(
         case "add_column":
             changes.fields.append(_new_field(path, change))
         case "rename_column":
-            changes.renamed[_column(path, change["path"])] = change["name"]
+            changes.renamed[_column(change["path"])] = change["name"]
         case "delete_column":
-            changes.dropped.append(_column(path, change["path"]))
+            changes.dropped.append(_column(change["path"]))
         case "update_type":
-            changes.widened[_column(path, change["path"])] = _type(change["type"])
+            changes.widened[_column(change["path"])] = _type(change["type"])
         case "update_comment":
-            changes.comments[_column(path, change["path"])] = change.get("comment")
+            changes.comments[_whole_column(path, change)] = change.get("comment")
         case "update_default":
             sql = change.get("default")
-            changes.defaults[_column(path, change["path"])] = None if sql is None else SqlText(sql, time_zone)
+            changes.defaults[_whole_column(path, change)] = None if sql is None else SqlText(sql, time_zone)
         case "add_constraint" | "drop_constraint":
             _collect_constraint(path, change, changes, properties)
         case "update_nullability":
@@ -170,12 +171,14 @@ def _require_own(path: TablePath, name: str) -> None:
 
 
 def _new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str, Any]:
-    name = _column(path, change["path"])
+    *parents, name = change["path"]
     position = change.get("position")
     if position is not None:
         where = "FIRST" if position == "first" else f"AFTER {position['after']}"
         _refuse(
-            path, change, f"a new column stands behind all others; leave {where} out, and order columns in the query"
+            path,
+            change,
+            f"what is new stands behind all others; leave {where} out, and name columns and fields in the query",
         )
     if change.get("default") is not None:
         _refuse(path, change, _NEW_DEFAULT)
@@ -185,6 +188,7 @@ def _new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str, Any]:
         "type": json.loads(change["type"]),
         "nullable": bool(change.get("nullable", True)),
         "metadata": {} if comment is None else {"comment": comment},
+        PARENTS: parents,
     }
 
 
@@ -198,13 +202,16 @@ def _type(spark_json: str) -> pa.DataType | str:
     return column.type
 
 
-def _column(path: TablePath, parts: Sequence[str]) -> str:
-    if len(parts) != 1:
-        raise InvalidOptionError(
-            f"ALTER TABLE {path}: {'.'.join(parts)} lies inside the column {parts[0]}, whose type cannot change; add a "
-            "column instead"
-        )
-    return parts[0]
+def _column(parts: Sequence[str]) -> str:
+    """Return the name by which `Table.alter` takes a column, or a field inside one."""
+    return parts[0] if len(parts) == 1 else joined_path(parts)
+
+
+def _whole_column(path: TablePath, change: Mapping[str, Any]) -> str:
+    if len(change["path"]) != 1:
+        _refuse(path, change, "only whole columns can have that; leave it out")
+    name: str = change["path"][0]
+    return name
 
 
 def _refuse(path: TablePath, change: Mapping[str, Any], why: str) -> NoReturn:

@@ -1,8 +1,9 @@
 """The file systems by which Spark's own Parquet reader reaches the files of a lake.
 
 A session may reach a bucket with other credentials than the warehouse has, and two warehouses may have different ones
-for it, while Hadoop opens one file system a scheme and bucket in a process. So the files of a warehouse on S3 have a
-scheme of their own, which names S3A with this warehouse's settings.
+for it, while Hadoop opens one file system a scheme and bucket in a process. So the files of a warehouse on S3, or
+with settings on Azure, have a scheme of their own, which names the file system with this warehouse's settings. Google's
+connector refuses such schemes: it gets what is no secret, and the session's own settings come before.
 
 Secrets are no part of an answer: it names settings of the catalog, whose values Java adds to what its tasks are given.
 """
@@ -14,41 +15,38 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from typing import Final
+from urllib.parse import quote
 
+from streamhouse_spark.datasource.catalog.scan.hadoop_settings import (
+    USUAL_CHAIN,
+    HadoopSetting,
+    abfs_settings,
+    gs_settings,
+    is_plain,
+    no_abfs,
+    no_gs,
+    s3a_settings,
+    settings_of,
+)
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.storage.base import Storage
 
 S3A: Final = "s3a"
+_ABFS: Final = "abfss"
+_GS: Final = "gs"
 _S3_SCHEMES: Final = ("s3", S3A)
-_FILE_SYSTEM: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
-_GIVEN_KEYS: Final = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
-_SESSION_KEYS: Final = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
-_USUAL_CHAIN: Final = (
-    f"{_SESSION_KEYS},{_GIVEN_KEYS},software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
-)
+_S3_FILE_SYSTEM: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+_ABFS_FILE_SYSTEM: Final = "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem"
+_PLAIN_ABFS_FILE_SYSTEM: Final = "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem"
+_GOOGLES_CONNECTOR: Final = "gcs-connector"
+"""A word among the session's schemes: its file system of ``gs`` is Google's."""
 _BUCKET: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 """Names of buckets that Hadoop takes for a host; others it refuses."""
-_AMAZON: Final = ".amazonaws.com"
-_PACKAGES: Final = {S3A: "org.apache.hadoop:hadoop-aws", "abfss": "org.apache.hadoop:hadoop-azure"}
-_SETTINGS: Final = {S3A: "s3.", "gs": "gcs.", "abfss": "adls.", "hdfs": "hdfs."}
-"""File system → prefix of the warehouse's settings for it. Those of S3 alone are translated."""
+_PACKAGES: Final = {S3A: "org.apache.hadoop:hadoop-aws", _ABFS: "org.apache.hadoop:hadoop-azure"}
+_SETTINGS: Final = {S3A: "s3.", _GS: "gcs.", _ABFS: "adls.", "hdfs": "hdfs."}
+"""File system → prefix of the warehouse's settings for it."""
 _READER_SETTING: Final = "lake.spark-reader"
-
-
-@dataclass(frozen=True, slots=True)
-class HadoopSetting:
-    """A setting of a file system, with its value, or with the name of the catalog's setting that has it."""
-
-    key: str
-    value: str | None = None
-    setting: str | None = None
-    is_default: bool = False
-    """Whether the session's own, if it has one, comes before."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {"key": self.key, "value": self.value, "setting": self.setting, "is_default": self.is_default}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -61,16 +59,17 @@ class FileSystems:
     """Schemes that the session has a file system for; without ``file`` Python reads files of the disk too."""
     hadoop_version: str | None
     inside: StorageFiles
-    s3_scheme: str
-    """A scheme of S3A with these settings: others are another file system, also in the same bucket."""
+    own: Mapping[str, str]
+    """File system → a scheme of it with these settings: others are another file system, also in the same bucket."""
 
     @classmethod
     def of(
         cls, storage: Storage, settings: Mapping[str, str], schemes: Sequence[str], hadoop_version: str | None
     ) -> FileSystems:
-        ours = {name: value for name, value in settings.items() if name.startswith(_SETTINGS[S3A])}
-        digest = hashlib.sha256(json.dumps(ours, sort_keys=True).encode()).hexdigest()
-        return cls(settings, tuple(schemes), hadoop_version, StorageFiles(storage), f"{S3A}-{digest[:8]}")
+        own = {S3A: f"{S3A}-{_digest(settings_of(_SETTINGS[S3A], settings))}"}
+        if ours := settings_of(_SETTINGS[_ABFS], settings):
+            own[_ABFS] = f"{'abfs' if is_plain(ours) else _ABFS}-{_digest(ours)}"
+        return cls(settings, tuple(schemes), hadoop_version, StorageFiles(storage), own)
 
     def uri_of(self, location: str) -> str | None:
         """Return the location as Spark's reader takes it, percent-encoded; None where Python has to read it."""
@@ -80,18 +79,26 @@ class FileSystems:
         if self._reason(location, scheme) is not None:
             return None
         bucket, key = _bucket_and_key(location)
-        return f"{self.s3_scheme if scheme == S3A else scheme}://{bucket}/{quote(key)}"
+        return f"{self.own.get(scheme, scheme)}://{bucket}/{quote(key)}"
 
     def settings_for(self, locations: Sequence[str]) -> list[HadoopSetting]:
         """Return the settings of the file systems by which Spark reads these of the lake's files."""
-        remote = [location for location in locations if scheme_of(location) == S3A]
-        buckets = sorted({_bucket_and_key(location)[0] for location in remote})
-        if not buckets:
-            return []
-        common = [HadoopSetting(f"fs.{self.s3_scheme}.impl", _FILE_SYSTEM)]
-        if "s3.access-key-id" not in self.settings:
-            common.append(HadoopSetting("fs.s3a.aws.credentials.provider", _USUAL_CHAIN, is_default=True))
-        return [*common, *(one for bucket in buckets for one in s3a_settings(bucket, self.settings))]
+        remote = {(scheme_of(at), _bucket_and_key(at)[0]) for at in locations if scheme_of(at) in _SETTINGS}
+        reached = (place for place in sorted(remote) if self._refusal(*place) is None)
+        found = [one for scheme, bucket in reached for one in self._settings_for(scheme, bucket)]
+        return list({one.key: one for one in found}.values())
+
+    def _settings_for(self, scheme: str, bucket: str) -> list[HadoopSetting]:
+        ours = settings_of(_SETTINGS[scheme], self.settings)
+        if scheme == S3A:
+            common = [HadoopSetting(f"fs.{self.own[S3A]}.impl", _S3_FILE_SYSTEM)]
+            if "s3.access-key-id" not in self.settings:
+                common.append(HadoopSetting("fs.s3a.aws.credentials.provider", USUAL_CHAIN, is_default=True))
+            return [*common, *s3a_settings(bucket, ours)]
+        if scheme == _ABFS and ours:
+            kind = _PLAIN_ABFS_FILE_SYSTEM if is_plain(ours) else _ABFS_FILE_SYSTEM
+            return [HadoopSetting(f"fs.{self.own[_ABFS]}.impl", kind), *abfs_settings(_host_of(bucket), ours)]
+        return gs_settings(ours) if scheme == _GS else []
 
     def describe(self, locations: Sequence[str]) -> str:
         """Say, at the end of a scan's line of EXPLAIN, who reads remote lake files; nothing without such files."""
@@ -114,40 +121,18 @@ class FileSystems:
             return f"Spark has no file system {scheme}; {remedy(scheme, self.hadoop_version)}"
         if not self.inside.holds(location):
             return "the lake lies outside the warehouse, and may have credentials of its own"
-        if scheme != S3A and any(name.startswith(_SETTINGS[scheme]) for name in self.settings):
-            return f"settings {_SETTINGS[scheme]}* are not known to Spark's file system"
-        if scheme == S3A and not _BUCKET.fullmatch(_bucket_and_key(location)[0]):
-            return "Hadoop does not take this name of a bucket"
-        return None
+        return self._refusal(scheme, _bucket_and_key(location)[0])
 
-
-def s3a_settings(bucket: str, settings: Mapping[str, str]) -> list[HadoopSetting]:
-    """Return the settings of S3A for a bucket of a warehouse. They come before those that S3A has for all buckets."""
-    prefix = f"fs.s3a.bucket.{bucket}."
-    endpoint, region = settings.get("s3.endpoint"), settings.get("s3.region")
-    found: list[HadoopSetting] = []
-    if endpoint:
-        found.append(HadoopSetting(f"{prefix}endpoint", endpoint))
-    if region:
-        found.append(HadoopSetting(f"{prefix}endpoint.region", region))
-    is_virtual = settings.get("s3.force-virtual-addressing", "").lower()
-    if endpoint or is_virtual:
-        has_hosts = is_virtual == "true" or (not is_virtual and _is_amazon(endpoint or _AMAZON))
-        found.append(HadoopSetting(f"{prefix}path.style.access", "false" if has_hosts else "true"))
-    if settings.get("s3.access-key-id"):
-        has_token = bool(settings.get("s3.session-token"))
-        found += [
-            HadoopSetting(f"{prefix}aws.credentials.provider", _SESSION_KEYS if has_token else _GIVEN_KEYS),
-            HadoopSetting(f"{prefix}access.key", setting="s3.access-key-id"),
-            HadoopSetting(f"{prefix}secret.key", setting="s3.secret-access-key"),
-        ]
-        if has_token:
-            found.append(HadoopSetting(f"{prefix}session.token", setting="s3.session-token"))
-    return found
-
-
-def _is_amazon(endpoint: str) -> bool:
-    return (urlsplit(endpoint).hostname or endpoint).endswith(_AMAZON)
+    def _refusal(self, scheme: str, bucket: str) -> str | None:
+        """Return the reason why a file system cannot have the warehouse's settings for a bucket; None if it can."""
+        ours = settings_of(_SETTINGS[scheme], self.settings)
+        if scheme == _ABFS:
+            return no_abfs(_host_of(bucket), ours)
+        if scheme == _GS:
+            return no_gs(ours, is_googles=_GOOGLES_CONNECTOR in self.schemes)
+        if scheme == S3A:
+            return None if _BUCKET.fullmatch(bucket) else "Hadoop does not take this name of a bucket"
+        return f"settings {_SETTINGS[scheme]}* are not known to Spark's file system" if ours else None
 
 
 def remedy(scheme: str, hadoop_version: str | None) -> str:
@@ -170,6 +155,15 @@ def file_uri(location: str) -> str | None:
     """Return a path of the disk as a URI; None for a path that is not absolute."""
     path = location.removeprefix("file://") if location.startswith("file://") else location.removeprefix("file:")
     return f"file://{quote(path)}" if path.startswith("/") else None
+
+
+def _digest(settings: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _host_of(bucket: str) -> str:
+    """Return the host of an account of Azure; its locations name a container before it."""
+    return bucket.rpartition("@")[2]
 
 
 def _bucket_and_key(location: str) -> tuple[str, str]:

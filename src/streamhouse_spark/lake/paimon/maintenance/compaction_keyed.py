@@ -135,7 +135,7 @@ class _Rewriting:
         lake = table.schema
         self._reader = MetadataReader(table, PaimonFiles(place.files))
         self._by: LakeProjection = merged_by(key_projection(lake, table, place.spec))
-        self._how = projection(lake, paimon_columns(lake, place.spec), place.spec.schema, None, None)
+        self._how = projection(lake, paimon_columns(lake, place.spec, table.schemas), place.spec.schema, None, None)
         self.file_spec = KeyValueFileSpec(lake, table.location, place.storage.now_ms())
         found = offsets_at(place, table.snapshot) if table.snapshot else None
         self._held = found.offsets if found else {}
@@ -173,7 +173,7 @@ class _Rewriting:
         return made
 
     def _names(self, entry: ManifestEntry) -> FieldNames:
-        return names_in_file(self._table, self._table.schema, entry)
+        return names_in_file(self._table, self._table.schema, entry, inside=True)
 
     def _partition_of(self, entry: ManifestEntry) -> PartitionKey:
         fields = self.file_spec.partition_fields

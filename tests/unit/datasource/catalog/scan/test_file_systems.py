@@ -112,6 +112,17 @@ def test_no_secret_is_in_an_answer():
         (of(STORE), "s3://other/f.parquet", "lake files by Python: the lake lies outside the warehouse, and may have"),
         (of(STORE), "gs://bkt/f.parquet", "lake files by Python: the lake lies outside the warehouse, and may have"),
         (of(STORE), "s3n://bkt/f.parquet", "lake files by Python: files with the scheme s3n are left to it"),
+        (of({}, url="hdfs://nn:8020/wh"), "hdfs://nn:8020/wh/f.parquet", "lake files by Spark's reader over hdfs"),
+        (
+            of({"hdfs.webhdfs.address": "nn:1", "hdfs.request-timeout": "9"}, url="hdfs://nn/wh"),
+            "hdfs://nn/wh/f.parquet",
+            "lake files by Spark's reader over hdfs",
+        ),
+        (
+            of({"hdfs.user": "ada"}, url="hdfs://nn/wh"),
+            "hdfs://nn/wh/f.parquet",
+            "lake files by Python: settings hdfs.* are not known to Spark's file system",
+        ),
         (of({**STORE, "lake.spark-reader": "False"}), FILE, "lake files by Python: lake.spark-reader=false"),
         (of(STORE, url="s3://b_b/wh"), "s3://b_b/wh/f", "lake files by Python: Hadoop does not take this name of a"),
     ],
@@ -119,6 +130,164 @@ def test_no_secret_is_in_an_answer():
 def test_the_way_is_said(found, location, way):
     assert found.describe(["/w/f.parquet", location]).startswith(f", {way}")
     assert (found.uri_of(location) is None) == ("Python" in way)
+
+
+def test_files_on_hdfs_are_read_as_they_are_named():
+    found = of({}, url="hdfs://nn:8020/wh")
+    assert found.uri_of("hdfs://nn:8020/wh/a b/x=é%2F.parquet") == "hdfs://nn:8020/wh/a%20b/x%3D%C3%A9%252F.parquet"
+    assert found.settings_for(["hdfs://nn:8020/wh/f.parquet"]) == []
+
+
+AZURE = "abfss://box@acct.dfs.core.windows.net/wh"
+AZURE_FILE = f"{AZURE}/lake/x=é b/f.parquet"
+HOST = "acct.dfs.core.windows.net"
+PRINCIPAL = {"adls.tenant-id": "tenant", "adls.client-id": "client", "adls.client-secret": "canary-4711"}
+EMULATOR = {
+    "adls.account-key": "canary-4711",
+    "adls.blob-storage-authority": "127.0.0.1:10000",
+    "adls.blob-storage-scheme": "http",
+}
+SECURE = "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem"
+
+
+def azure(settings: dict[str, str], *schemes: str, url: str = AZURE) -> FileSystems:
+    return of(settings, *schemes, url=url)
+
+
+def test_without_settings_the_session_reaches_azure():
+    for settings in ({}, {"adls.request-timeout": "9", "adls.account-name": "acct"}):
+        found = azure(settings)
+        assert found.uri_of(AZURE_FILE) == "abfss://box@acct.dfs.core.windows.net/wh/lake/x%3D%C3%A9%20b/f.parquet"
+        assert found.settings_for([AZURE_FILE]) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        (
+            {"adls.account-key": "canary-4711"},
+            {"account.auth.type": "SharedKey", "account.key": "adls.account-key"},
+        ),
+        ({"adls.sas-token": "canary-4711"}, {"account.auth.type": "SAS", "sas.fixed.token": "adls.sas-token"}),
+        (
+            PRINCIPAL,
+            {
+                "account.auth.type": "OAuth",
+                "account.oauth.provider.type": "org.apache.hadoop.fs.azurebfs.oauth2.ClientCredsTokenProvider",
+                "account.oauth2.client.endpoint": "https://login.microsoftonline.com/tenant/oauth2/token",
+                "account.oauth2.client.id": "client",
+                "account.oauth2.client.secret": "adls.client-secret",
+            },
+        ),
+    ],
+)
+def test_settings_of_an_account_are_those_of_its_file_system(settings, wanted):
+    found = azure({**settings, "adls.connect-timeout": "5"})
+    scheme, _, rest = found.uri_of(AZURE_FILE).partition("://")
+    assert scheme.startswith("abfss-")
+    assert rest == "box@acct.dfs.core.windows.net/wh/lake/x%3D%C3%A9%20b/f.parquet"
+    given = settings_of(found, AZURE_FILE)
+    assert given.pop(f"fs.{scheme}.impl") == SECURE
+    assert {key.removeprefix("fs.azure.").removesuffix(f".{HOST}"): v for key, v in given.items()} == wanted
+    said = json.dumps([one.to_json() for one in found.settings_for([AZURE_FILE])]) + found.describe([AZURE_FILE])
+    assert "canary" not in said + repr(found) + found.uri_of(AZURE_FILE)
+
+
+def test_a_key_comes_before_a_signature_and_this_before_a_principal():
+    """As it does for Python, so that both read as the same."""
+    both = {"adls.account-key": "canary-4711", "adls.sas-token": "canary-4712", **PRINCIPAL}
+    kinds = []
+    for name in ("", "adls.account-key", "adls.sas-token"):
+        both.pop(name, None)
+        kinds.append(settings_of(azure(both), AZURE_FILE)[f"fs.azure.account.auth.type.{HOST}"])
+    assert kinds == ["SharedKey", "SAS", "OAuth"]
+
+
+def test_an_emulator_is_reached_at_its_own_address():
+    found = azure(EMULATOR)
+    scheme = found.uri_of(AZURE_FILE).partition(":")[0]
+    assert scheme.startswith("abfs-")
+    given = settings_of(found, AZURE_FILE)
+    assert given[f"fs.{scheme}.impl"] == "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem"
+    assert given["fs.azure.abfs.endpoint"] == "127.0.0.1:10000"
+    assert given["fs.azure.always.use.https"] == "false"
+
+
+def test_clouds_of_their_own_have_their_own_tokens():
+    at = "abfss://box@acct.dfs.core.chinacloudapi.cn/wh"
+    given = settings_of(azure(PRINCIPAL, url=at), f"{at}/f.parquet")
+    key = "fs.azure.account.oauth2.client.endpoint.acct.dfs.core.chinacloudapi.cn"
+    assert given[key] == "https://login.chinacloudapi.cn/tenant/oauth2/token"
+
+
+def test_accounts_with_other_keys_have_file_systems_of_their_own():
+    others = [{"adls.account-key": "one"}, {"adls.account-key": "two"}, {"adls.sas-token": "one"}, {}]
+    assert len({azure(settings).uri_of(AZURE_FILE).partition(":")[0] for settings in others}) == len(others)
+
+
+@pytest.mark.parametrize(
+    ("settings", "url", "reason"),
+    [
+        ({"adls.client-id": "c"}, AZURE, "adls.client-id without a secret means nothing to Spark's file system"),
+        ({"adls.blob-storage-authority": ".blob.x"}, AZURE, "finds no account by adls.blob-storage-authority"),
+        (PRINCIPAL, "abfss://box@acct.dfs.other.cloud/wh", "it is not known who gives tokens for acct.dfs.other.cloud"),
+    ],
+)
+def test_what_azures_file_system_cannot_be_told_is_left_to_python(settings, url, reason):
+    found, file = azure(settings, url=url), f"{url}/f.parquet"
+    assert found.uri_of(file) is None
+    assert found.describe([file]).endswith(reason)
+    assert found.settings_for([file]) == []
+
+
+GOOGLE = "gs://bkt/wh"
+GOOGLE_FILE = f"{GOOGLE}/f.parquet"
+GOOGLES = ("file", "gs", "gcs-connector")
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({}, {}),
+        ({"gcs.request-timeout": "9"}, {}),
+        ({"gcs.project-id": "p"}, {"requester.pays.mode": "ENABLED", "requester.pays.project.id": "p"}),
+        ({"gcs.service.host": "http://127.0.0.1:4443"}, {"storage.root.url": "http://127.0.0.1:4443/"}),
+        (
+            {"gcs.anonymous": "TRUE"},
+            {
+                "auth.type": "UNAUTHENTICATED",
+                "auth.null.enable": "true",
+                "auth.service.account.enable": "false",
+            },
+        ),
+    ],
+)
+def test_what_is_no_secret_is_told_to_googles_connector(settings, wanted):
+    """It has no settings for one bucket, so those of the session come before."""
+    found = of(settings, *GOOGLES, url=GOOGLE)
+    assert found.uri_of(GOOGLE_FILE) == GOOGLE_FILE
+    given = found.settings_for([GOOGLE_FILE])
+    assert {one.key.removeprefix("fs.gs."): one.value for one in given} == wanted
+    assert all(one.is_default for one in given)
+
+
+@pytest.mark.parametrize(
+    ("settings", "schemes", "reason"),
+    [
+        ({"gcs.oauth2.token": "canary-4711"}, GOOGLES, "Spark's file system takes no gcs.oauth2.token"),
+        (
+            {"gcs.project-id": "p"},
+            ("gs",),
+            "settings gcs.* are known to Google's connector alone, and Spark has another",
+        ),
+    ],
+)
+def test_what_googles_file_system_cannot_be_told_is_left_to_python(settings, schemes, reason):
+    found = of(settings, *schemes, url=GOOGLE)
+    assert found.uri_of(GOOGLE_FILE) is None
+    assert found.describe([GOOGLE_FILE]).endswith(reason)
+    assert found.settings_for([GOOGLE_FILE]) == []
+    assert of({}, *schemes, url=GOOGLE).uri_of(GOOGLE_FILE) == GOOGLE_FILE
 
 
 def test_nothing_is_said_of_files_on_the_disk():

@@ -11,29 +11,33 @@ import org.apache.spark.sql.SparkSession;
 
 /** The file systems of the session. Python chooses among them, and names their settings; secrets are added here. */
 final class FileSystems {
+  /** Those whose settings Python knows. */
+  private static final Map<String, String> KNOWN = Map.of("s3a", ".S3AFileSystem", "abfss", "AzureBlobFileSystem");
+
   private FileSystems() {}
 
   private static Configuration session() {
     return SparkSession.active().sparkContext().hadoopConfiguration();
   }
 
-  /** Says in a request which file systems there are, and for which version of Hadoop others have to be. */
+  /** Says in a request which file systems there are, whose gs is, and for which version of Hadoop others have to be. */
   static void describe(ObjectNode request) {
     ArrayNode schemes = request.putArray("native_schemes").add("file");
     Configuration session = session();
     for (String scheme : new String[] {"s3a", "gs", "abfss", "hdfs"}) {
-      if (has(scheme, session)) schemes.add(scheme);
+      String found = classOf(scheme, session);
+      if (found.endsWith(KNOWN.getOrDefault(scheme, "")) && !found.isEmpty()) schemes.add(scheme);
+      if (found.startsWith("com.google.cloud.hadoop.")) schemes.add("gcs-connector");
     }
     request.put("hadoop_version", VersionInfo.getVersion());
   }
 
-  /** Whether there is a file system, for S3 the one whose settings Python knows. */
-  private static boolean has(String scheme, Configuration session) {
+  /** The name of a file system's class; empty where there is none. */
+  private static String classOf(String scheme, Configuration session) {
     try {
-      String found = FileSystem.getFileSystemClass(scheme, session).getName();
-      return !scheme.equals("s3a") || found.endsWith(".S3AFileSystem");
+      return FileSystem.getFileSystemClass(scheme, session).getName();
     } catch (Exception | LinkageError absent) {
-      return false;
+      return "";
     }
   }
 

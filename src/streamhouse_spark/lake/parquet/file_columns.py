@@ -1,0 +1,117 @@
+"""The columns of a table in one lake file: found by field id, and brought into the table's types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streamhouse_spark.errors import CorruptDataError, LakeMismatchError
+from streamhouse_spark.lake.model.values import FieldNames, LakeProjection
+from streamhouse_spark.schema.fitting import Fitting, fitting
+from streamhouse_spark.schema.inner_fields import joined_path, parts_of, paths
+
+TABLE_KEY = "streamhouse.table"
+FIELD_IDS_KEY = "streamhouse.field-ids"
+FIELD_ID = b"PARQUET:field_id"
+
+
+class FileColumns:
+    """The projection's columns in one file, and their conversion to the table's types."""
+
+    def __init__(
+        self, file: pq.ParquetFile, location: str, projection: LakeProjection, field_names: FieldNames = ()
+    ) -> None:
+        file_schema = file.schema_arrow
+        by_id = {
+            int(field.metadata[FIELD_ID]): field.name
+            for field in file_schema
+            if field.metadata and FIELD_ID in field.metadata
+        }
+        written = (file.metadata.metadata or {}).get(FIELD_IDS_KEY.encode())
+        if written is not None and written != field_ids_text(by_id).encode():
+            raise CorruptDataError(
+                f"lake file {location} has field ids {field_ids_text(by_id)}, it was written with {written!r}; "
+                "restore it, or build the lake anew from the log (streamhouse retier)"
+            )
+        if not by_id and field_names:
+            by_id = {field_id: name for field_id, name in field_names if name in file_schema.names}
+        if not by_id and None in projection.lake_names:
+            column = projection.schema.columns[projection.lake_names.index(None)].name
+            raise LakeMismatchError(
+                f"lake file {location} was written by another engine without field ids, and by its name alone column "
+                f"'{column}' cannot be told: columns of the table were renamed or dropped; rewrite the file there"
+            )
+        by_name = {name: name for name in file_schema.names} if not by_id else {}
+        self.schema: pa.Schema = projection.schema.arrow
+        found = [
+            by_id.get(field_id) if by_id and field_id is not None else by_name.get(lake_name or "")
+            for field_id, lake_name in zip(projection.field_ids, projection.lake_names, strict=True)
+        ]
+        is_own = TABLE_KEY.encode() in (file.metadata.metadata or {})
+        self._sources = [
+            None if name is None else (name, _fitting(file_schema.field(name), column.type, ids, location, names))
+            for name, column, (ids, first) in zip(found, projection.schema.columns, projection.inside, strict=True)
+            for names in (_inner_names(name, field_names) if field_names else first if is_own else (),)
+        ]
+        self.names = [name for name in found if name is not None]
+        if not self.names:
+            # Something must be read to know how many rows there are: the narrowest column.
+            self.names = [min(file_schema, key=lambda f: _width_bits(f.type)).name]
+
+    def project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = [
+            pa.nulls(batch.num_rows, field.type) if source is None else source[1](batch.column(source[0]))
+            for source, field in zip(self._sources, self.schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def field_ids_text(field_ids: Iterable[int]) -> str:
+    """Return the ids of a file's columns, for its footer: a flipped bit in an id would read as a column of nulls."""
+    return ",".join(str(field_id) for field_id in field_ids)
+
+
+def _inner_names(name: str | None, field_names: FieldNames) -> FieldNames:
+    """Return the fields inside the column of that name, with their paths from there."""
+    begin = "" if name is None else joined_path((name,)) + "."
+    return tuple((field_id, path.removeprefix(begin)) for field_id, path in field_names if path.startswith(begin))
+
+
+def _fitting(
+    stored: pa.Field, wanted: pa.DataType, ids: Sequence[int | None] | None, location: str, names: FieldNames
+) -> Fitting:
+    """Return the function that brings a file's column into the table's type; ``ids`` are those of the fields inside a
+    column that was changed inside, ``names`` their names in a file without them.
+    """
+    if ids is None:
+        return lambda column: column if column.type.equals(wanted) else column.cast(wanted)
+    own = _ids_inside(stored.type)
+    if None in own:
+        by_path = {path: field_id for field_id, path in names}
+        own = [by_path.get(joined_path(path)) for path in paths(stored.type)]
+    if None in own:
+        raise LakeMismatchError(
+            f"lake file {location} was written by another engine without the ids of the fields inside column "
+            f"'{stored.name}', which were changed: they cannot be told by their names; rewrite the file there"
+        )
+    return fitting(stored.type, own, wanted, ids)
+
+
+def _ids_inside(data_type: pa.DataType) -> list[int | None]:
+    """Return the field ids of the fields of structs inside a file's column, each before those inside it."""
+    found: list[int | None] = []
+    for child in parts_of(data_type):
+        if pa.types.is_struct(data_type):
+            field_id = (child.metadata or {}).get(FIELD_ID)
+            found.append(None if field_id is None else int(field_id))
+        found += _ids_inside(child.type)
+    return found
+
+
+def _width_bits(data_type: pa.DataType) -> int:
+    try:
+        return int(data_type.bit_width)
+    except ValueError:
+        return 1 << 20

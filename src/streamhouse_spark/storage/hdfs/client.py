@@ -1,0 +1,319 @@
+"""A client of HDFS, by WebHDFS over HTTP: a NameNode answers, and sends to a DataNode for bytes.
+
+Hadoop's own library would need a JVM in the process. Put-if-absent is ``RENAME`` of a file that was written under
+another name, with ``renameoptions=NONE``: the NameNode decides it under one lock, and it fails where the destination
+exists. Without this parameter ``RENAME`` answers ``false`` there, whatever the reason is, and moves the file into a
+folder of that name.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from streamhouse_spark.core.clock import SystemClock
+from streamhouse_spark.errors import MissingExtraError
+from streamhouse_spark.storage.hdfs.settings import HdfsAddress
+from streamhouse_spark.storage.remote.connected import Connected
+from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, one_line
+from streamhouse_spark.storage.remote.store_clock import StoreClock
+
+try:
+    import requests
+except ImportError as import_error:
+    raise MissingExtraError(
+        f"a warehouse on hdfs:// needs the package {import_error.name}, which is not installed: "
+        "pip install 'streamhouse-spark[hdfs]'",
+    ) from import_error
+
+Body = bytes | Iterable[bytes]
+
+_CONNECTIONS_MAX: Final = 48
+_AWAY_MS: Final = 60_000
+"""A DataNode that could not be reached is not asked for so long: the NameNode notices after some minutes."""
+_NOTHING: Final[Mapping[str, str]] = {}
+_EXCLUDED: Final = "excludedatanodes"
+_TOKEN_IN_URL: Final = re.compile(r"(?i)(delegation=)[^&\s'\")]+")
+_ASKED_OF_ANOTHER: Final = frozenset({"StandbyException", "ObserverRetryOnActiveException"})
+_DID_NOTHING: Final = _ASKED_OF_ANOTHER | {"SafeModeException", "RetriableException", "ServerTooBusyException"}
+_DENIED: Final = frozenset({
+    "AccessControlException", "AuthenticationException", "AuthorizationException", "InvalidToken", "SecurityException",
+})  # fmt: skip
+_FINAL: Final = _DENIED | {
+    "DSQuotaExceededException", "IllegalArgumentException", "InvalidPathException",
+    "MaxDirectoryItemsExceededException", "NSQuotaExceededException", "ParentNotDirectoryException",
+    "PathComponentTooLongException", "PathIsNotEmptyDirectoryException", "QuotaByStorageTypeExceededException",
+    "UnsupportedOperationException",
+}  # fmt: skip
+_KERBEROS: Final = (
+    "this cluster asks for Kerberos, which is not supported: get a delegation token with the WebHDFS operation "
+    "GETDELEGATIONTOKEN, and set hdfs.delegation-token"
+)
+_NOT_WEBHDFS: Final = (
+    "set hdfs.webhdfs.address to the HTTP address of the NameNode (dfs.namenode.http-address, port 9870 by default), "
+    "and see that dfs.webhdfs.enabled is true there"
+)
+_REMEDIES: Final = {
+    "AccessControlException": "grant this user the right to read and write there, or set hdfs.user to one that has it",
+    "InvalidToken": "the token has expired or was cancelled: get another, and set hdfs.delegation-token",
+    "NSQuotaExceededException": "raise the quota of names of the folder (hdfs dfsadmin -setQuota)",
+    "DSQuotaExceededException": "raise the quota of space of the folder (hdfs dfsadmin -setSpaceQuota)",
+    "MaxDirectoryItemsExceededException": "raise dfs.namenode.fs-limits.max-directory-items of the NameNode",
+    "SafeModeException": "the NameNode is in safe mode: wait until it has left it (hdfs dfsadmin -safemode get)",
+    "StandbyException": "name the addresses of all NameNodes in hdfs.webhdfs.address, with commas between them",
+}
+
+
+class AnswerError(Exception):
+    """An answer that tells of a failure."""
+
+    def __init__(
+        self, status: int, name: str, message: str, operation: str, *, asks_for_kerberos: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.name = name
+        """The class of Hadoop's exception; empty where it is no answer of WebHDFS."""
+        self.operation = operation
+        self.asks_for_kerberos = asks_for_kerberos
+
+    @classmethod
+    def of(cls, answer: requests.Response, operation: str) -> AnswerError:
+        asks_for_kerberos = "negotiate" in answer.headers.get("WWW-Authenticate", "").lower()
+        try:
+            told = answer.json()["RemoteException"]
+            message, name = str(told["message"]), str(told["exception"]).rpartition("$")[2]
+        except (ValueError, LookupError, TypeError):
+            message, name = str(answer.reason or ""), ""
+        message = message.partition("\n")[0]  # a stack trace may follow
+        return cls(answer.status_code, name, message, operation, asks_for_kerberos=asks_for_kerberos)
+
+
+class ForeignAnswerError(Exception):
+    """An answer that WebHDFS does not give."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file or a folder."""
+
+    name: str
+    """Its name in its folder; empty where it was asked for itself."""
+    is_folder: bool
+    size_bytes: int
+    modified_ms: int
+    file_id: int
+    """The number of this file. It keeps it when it is renamed, and no other ever gets it."""
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> Entry:
+        return cls(
+            name=str(told["pathSuffix"]),
+            is_folder=told["type"] == "DIRECTORY",
+            size_bytes=int(told["length"]),
+            modified_ms=int(told["modificationTime"]),
+            file_id=int(told["fileId"]),
+        )
+
+
+Entries = list[Entry]
+
+
+class WebHdfs:
+    """The files of one cluster. Names are paths without the slash at their begin."""
+
+    failures: tuple[type[Exception], ...] = (AnswerError, ForeignAnswerError, requests.RequestException, OSError)
+    condition = "RENAME with renameoptions=NONE"
+    is_known = False
+    """Gateways answer the same requests, before other stores too."""
+
+    def __init__(self, address: HdfsAddress) -> None:
+        self._boot_ms = SystemClock().boot_ms
+        self.clock = StoreClock(self._boot_ms)
+        self._secrets = address.secrets
+        self._timeouts = (address.connect_timeout_seconds, address.request_timeout_seconds)
+        self._namenodes = address.namenodes
+        self._active = 0
+        """The NameNode that is asked first. Threads that set it at once do no harm: each looks on from where it is."""
+        self._away: dict[str, int] = {}
+        """DataNodes that could not be reached, by address → the time until which others are asked."""
+        self._identity = {"delegation": address.token} if address.token else {"user.name": address.user or ""}
+        self._session = requests.Session()
+        for scheme in ("https://", "http://"):
+            self._session.mount(scheme, requests.adapters.HTTPAdapter(pool_maxsize=_CONNECTIONS_MAX))
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> bytes:
+        return self._open(name, {})
+
+    def get_range(self, name: str, start: int, end: int) -> bytes:
+        try:
+            return self._open(name, {"offset": str(start), "length": str(end - start)})
+        except AnswerError as error:
+            if error.name == "IOException" and start >= self.size_bytes(name):  # the file ends before the range
+                return b""
+            raise
+
+    def size_bytes(self, name: str) -> int:
+        return self.entry(name).size_bytes
+
+    def entry(self, name: str) -> Entry:
+        """Return the entry of a file. A folder is none."""
+        answer = self._ask("GET", "GETFILESTATUS", name)
+        found = Entry.of(answer.json()["FileStatus"])
+        if found.is_folder:
+            raise AnswerError(404, "FileNotFoundException", f"/{name} is a folder", "GETFILESTATUS")
+        return found
+
+    def children(self, folder: str, after: str | None) -> tuple[Entries, bool]:
+        """Return the next entries of a folder in the order of their names, and whether more follow."""
+        answer = self._ask("GET", "LISTSTATUS_BATCH", folder, {} if after is None else {"startafter": after})
+        listing = answer.json()["DirectoryListing"]
+        entries = [Entry.of(one) for one in listing["partialListing"]["FileStatuses"]["FileStatus"]]
+        if any(entry.name == after for entry in entries):
+            raise ForeignAnswerError(f"a listing of /{folder} begins again at {after!r}")
+        return [entry for entry in entries if entry.name], bool(listing["remainingEntries"])
+
+    def write(self, name: str, body: Body) -> None:
+        """Write a file under a name that nobody else uses; its folders are made. It can be read while it is written."""
+        answer = self._ask("PUT", "CREATE", name, {"overwrite": "false", **self._without_away()}, allowed=307)
+        self._send_on("PUT", "CREATE", answer, body)
+
+    def rename(self, name: str, to: str, *, replace: bool) -> None:
+        """Give a file another name. Without ``replace``, only where there is nothing of this name."""
+        options = "OVERWRITE" if replace else "NONE"
+        answer = self._ask("PUT", "RENAME", name, {"destination": f"/{to}", "renameoptions": options})
+        if answer.content:
+            raise ForeignAnswerError(f"RENAME takes no renameoptions here, and says {answer.text[:60]!r}")
+
+    def delete(self, name: str) -> None:
+        self._ask("DELETE", "DELETE", name, {"recursive": "false"})
+
+    def ask_time(self) -> None:
+        self._ask("GET", "GETFILESTATUS", "")
+
+    # -- answers ----------------------------------------------------------------------------------------------------
+
+    def judge(self, error: Exception) -> Failure:
+        kind = _kind_of(error)
+        told = one_line(_TOKEN_IN_URL.sub(r"\1***", _text_of(error)), self._secrets)
+        refused = kind is FailureKind.FINAL and isinstance(error, AnswerError) and _is_denied(error)
+        head = type(error).__name__
+        if isinstance(error, AnswerError):
+            head = f"{error.name} (HTTP {error.status})" if error.name else f"HTTP {error.status}"
+        return Failure(kind, f"{head}: {told}" if told else head, _remedy(error, kind), refused)
+
+    def _open(self, name: str, about: dict[str, str]) -> bytes:
+        answer = self._ask("GET", "OPEN", name, {**about, **self._without_away()}, allowed=307)
+        if answer.status_code == 307:
+            answer = self._send_on("GET", "OPEN", answer, None)
+        length = answer.headers.get("Content-Length")
+        if length is not None and int(length) != len(answer.content):
+            raise ConnectionError(f"{len(answer.content)} of {length} bytes arrived")
+        return answer.content
+
+    def _ask(
+        self, method: str, operation: str, name: str, about: Mapping[str, str] = _NOTHING, *, allowed: int = 0
+    ) -> requests.Response:
+        """Ask the NameNode that answered last; after a failure the next request goes to another, if there is one."""
+        at, sent_ms = self._active, self._boot_ms()
+        url = f"{self._namenodes[at]}/webhdfs/v1/{quote(name)}"
+        try:
+            answer = self._request(method, url, None, {"op": operation, **self._identity, **about})
+        except requests.RequestException:
+            self._active = (at + 1) % len(self._namenodes)
+            raise
+        date = answer.headers.get("Date", "")
+        self.clock.observe(date[: date.find("GMT") + 3], sent_ms, self._boot_ms())  # Jetty may say it twice
+        if answer.status_code >= 300 and answer.status_code != allowed:
+            error = AnswerError.of(answer, operation)
+            if error.name in _ASKED_OF_ANOTHER:
+                self._active = (at + 1) % len(self._namenodes)
+            if _EXCLUDED in about:  # there may be no others
+                self._away.clear()
+            raise error
+        return answer
+
+    def _send_on(self, method: str, operation: str, answer: requests.Response, body: Body | None) -> requests.Response:
+        """Send the request on to the DataNode that the NameNode chose; its URL has all parameters."""
+        location = answer.headers.get("Location", "")
+        if urlsplit(location).scheme not in ("http", "https"):
+            raise ForeignAnswerError(f"{operation} is answered without the URL of a DataNode")
+        try:
+            answer = self._request(method, location, body, {})
+        except requests.ConnectionError:
+            self._away[_address_of(urlsplit(location).hostname or "")] = self._boot_ms() + _AWAY_MS
+            raise
+        if answer.status_code >= 300:
+            raise AnswerError.of(answer, operation)
+        return answer
+
+    def _without_away(self) -> dict[str, str]:
+        now_ms = self._boot_ms()
+        away = sorted(address for address, until_ms in tuple(self._away.items()) if now_ms < until_ms)
+        return {_EXCLUDED: ",".join(away)} if away else {}
+
+    def _request(self, method: str, url: str, body: Body | None, parameters: Mapping[str, str]) -> requests.Response:
+        return self._session.request(
+            method, url, params=parameters, data=body, timeout=self._timeouts, allow_redirects=False
+        )
+
+
+def _address_of(host: str) -> str:
+    """Return the address of a DataNode, by which the NameNode knows it."""
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return host
+
+
+def _kind_of(error: Exception) -> FailureKind:
+    if not isinstance(error, AnswerError):
+        return FailureKind.FINAL if isinstance(error, ForeignAnswerError) else FailureKind.TRANSIENT
+    if error.name == "FileAlreadyExistsException" and error.operation == "RENAME":
+        return FailureKind.EXISTS
+    if error.name == "FileNotFoundException":  # of a rename it is the file that was to get another name
+        return FailureKind.FINAL if error.operation == "RENAME" else FailureKind.ABSENT
+    if error.name in _DID_NOTHING or error.status in (429, 503):
+        return FailureKind.THROTTLED
+    if error.status >= 500 or error.status == 408:
+        return FailureKind.TRANSIENT
+    # An error of input and output at the NameNode, or at a DataNode: there may be a better one next time.
+    return FailureKind.FINAL if error.name in _FINAL or not error.name else FailureKind.TRANSIENT
+
+
+def _is_denied(error: AnswerError) -> bool:
+    return error.name in _DENIED or (not error.name and error.status in (401, 403))
+
+
+def _remedy(error: Exception, kind: FailureKind) -> str:
+    if isinstance(error, ForeignAnswerError):
+        return _NOT_WEBHDFS
+    if isinstance(error, AnswerError):
+        if error.asks_for_kerberos:
+            return _KERBEROS
+        if error.name in _REMEDIES:
+            return _REMEDIES[error.name]
+        if not error.name and kind is FailureKind.FINAL:
+            return _NOT_WEBHDFS
+    if kind is FailureKind.TRANSIENT:
+        return UNKNOWN_OUTCOME
+    if kind is FailureKind.THROTTLED:
+        return SLOW_DOWN
+    return "check the cluster, the path and the hdfs.* settings"
+
+
+def _text_of(error: Exception) -> str:
+    """Return what a failure tells, in words without a URL: that may hold a token."""
+    asked = getattr(error, "request", None)
+    if isinstance(error, requests.RequestException) and asked is not None:
+        return f"no answer of {urlsplit(asked.url or '').netloc}"
+    return str(error)
+
+
+CLIENTS: Connected[HdfsAddress, WebHdfs] = Connected(WebHdfs)
