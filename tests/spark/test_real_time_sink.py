@@ -61,11 +61,12 @@ class Rows:
 
 
 @contextmanager
-def job(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def job(*arguments: str, master: str = "local[2]") -> Iterator[subprocess.Popen[str]]:
     """A query, of which nothing is left in the end."""
     command = [sys.executable, real_time_job.__file__, *arguments]
+    environ = {**os.environ, "STREAMHOUSE_JOB_MASTER": master}
     started = subprocess.Popen(
-        command, start_new_session=True, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, env=environ, start_new_session=True, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     try:
         yield started
@@ -121,6 +122,23 @@ def test_killed_queries_write_each_row_once(wh: Warehouse, tmp_path: Path, by_ke
         time.sleep(1)
         assert found() == expected
         query.communicate("\n", timeout=60)
+
+
+def test_a_task_that_runs_again_goes_on_behind_what_it_stored(wh: Warehouse, tmp_path: Path) -> None:
+    """Spark begins a task that failed at the beginning of its batch, whose rows are stored by then."""
+    source, target = wh.create_table("rts.failing", COLUMNS), wh.create_table("rts.after_failing", COLUMNS)
+    source.append(rows(10))
+    fails_once = "reflect('java.lang.System', 'setProperty', 'streamhouse.test.failed', '1')"  # the value before
+    amount = f"IF(id = 25, amount + 0 * CAST({fails_once} AS DOUBLE), amount) AS amount"
+    arguments = [wh.url, source.name, target.name, str(tmp_path / "checkpoint"), "id", "name", amount]
+    with job(*arguments, master="local[2,3]") as query:
+        wait_for(lambda: target.refresh().num_rows == 9 or query.poll() is not None, "the first rows")
+        source.append(rows(10, 20))
+        wait_for(lambda: target.refresh().num_rows >= 18 or query.poll() is not None, "the rows behind the failure")
+        assert query.poll() is None
+        query.communicate("\n", timeout=60)
+    expected = [i for i in (*range(10), *range(20, 30)) if i % 10 != 3]
+    assert sorted(target.to_arrow()["id"].to_pylist()) == expected
 
 
 @pytest.fixture
