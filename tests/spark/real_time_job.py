@@ -1,6 +1,6 @@
 """A query in real-time mode that writes a table's rows into another, in a process of its own, to be killed.
 
-``real_time_job.py WAREHOUSE SOURCE TARGET CHECKPOINT COLUMN...`` runs until it is killed, or gets a line of input, or fails.
+``real_time_job.py WAREHOUSE SOURCE TARGET CHECKPOINT COLUMN...`` runs until it is killed, fails, or gets a line.
 ``STREAMHOUSE_JOB_MASTER`` names another master than two cores whose tasks are never run again.
 """
 

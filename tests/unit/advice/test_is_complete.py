@@ -51,6 +51,9 @@ ELSEWHERE = {
     "Start with a new checkpointLocation to write all rows; or, ": (
         "unit/datasource/write/test_real_time.py::test_another_table_of_the_name_is_noticed"
     ),
+    "a smaller realTimeTasks, or read the streams in several queries": (
+        "unit/datasource/read/test_follow.py::test_all_streams_of_a_query_need_a_core_for_each_of_their_tasks"
+    ),
     "all rows from there on are written": (
         "unit/datasource/write/test_real_time.py::TestRestoring::test_a_source_that_does_not_have_the_rows_that_are_stored"
     ),

@@ -124,8 +124,8 @@ def _num_tasks(stream: _Stream, found: Backlog, slots: int, num_needed: int) -> 
         )
     if num_needed > slots:
         raise InvalidOptionError(
-            f"a query that reads {stream.name} and other streams in real-time mode needs {num_needed} tasks that run at "
-            f"once, each as long as a batch, and this session has {slots}: rows of some streams would never come. Give "
-            "it more cores, use a smaller realTimeTasks, or read the streams in several queries"
+            f"a query that reads {stream.name} and other streams in real-time mode needs {num_needed} tasks that run "
+            f"at once, each as long as a batch, and this session has {slots}: rows of some streams would never come. "
+            "Give it more cores, use a smaller realTimeTasks, or read the streams in several queries"
         )
     return num_tasks
