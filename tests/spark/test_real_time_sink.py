@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -185,6 +186,12 @@ def test_a_query_is_refused_where_places_do_not_tell_its_rows(spark: Any, wh: Wa
     assert target.refresh().num_rows == 0
 
 
+def told(query: Any, name: str) -> int:
+    """The sum of what the progress of all batches tells."""
+    batches = (json.loads(progress.json)["sink"].get("metrics", {}) for progress in query.recentProgress)
+    return sum(int(counts.get(name, 0)) for counts in batches)
+
+
 @pytest.mark.usefixtures("real_time")
 def test_a_query_keeps_its_trigger(spark: Any, wh: Warehouse, tmp_path: Path) -> None:
     """Numbers of batches mean nothing in real-time mode, and places nothing to micro-batches."""
@@ -193,6 +200,10 @@ def test_a_query_keeps_its_trigger(spark: Any, wh: Warehouse, tmp_path: Path) ->
     stream = spark.readStream.option("startingOffsets", "earliest").table("streamhouse.rts.source")
     query = started(stream, target.name, tmp_path / "one")
     wait_for(lambda: target.refresh().num_rows == 3, "the rows")
+    wait_for(lambda: told(query, "recordsWritten") >= 3, "the end of the rows' batches")
+    assert told(query, "recordsWritten") == 3
+    assert 1 <= told(query, "commits") <= 3
+    assert told(query, "bytesWritten") > 0
     query.stop()
     source.append(rows(2, 3))
 

@@ -5,6 +5,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Map;
 import java.util.TreeMap;
 import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
 import org.apache.spark.sql.connector.write.Write;
@@ -37,6 +38,11 @@ final class RealTimeWrite implements WriteBuilder, SupportsStreamingUpdateAsAppe
   @Override
   public Write build() {
     return this;
+  }
+
+  @Override
+  public CustomMetric[] supportedCustomMetrics() {
+    return ScanCounts.ofWrites();
   }
 
   @Override
@@ -93,6 +99,7 @@ final class RealTimeWrite implements WriteBuilder, SupportsStreamingUpdateAsAppe
   @Override
   public void commit(long epoch, WriterCommitMessage[] messages) {
     table.python.ask("end_real_time_write", request());
+    table.wrote(CountedMessage.sums(messages));
   }
 
   @Override

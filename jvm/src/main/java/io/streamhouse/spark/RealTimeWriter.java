@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -16,6 +17,7 @@ import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.JoinedRow;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.write.DataWriter;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonWriterCommitMessage;
@@ -32,6 +34,9 @@ final class RealTimeWriter implements DataWriter<InternalRow> {
   private static final long INTERVAL_NS = 100_000_000;
   private static final long CHUNK_BYTES = 8L << 20;
 
+  /** Counts the records of commits: one for each bucket of the source that has rows in it. */
+  static final String COMMITS = "commits";
+
   /** Stands before the offsets in the message of a Python writer that got no rows. */
   static final String STORED_KEY = "streamhouse.stored";
 
@@ -44,6 +49,7 @@ final class RealTimeWriter implements DataWriter<InternalRow> {
   private final TreeMap<Integer, Long> stored;
   private final List<InternalRow> rows = new ArrayList<>();
   private final List<Integer> buckets = new ArrayList<>();
+  private final ScanCounts counts = new ScanCounts();
   private FollowingReader reader;
   private long bytes;
   private long committedNs = System.nanoTime() - INTERVAL_NS;
@@ -79,19 +85,19 @@ final class RealTimeWriter implements DataWriter<InternalRow> {
 
   /** Asks Python how far rows are stored: an attempt of this task before may have stored some in this batch. */
   private void askStored() {
-    byte[] told = ((PythonWriterCommitMessage) written(Collections.emptyIterator())).pickledMessage();
-    String text = new String(told, StandardCharsets.ISO_8859_1);
+    String text = new String(written(Collections.emptyIterator()), StandardCharsets.ISO_8859_1);
     int at = text.lastIndexOf(STORED_KEY + "{") + STORED_KEY.length();
     JsonNode offsets = JsonTree.parse(text.substring(at, text.indexOf('}', at) + 1));
     offsets.properties().forEach(each -> stored.put(Integer.valueOf(each.getKey()), each.getValue().asLong()));
   }
 
-  private WriterCommitMessage written(Iterator<InternalRow> given) {
+  /** What Python answers to rows. */
+  private byte[] written(Iterator<InternalRow> given) {
     return Errors.plainly(
         () -> {
           try (DataWriter<InternalRow> writer = python.get()) {
             writer.writeAll(given);
-            return writer.commit();
+            return ((PythonWriterCommitMessage) writer.commit()).pickledMessage();
           }
         });
   }
@@ -137,7 +143,9 @@ final class RealTimeWriter implements DataWriter<InternalRow> {
               Object[] place = {bucket, begin, read.offsets.get(bucket), read.record, attempt};
               return (InternalRow) placed.apply(joined.apply(new GenericInternalRow(place), row));
             }).iterator();
-    written(all);
+    counts.takeFrom(written(all));
+    counts.add(RecordsWritten.NAME, rows.size());
+    counts.add(COMMITS, new HashSet<>(buckets).size());
     for (int bucket : buckets) stored.put(bucket, read.offsets.get(bucket));
     rows.clear();
     buckets.clear();
@@ -146,8 +154,13 @@ final class RealTimeWriter implements DataWriter<InternalRow> {
   }
 
   @Override
+  public CustomTaskMetric[] currentMetricsValues() {
+    return counts.values();
+  }
+
+  @Override
   public WriterCommitMessage commit() {
-    return new ChunkMessages();
+    return new CountedMessage(null, counts.sums());
   }
 
   @Override
