@@ -157,33 +157,73 @@ def test_the_rows_of_micro_batches(spark: Any, wh: Warehouse, tmp_path: Path) ->
     assert len(alone.rows()) == 6070
 
 
+def has_unions(spark: Any) -> None:
+    if tuple(map(int, spark.version.split(".")[:2])) < (4, 3):
+        pytest.skip("unions are not on the list of this Spark")
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("real_time")
 def test_unions_joins_and_what_ends_a_query(spark: Any, wh: Warehouse, tmp_path: Path) -> None:
-    """Changes by key beside a table that is read twice, each joined with a third one; until it is truncated."""
-    if tuple(map(int, spark.version.split(".")[:2])) < (4, 3):
-        pytest.skip("unions are not on the list of this Spark")
+    """A table that is read twice, and it beside changes by key, each joined with a third one; until it is truncated."""
+    has_unions(spark)
     log = wh.create_table("rt.log", "id BIGINT NOT NULL, name STRING", buckets=2, properties={"bucket.key": "id"})
     keyed = wh.create_table("rt.keyed", "id BIGINT, name STRING", primary_key=["id"])
     log.append([{"id": i, "name": "log"} for i in range(5)])
     keyed.upsert([{"id": i, "name": "keyed"} for i in range(3)])
     wh.create_table("rt.names", "id BIGINT, text STRING").append([{"id": i, "text": f"text {i}"} for i in range(9)])
 
-    def rows() -> Any:
-        texts = spark.table("streamhouse.rt.names").hint("broadcast")
-        once, again = (spark.readStream.table("streamhouse.rt.log").selectExpr("id", "name") for _ in range(2))
+    def read() -> Any:
+        return spark.readStream.table("streamhouse.rt.log").selectExpr("id", "name")
+
+    def texts() -> Any:
+        return spark.table("streamhouse.rt.names").hint("broadcast")
+
+    def twice() -> Any:
+        return read().union(read()).join(texts(), "id")
+
+    def beside_changes() -> Any:
         changes = spark.readStream.table("streamhouse.rt.`keyed$changelog`")
         changes = changes.selectExpr("id", "concat(name, ' ', _change_type, ' ', _log_offset)")
-        return once.union(again).union(changes).join(texts, "id")
+        return read().union(changes).join(texts(), "id")
 
-    stream = Stream(spark, rows, tmp_path)
+    def wait(stream: Stream, query: Any, count: int) -> list[str]:
+        end = time.monotonic() + WAIT_S
+        while len(stream.rows()) < count and query.exception() is None and time.monotonic() < end:
+            time.sleep(0.05)
+        assert query.exception() is None
+        return stream.rows()
+
+    stream = Stream(spark, twice, tmp_path / "twice")
     query = stream.start()
-    end = time.monotonic() + WAIT_S
-    while len(stream.rows()) < 13 and query.exception() is None and time.monotonic() < end:
-        time.sleep(0.05)
+    assert wait(stream, query, 10) == sorted(2 * [f"({i}, 'log', 'text {i}')" for i in range(5)])
+    query.stop()
+    stream = Stream(spark, beside_changes, tmp_path / "changes")
+    query = stream.start()
+    wait(stream, query, 8)
     keyed.upsert([{"id": 1, "name": "new"}])
-    found = stream.wait_for(query, 10)
-    assert found.count("(3, 'log', 'text 3')") == 2
-    assert "(1, 'new update_after 4', 'text 1')" in found
+    assert "(1, 'new update_after 4', 'text 1')" in wait(stream, query, 10)
     log.truncate()
     assert "OFFSETS_TRIMMED" in ended(query)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("real_time")
+def test_a_query_of_more_streams_than_cores_is_refused(spark: Any, wh: Warehouse, tmp_path: Path) -> None:
+    """Spark would read some of them, and say nothing of the others. With a shuffle it refuses them itself."""
+    has_unions(spark)
+    wh.create_table("rt.many", "id BIGINT NOT NULL", buckets=2, properties={"bucket.key": "id"}).append([{"id": 1}])
+    slots = spark.sparkContext.defaultParallelism
+
+    def many() -> Any:
+        found = spark.readStream.option("realTimeTasks", 7).table("streamhouse.rt.many")
+        for _ in range(slots - 1):
+            found = found.union(spark.readStream.table("streamhouse.rt.many"))
+        return found
+
+    stream = Stream(spark, many, tmp_path)
+    text = ended(stream.start())
+    assert "INVALID_OPTION: a query that reads rt.many and other streams" in text
+    assert f"needs {slots + 1} tasks that run at once" in text
+    assert f"this session has {slots}" in text
+    assert stream.rows() == []

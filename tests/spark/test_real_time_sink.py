@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -61,11 +62,12 @@ class Rows:
 
 
 @contextmanager
-def job(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def job(*arguments: str, master: str = "local[2]") -> Iterator[subprocess.Popen[str]]:
     """A query, of which nothing is left in the end."""
     command = [sys.executable, real_time_job.__file__, *arguments]
+    environ = {**os.environ, "STREAMHOUSE_JOB_MASTER": master}
     started = subprocess.Popen(
-        command, start_new_session=True, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, env=environ, start_new_session=True, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     try:
         yield started
@@ -123,6 +125,23 @@ def test_killed_queries_write_each_row_once(wh: Warehouse, tmp_path: Path, by_ke
         query.communicate("\n", timeout=60)
 
 
+def test_a_task_that_runs_again_goes_on_behind_what_it_stored(wh: Warehouse, tmp_path: Path) -> None:
+    """Spark begins a task that failed at the beginning of its batch, whose rows are stored by then."""
+    source, target = wh.create_table("rts.failing", COLUMNS), wh.create_table("rts.after_failing", COLUMNS)
+    source.append(rows(10))
+    fails_once = "reflect('java.lang.System', 'setProperty', 'streamhouse.test.failed', '1')"  # the value before
+    amount = f"IF(id = 25, amount + 0 * CAST({fails_once} AS DOUBLE), amount) AS amount"
+    arguments = [wh.url, source.name, target.name, str(tmp_path / "checkpoint"), "id", "name", amount]
+    with job(*arguments, master="local[2,3]") as query:
+        wait_for(lambda: target.refresh().num_rows == 9 or query.poll() is not None, "the first rows")
+        source.append(rows(10, 20))
+        wait_for(lambda: target.refresh().num_rows >= 18 or query.poll() is not None, "the rows behind the failure")
+        assert query.poll() is None
+        query.communicate("\n", timeout=60)
+    expected = [i for i in (*range(10), *range(20, 30)) if i % 10 != 3]
+    assert sorted(target.to_arrow()["id"].to_pylist()) == expected
+
+
 @pytest.fixture
 def real_time(spark: Any) -> Iterator[None]:
     settings = {
@@ -167,6 +186,12 @@ def test_a_query_is_refused_where_places_do_not_tell_its_rows(spark: Any, wh: Wa
     assert target.refresh().num_rows == 0
 
 
+def told(query: Any, name: str) -> int:
+    """The sum of what the progress of all batches tells."""
+    batches = (json.loads(progress.json)["sink"].get("metrics", {}) for progress in query.recentProgress)
+    return sum(int(counts.get(name, 0)) for counts in batches)
+
+
 @pytest.mark.usefixtures("real_time")
 def test_a_query_keeps_its_trigger(spark: Any, wh: Warehouse, tmp_path: Path) -> None:
     """Numbers of batches mean nothing in real-time mode, and places nothing to micro-batches."""
@@ -175,6 +200,10 @@ def test_a_query_keeps_its_trigger(spark: Any, wh: Warehouse, tmp_path: Path) ->
     stream = spark.readStream.option("startingOffsets", "earliest").table("streamhouse.rts.source")
     query = started(stream, target.name, tmp_path / "one")
     wait_for(lambda: target.refresh().num_rows == 3, "the rows")
+    wait_for(lambda: told(query, "recordsWritten") >= 3, "the end of the rows' batches")
+    assert told(query, "recordsWritten") == 3
+    assert 1 <= told(query, "commits") <= 3
+    assert told(query, "bytesWritten") > 0
     query.stop()
     source.append(rows(2, 3))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -93,3 +94,29 @@ def test_a_stream(spark, wh, table, settled, tmp_path):
         found = shown(spark, before)
         assert found["recordsWritten"] == rows
         assert max(found["segmentsWritten"], 0) == segments
+        told = sink_metrics(query)
+        assert told.pop("recordsWritten") == found["recordsWritten"]
+        assert set(told) == ({"bytesWritten", "segmentsWritten", "storeRequests"} if segments else set())
+        assert all(found[name] == value for name, value in told.items())
+
+
+def sink_metrics(query: Any) -> dict[str, int]:
+    """What the progress of a query tells of the batch that it wrote last."""
+    sink = json.loads(query.lastProgress.json if hasattr(query.lastProgress, "json") else "{}")["sink"]
+    return {name: int(value) for name, value in sink["metrics"].items()}
+
+
+def test_a_stream_by_key(spark, wh, tmp_path):
+    """Its tasks stage changes, and the next batch tells of itself alone."""
+    wh.create_table("written.by_key", "id BIGINT NOT NULL, word STRING", primary_key=["id"])
+    source = tmp_path / "rows"
+    for rows in (5_000, 700):
+        frame = spark.range(rows).selectExpr("id", "concat('w', id) as word").coalesce(1)
+        frame.write.mode("append").parquet(str(source))
+        stream = spark.readStream.schema("id BIGINT, word STRING").parquet(str(source))
+        writer = stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).toTable("streamhouse.written.by_key")
+        query.awaitTermination()
+        told = sink_metrics(query)
+        assert told["recordsWritten"] == rows
+        assert told["bytesWritten"] > 0

@@ -23,6 +23,7 @@ from streamhouse_spark.log.commits.actions import (
 )
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import name_sum
+from streamhouse_spark.log.row_places import places_of
 from streamhouse_spark.schema.checks.check import Check, parse_checks
 from streamhouse_spark.schema.identity import NUMBERS
 
@@ -98,7 +99,8 @@ def forget_transactions(table: TableHandle, app_ids: Sequence[str]) -> None:
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         table.require_there(state)
         known = tuple(a for a in app_ids if a in state.transactions or name_sum(a) in state.past_transactions)
-        return (ForgetTransactions(known),) if known else ()
+        forgotten = (*known, *places_of(app_ids, state.transactions))
+        return (ForgetTransactions(forgotten),) if forgotten else ()
 
     table.log.commit(plan)
 

@@ -39,17 +39,23 @@ ELSEWHERE = {
     "other writers took the next numbers of column": (
         "faults/test_identity_calls.py::test_a_writer_that_others_are_always_ahead_of_gives_up"
     ),
-    "give this query a txnAppId of its own": (
-        "unit/log/commits/test_transaction_outcome.py::test_nobody_is_told_to_forget_a_query_in_real_time_mode"
-    ),
     "of its rows are stored; go on with a real-time trigger": (
         "unit/log/commits/test_transaction_outcome.py::test_a_query_that_wrote_in_real_time_mode_writes_no_micro_batch"
     ),
     "of their rows are stored; go on with a micro-batch trigger": (
         "spark/test_real_time_sink.py::test_a_query_keeps_its_trigger"
     ),
-    "Nothing was written. Start with a new checkpointLocation to write all rows": (
+    "startingOffsets are where the rows end that the table has": (
+        "unit/datasource/write/test_real_time.py::TestRestoring::test_a_target_without_batches_that_the_checkpoint_has"
+    ),
+    "Start with a new checkpointLocation to write all rows; or, ": (
         "unit/datasource/write/test_real_time.py::test_another_table_of_the_name_is_noticed"
+    ),
+    "a smaller realTimeTasks, or read the streams in several queries": (
+        "unit/datasource/read/test_follow.py::test_all_streams_of_a_query_need_a_core_for_each_of_their_tasks"
+    ),
+    "all rows from there on are written": (
+        "unit/datasource/write/test_real_time.py::TestRestoring::test_a_source_that_does_not_have_the_rows_that_are_stored"
     ),
     "begin again where the stored version ends": (
         "unit/datasource/write/test_real_time.py::test_an_older_run_of_the_query_writes_nothing"

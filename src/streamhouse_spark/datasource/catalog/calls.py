@@ -62,6 +62,7 @@ OPERATIONS: Final = {
     "follow_log": "scan.real_time",
     "finish_real_time": "scan.real_time",
     "begin_real_time_write": "scan.real_time_write",
+    "end_real_time_write": "scan.real_time_write",
     "load_source": "scan.source_read",
     "plan": "scan.scan",
     "aggregate": "scan.aggregates",

@@ -11,20 +11,33 @@ import json
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import xxhash
 
 from streamhouse_spark.core.model import StreamBatch, Transaction
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError, TransactionConflictError
+from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import IN_REAL_TIME
 from streamhouse_spark.log.commits.transactions import name_sum
 from streamhouse_spark.log.lifecycle.names import other_table
+from streamhouse_spark.log.row_places import place_id, read_at
 from streamhouse_spark.table.table import Table
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 """The local property in which Spark gives the tasks of a streaming query its id, the same over restarts."""
+
+
+class Place(NamedTuple):
+    """Rows of one bucket of the source, from one offset to another; -1 is the beginning of a bucket of which nothing
+    is stored.
+    """
+
+    bucket: int
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +48,18 @@ class SourceOfRows:
     source: str
     """Uuid of the table that is read."""
 
-    def mark(self, app_id: str | None) -> Transaction:
-        """Return the transaction that says that the query writes in real-time mode: no micro-batch of it may follow,
-        because its number says nothing about the rows that are stored.
-        """
-        return Transaction(app_id or self.query_id, 0, f"{self.query_id}{IN_REAL_TIME}")
+    def mark(self, app_id: str | None, num_ended: int) -> Transaction:
+        """Return the transaction that says that the query writes in real-time mode, and how many of its batches ended.
 
-    def transaction(self, app_id: str | None, bucket: int, begin: int, end: int) -> Transaction:
-        """Return the transaction of rows of one bucket of the source, from one offset to another."""
-        return Transaction(f"{app_id or self.query_id}/{self.source}/{bucket}", end, follows=begin)
+        No micro-batch of the query may follow, because its number says nothing about the rows that are stored. Older
+        versions of this package left version 0, whatever the batch.
+        """
+        return Transaction(app_id or self.query_id, num_ended + 1, f"{self.query_id}{IN_REAL_TIME}")
+
+    def transaction(self, app_id: str | None, place: Place, record: HistoryMark | None) -> Transaction:
+        """Return the transaction of rows of one place; ``record`` is the newest of the source when they were read."""
+        key = place_id(app_id or self.query_id, self.source, place.bucket)
+        return Transaction(key, place.end, batch=read_at(record), follows=place.begin)
 
 
 def query_transaction(

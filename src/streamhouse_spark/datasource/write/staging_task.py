@@ -137,12 +137,17 @@ def counted(stage: Callable[[], StagedMessage]) -> StagedMessage:
     before = METER.total()
     message = stage()
     segments = message.staged.segments if message.staged is not None else ()
+    return replace(message, counts=counts_of(segments, (METER.total() - before).total))
+
+
+def counts_of(segments: Sequence[StagedSegment], num_requests: int) -> str:
+    """Return the counts of a task as the text that Java looks for."""
     counts = {
         "segmentsWritten": len(segments),
         "bytesWritten": sum(staged.segment.size_bytes for staged in segments),
-        "storeRequests": (METER.total() - before).total,
+        "storeRequests": num_requests,
     }
-    return replace(message, counts=COUNTS_KEY + json.dumps(counts))
+    return COUNTS_KEY + json.dumps(counts)
 
 
 def joined_partitions(seen: Sequence[pa.Table]) -> pa.Table | None:

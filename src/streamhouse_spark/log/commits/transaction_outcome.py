@@ -39,11 +39,6 @@ def stored_outcome(entry: TransactionEntry | None, transaction: Transaction, tab
             "startingOffsets: choose them behind the rows that are stored, or these are written again",
         )
     if transaction.owner is not None and entry.owner is not None and transaction.owner != entry.owner:
-        if entry.owner.endswith(IN_REAL_TIME):  # to forget it would leave the places of its rows
-            raise TransactionConflictError(
-                f"application id {transaction.app_id!r} of {table} belongs to query {entry.owner}, found query "
-                f"{transaction.owner}; give this query a txnAppId of its own",
-            )
         raise TransactionConflictError(
             f"application id {transaction.app_id!r} of {table} belongs to query {entry.owner}, found query "
             f"{transaction.owner}: was the checkpoint deleted? Choose another txnAppId, or forget this one "
@@ -64,8 +59,10 @@ def stored_outcome(entry: TransactionEntry | None, transaction: Transaction, tab
 
 
 def _require_followed(entry: TransactionEntry | None, transaction: Transaction, table: str) -> None:
-    stored = -1 if entry is None else entry.version
-    if transaction.follows is None or stored in (transaction.follows, transaction.version):
+    stored, batch = -1 if entry is None else entry.version, transaction.batch
+    if transaction.follows is None or stored == transaction.follows:
+        return
+    if entry is not None and stored == transaction.version and (None in (entry.batch, batch) or entry.batch == batch):
         return
     raise CommitConflictError(
         f"version {transaction.version} of application {transaction.app_id!r} of {table} follows "

@@ -164,14 +164,15 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     assert ask("drop_view", database="sales", table="twos") == {"dropped": True}
     log = ask("load", database="sales", table="keyed$changelog", version=None, timestamp_us=None)["pin"]
     begun = ask("begin_real_time", pin=log, options={"startingOffsets": "latest"})
-    following = {"start": begun["offset"], "parallelism": 2, "columns": ["id", "dt"]}
+    following = {"start": begun["offset"], "parallelism": 2, "tasks": 1, "columns": ["id", "dt"]}
     followed = ask("follow_log", pin=log, options={}, begun=begun["begun"], **following)
     check_keys(followed["tasks"], "task")
     check_keys(followed["tasks"][0]["buckets"], "followed_bucket")
     check_keys(list(followed["tasks"][0]["layouts"].values()), "layout")
     ask("finish_real_time", pin=log, options={"consumerId": "c"}, end=followed["offset"])
-    written = {"name": "sales.keyed", "uuid": changes["uuid"], "query": "q", "source": "s", "buckets": 2, "batch": 0}
-    assert ask("begin_real_time_write", **written, options={}) == {"offsets": {}}
+    written = {"name": "sales.keyed", "uuid": changes["uuid"], "query": "q", "source": "s", "batch": 0, "options": {}}
+    assert ask("begin_real_time_write", **written, source_name="sales.log", buckets=2) == {"offsets": {}}
+    assert ask("end_real_time_write", **written) == {}
     ask("rename_table", **keyed, to_database="sales", to_table="renamed")
     assert ask("drop_table", **orders, purge=True) == {"dropped": True}
     ask("drop_table", database="sales", table="renamed", purge=False)

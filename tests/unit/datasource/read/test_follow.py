@@ -45,6 +45,9 @@ def table(wh: Warehouse) -> Table:
 class Query:
     """A query in real-time mode: what Java asks of Python, and keeps."""
 
+    num_needed = 0
+    """Tasks of all sources of the query, where its plan tells."""
+
     def __init__(self, wh: Warehouse, name: str, parallelism: int = 2, **options: str) -> None:
         self.connection, self.name, self.options, self.parallelism = (
             Connection.of(wh.url, {}),
@@ -65,6 +68,7 @@ class Query:
 
     def follow(self, start: Mapping[str, Any], *columns: str) -> dict[str, Any]:
         given = {"pin": self.pin, "options": self.options, "parallelism": self.parallelism, "begun": self.begun}
+        given["tasks"] = self.num_needed
         found = follow_log(self.connection, {**given, "start": start, "columns": [*self.columns, *columns]})
         self.begun = found["begun"]
         return json.loads(json.dumps(found))
@@ -102,6 +106,15 @@ def test_tasks_share_the_buckets_and_need_a_core_each(wh, table):
     with pytest.raises(InvalidOptionError, match=r"needs 3 tasks that run at once, and this session has 2"):
         Query(wh, "db.t", realTimeTasks="5").follow(query.reached())
     assert len(Query(wh, "db.t", parallelism=8, realTimeTasks="5").follow(query.reached())["tasks"]) == 3
+
+
+def test_all_streams_of_a_query_need_a_core_for_each_of_their_tasks(wh, table):
+    query = Query(wh, "db.t")
+    query.num_needed = 2
+    assert len(query.follow(query.begin())["tasks"]) == 1
+    query.num_needed = 3
+    with pytest.raises(InvalidOptionError, match=r"other streams .* needs 3 tasks that run at once.* session has 2"):
+        query.follow(query.reached())
 
 
 def test_a_batch_is_told_of_so_many_segments_at_most_and_ends_behind_them(wh, table, monkeypatch):

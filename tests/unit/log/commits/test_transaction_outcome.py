@@ -66,12 +66,11 @@ def test_a_query_that_wrote_in_real_time_mode_writes_no_micro_batch():
     assert outcome(0, None, entry=mark, owner=mark.owner) is mark
 
 
-def test_nobody_is_told_to_forget_a_query_in_real_time_mode():
-    mark = TransactionEntry(0, f"q{IN_REAL_TIME}", 9, {})
+def test_the_id_of_a_query_in_real_time_mode_is_its_own():
+    mark = TransactionEntry(1, f"q{IN_REAL_TIME}", 9, {})
     for owner in ("another", f"another{IN_REAL_TIME}"):
-        with pytest.raises(TransactionConflictError, match="give this query a txnAppId of its own") as told:
+        with pytest.raises(TransactionConflictError, match=r"belongs to query q in real-time mode.*another txnAppId"):
             outcome(0, None, entry=mark, owner=owner)
-        assert "forget" not in str(told.value)
 
 
 def test_it_writes_none_when_its_mark_is_forgotten_either():
@@ -116,6 +115,10 @@ def test_a_version_that_follows_another_one_than_the_stored_is_refused(version, 
 def test_a_version_that_follows_the_stored_one_is_new_and_comes_again_later():
     assert stored_outcome(STORED, Transaction("app", 7, follows=5), "d.t") is None
     assert stored_outcome(STORED, Transaction("app", 5, follows=2), "d.t") is STORED
+    again = Transaction("app", 5, batch=STORED.batch, follows=2)
+    assert stored_outcome(STORED, again, "d.t") is STORED
+    with pytest.raises(CommitConflictError, match="follows 2, and 5 is stored"):
+        stored_outcome(STORED, replace(again, batch=StreamBatch("another five")), "d.t")
     assert stored_outcome(None, Transaction("app", 5, follows=-1), "d.t") is None
     with pytest.raises(CommitConflictError, match="follows 2, and -1 is stored"):
         stored_outcome(None, Transaction("app", 5, follows=2), "d.t")

@@ -71,7 +71,7 @@ def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, 
         stream.options,
         tells_changes=stream.suffix == CHANGELOG and not stream.state.primary_key,
     )
-    num_tasks = _num_tasks(stream, found, args["parallelism"])
+    num_tasks = _num_tasks(stream, found, args["parallelism"], args["tasks"])
     return {
         "offset": found.begin.to_json(),
         "begun": json.dumps(begun.to_json()),
@@ -111,14 +111,21 @@ def _stream(connection: Connection, args: Mapping[str, Any], pin: QueryPin) -> _
     return _Stream(pin.name, name.suffix, table, state, options)
 
 
-def _num_tasks(stream: _Stream, found: Backlog, slots: int) -> int:
-    """Return the number of tasks. Raises `InvalidOptionError` for more than there are slots: Spark would let buckets
-    wait without a word.
+def _num_tasks(stream: _Stream, found: Backlog, slots: int, num_needed: int) -> int:
+    """Return the number of tasks. Raises `InvalidOptionError` where the query needs more than there are slots: Spark
+    would let rows wait without a word. ``num_needed`` are the tasks of all sources of the query, as far as its plan
+    tells.
     """
     num_tasks = min(stream.options.real_time_tasks, len(found.begin.offsets))
     if num_tasks > slots:
         raise InvalidOptionError(
             f"a stream of {stream.name} with realTimeTasks={stream.options.real_time_tasks} needs {num_tasks} tasks "
             f"that run at once, and this session has {slots}; give it more cores, or use a smaller realTimeTasks"
+        )
+    if num_needed > slots:
+        raise InvalidOptionError(
+            f"a query that reads {stream.name} and other streams in real-time mode needs {num_needed} tasks that run "
+            f"at once, each as long as a batch, and this session has {slots}: rows of some streams would never come. "
+            "Give it more cores, use a smaller realTimeTasks, or read the streams in several queries"
         )
     return num_tasks

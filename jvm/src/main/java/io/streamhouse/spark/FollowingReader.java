@@ -17,7 +17,6 @@ import org.apache.arrow.memory.BufferAllocator;
 import org.apache.spark.TaskContext;
 import org.apache.spark.TaskKilledException;
 import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
 import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeRead;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.ArrowUtils;
@@ -129,19 +128,13 @@ final class FollowingReader implements SupportsRealTimeRead<InternalRow> {
     if (writer != null) writer.follow(this);
   }
 
-  /** Leaves out the rows of a bucket below an offset. */
+  /**
+   * Leaves out the rows of a bucket below an offset, which may lie behind all rows that are known: Python has seen that
+   * the log has them.
+   */
   void skip(int bucket, long offset) {
     FollowedBucket followed = buckets.get(bucket);
-    if (followed == null || offset <= followed.offset) return;
-    long end = followed.offset;
-    for (LogSegment each : pending) if (each.bucket == bucket) end = Math.max(end, each.end());
-    if (follows && offset > end) {
-      throw Errors.analysis(
-          "DIFFERENT_HISTORY: bucket " + bucket + " of table " + uuid + " ends at offset " + end + ", and rows up to "
-              + offset + " were read and written: the table was restored from an older copy; start with a new"
-              + " checkpointLocation");
-    }
-    followed.offset = offset;
+    if (followed != null) followed.offset = Math.max(followed.offset, offset);
   }
 
   /** The bucket of the row that was handed out last. */
@@ -259,15 +252,10 @@ final class FollowingReader implements SupportsRealTimeRead<InternalRow> {
   }
 
   @Override
-  public PartitionOffset getOffset() {
-    return new FollowedOffsets(offsets(), markNumber, markAttempt);
-  }
-
-  /** Bucket to the offset behind the rows that were handed out. */
-  TreeMap<Integer, Long> offsets() {
+  public FollowedOffsets getOffset() {
     TreeMap<Integer, Long> offsets = new TreeMap<>();
     buckets.forEach((bucket, followed) -> offsets.put(bucket, followed.offset));
-    return offsets;
+    return new FollowedOffsets(offsets, markNumber, markAttempt);
   }
 
   @Override

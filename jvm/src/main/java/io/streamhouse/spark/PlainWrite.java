@@ -1,5 +1,7 @@
 package io.streamhouse.spark;
 
+import java.util.Map;
+import java.util.function.Consumer;
 import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
@@ -21,6 +23,7 @@ final class PlainWrite implements BatchWrite, StreamingWrite {
   private final BatchWrite batch;
   private final LogicalWriteInfo info;
   private final String table;
+  private final Consumer<Map<String, String>> told;
   private StreamingWrite stream;
   private StreamingDataWriterFactory factory;
 
@@ -28,10 +31,15 @@ final class PlainWrite implements BatchWrite, StreamingWrite {
     this.batch = batch;
     this.info = null;
     this.table = null;
+    this.told = null;
   }
 
-  /** Carries rows if the id of the table is told; it need not be this one's alone. */
-  PlainWrite(StreamingWrite stream, LogicalWriteInfo info, String table) {
+  /**
+   * Carries rows if the id of the table is told; it need not be this one's alone. What a batch wrote is {@code told}
+   * behind its commit.
+   */
+  PlainWrite(StreamingWrite stream, LogicalWriteInfo info, String table, Consumer<Map<String, String>> told) {
+    this.told = told;
     this.batch = null;
     this.stream = stream;
     this.info = info;
@@ -87,9 +95,10 @@ final class PlainWrite implements BatchWrite, StreamingWrite {
   public void commit(long epoch, WriterCommitMessage[] messages) {
     Errors.plainly(
         () -> {
-          stream.commit(epoch, messages);
+          stream.commit(epoch, CountedMessage.plain(messages));
           return null;
         });
+    told.accept(CountedMessage.sums(messages));
   }
 
   @Override

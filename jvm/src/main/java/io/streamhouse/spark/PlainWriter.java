@@ -32,12 +32,16 @@ final class PlainWriter implements DataWriter<InternalRow> {
   private final Callable<DataWriter<InternalRow>> python;
   private final StructType schema;
   private final long carriedBytesMax;
+  private final boolean tellsCounts;
   private final List<InternalRow> carried = new ArrayList<>();
   private final ScanCounts counts = new ScanCounts();
   private DataWriter<InternalRow> inner;
   private WriterCommitMessage told;
 
-  PlainWriter(Callable<DataWriter<InternalRow>> python, StructType schema, long carriedBytesMax) {
+  /** Tells the driver of its counts in the message if {@code tellsCounts}: Spark's progress has no metrics of tasks. */
+  PlainWriter(
+      Callable<DataWriter<InternalRow>> python, StructType schema, long carriedBytesMax, boolean tellsCounts) {
+    this.tellsCounts = tellsCounts;
     this.python = python;
     this.schema = schema;
     this.carriedBytesMax = carriedBytesMax;
@@ -85,7 +89,9 @@ final class PlainWriter implements DataWriter<InternalRow> {
 
   @Override
   public WriterCommitMessage commit() {
-    return Errors.plainly(() -> inner != null ? told : new PythonWriterCommitMessage(message()));
+    WriterCommitMessage found =
+        Errors.plainly(() -> inner != null ? told : new PythonWriterCommitMessage(message()));
+    return tellsCounts ? new CountedMessage(found, counts.sums()) : found;
   }
 
   private byte[] message() throws IOException {

@@ -23,12 +23,12 @@ final class PlainWriterFactory implements DataWriterFactory, StreamingDataWriter
 
   @Override
   public DataWriter<InternalRow> createWriter(int partition, long task) {
-    return new PlainWriter(() -> ((DataWriterFactory) inner).createWriter(partition, task), schema, 0);
+    return new PlainWriter(() -> ((DataWriterFactory) inner).createWriter(partition, task), schema, 0, false);
   }
 
   @Override
   public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
     return new PlainWriter(
-        () -> ((StreamingDataWriterFactory) inner).createWriter(partition, task, epoch), schema, carriedBytesMax);
+        () -> ((StreamingDataWriterFactory) inner).createWriter(partition, task, epoch), schema, carriedBytesMax, true);
   }
 }

@@ -144,4 +144,9 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
   int bucketCount() {
     return loaded.get("buckets").get("count").asInt();
   }
+
+  /** The number of buckets of the log, whether a column decides them or not. */
+  int bucketsOfLog() {
+    return Integer.parseInt(JsonTree.texts(loaded.get("properties")).get("status.buckets"));
+  }
 }

@@ -13,6 +13,7 @@ import scala.jdk.javaapi.CollectionConverters;
  * that runs again has other rows than it had before.
  */
 final class RealTimeMode {
+  private static final String TASKS_OPTION = "realTimeTasks";
   private static final String ALLOWED_CHECK = "spark.sql.streaming.realTimeMode.allowlistCheck";
 
   /** Steps of a plan that hand out what they make of a row before they take the next one. */
@@ -86,6 +87,31 @@ final class RealTimeMode {
       throw refused(table, "onDifferentHistory=continue reads other rows at the same offsets");
     }
     return (ReadableTable) read;
+  }
+
+  /**
+   * The tasks that the query of this thread needs at the same time for what it reads: of a table of the catalog those that
+   * its buckets are shared out to, of any other source one, because its plan does not tell how many. 0 where this Spark
+   * does not tell what the query reads.
+   */
+  static int tasks() {
+    try {
+      LogicalPlan plan = (LogicalPlan) of(query(Thread.currentThread()), "analyzedPlan");
+      int tasks = 0;
+      for (LogicalPlan leaf : CollectionConverters.asJava(plan.collectLeaves())) {
+        if (leaf.getClass().getSimpleName().equals("StreamingRelationV2")) {
+          tasks += tasks(of(leaf, "table"), (CaseInsensitiveStringMap) of(leaf, "extraOptions"));
+        }
+      }
+      return tasks;
+    } catch (ReflectiveOperationException | RuntimeException e) {
+      return 0;
+    }
+  }
+
+  private static int tasks(Object read, CaseInsensitiveStringMap options) {
+    int wanted = options.getInt(TASKS_OPTION, 1);
+    return read instanceof ReadableTable ? Math.min(wanted, ((ReadableTable) read).bucketsOfLog()) : 1;
   }
 
   private static Object of(Object owner, String name) throws ReflectiveOperationException {

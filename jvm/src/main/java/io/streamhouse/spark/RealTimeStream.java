@@ -69,7 +69,7 @@ final class RealTimeStream implements MicroBatchStream, SupportsAdmissionControl
 
   @Override
   public InputPartition[] planInputPartitions(Offset start) {
-    ObjectNode request = request().put("parallelism", slots);
+    ObjectNode request = request().put("parallelism", slots).put("tasks", RealTimeMode.tasks());
     request.set("start", JsonTree.parse(start.json()));
     request.set("begun", begun);
     ArrayNode columns = request.putArray("columns");

@@ -5,6 +5,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Map;
 import java.util.TreeMap;
 import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
 import org.apache.spark.sql.connector.write.Write;
@@ -26,6 +27,7 @@ final class RealTimeWrite implements WriteBuilder, SupportsStreamingUpdateAsAppe
   private final WritableTable table;
   private final LogicalWriteInfo info;
   private final ReadableTable source;
+  private long batch;
 
   RealTimeWrite(WritableTable table, LogicalWriteInfo info, ReadableTable source) {
     this.table = table;
@@ -36,6 +38,11 @@ final class RealTimeWrite implements WriteBuilder, SupportsStreamingUpdateAsAppe
   @Override
   public Write build() {
     return this;
+  }
+
+  @Override
+  public CustomMetric[] supportedCustomMetrics() {
+    return ScanCounts.ofWrites();
   }
 
   @Override
@@ -50,18 +57,25 @@ final class RealTimeWrite implements WriteBuilder, SupportsStreamingUpdateAsAppe
         new StructType()
             .add("__bucket", DataTypes.IntegerType, false)
             .add("__begin", DataTypes.LongType, false)
-            .add("__end", DataTypes.LongType, false);
+            .add("__end", DataTypes.LongType, false)
+            .add("__record", DataTypes.LongType)
+            .add("__attempt", DataTypes.StringType);
     for (StructField field : info.schema().fields()) found = found.add(field);
     return found;
   }
 
+  private ObjectNode request() {
+    ObjectNode request = JsonTree.object().put("name", table.tableName()).put("uuid", table.id());
+    request.put("query", info.queryId()).put("source", source.id()).put("batch", batch);
+    request.set("options", JsonTree.object(info.options().asCaseSensitiveMap()));
+    return request;
+  }
+
   @Override
   public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo physical) {
-    String batch = SparkSession.active().sparkContext().getLocalProperty(BATCH_ID);
-    int buckets = Integer.parseInt(JsonTree.texts(source.loaded.get("properties")).get("status.buckets"));
-    ObjectNode request = JsonTree.object().put("name", table.tableName()).put("uuid", table.id());
-    request.put("query", info.queryId()).put("source", source.id()).put("buckets", buckets);
-    request.put("batch", Long.parseLong(batch)).set("options", JsonTree.object(info.options().asCaseSensitiveMap()));
+    int buckets = source.bucketsOfLog();
+    batch = Long.parseLong(SparkSession.active().sparkContext().getLocalProperty(BATCH_ID));
+    ObjectNode request = request().put("buckets", buckets).put("source_name", source.tableName());
     JsonNode offsets = table.python.ask("begin_real_time_write", request).get("offsets");
     TreeMap<Integer, Long> stored = new TreeMap<>();
     offsets.properties().forEach(each -> stored.put(Integer.valueOf(each.getKey()), each.getValue().asLong()));
@@ -81,9 +95,12 @@ final class RealTimeWrite implements WriteBuilder, SupportsStreamingUpdateAsAppe
     return false;
   }
 
-  /** Does nothing: the rows are stored. */
+  /** The rows are stored. Spark notes the end of the batch next, and the table has to know of it before. */
   @Override
-  public void commit(long epoch, WriterCommitMessage[] messages) {}
+  public void commit(long epoch, WriterCommitMessage[] messages) {
+    table.python.ask("end_real_time_write", request());
+    table.wrote(CountedMessage.sums(messages));
+  }
 
   @Override
   public void abort(long epoch, WriterCommitMessage[] messages) {}

@@ -1,6 +1,10 @@
 package io.streamhouse.spark;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -13,9 +17,12 @@ import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.JoinedRow;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.write.DataWriter;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonWriterCommitMessage;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.types.UTF8String;
 
 /**
  * Commits the rows of a task while it runs: where none waits to be read, or the last commit is a while ago.
@@ -26,6 +33,13 @@ import org.apache.spark.sql.types.StructType;
 final class RealTimeWriter implements DataWriter<InternalRow> {
   private static final long INTERVAL_NS = 100_000_000;
   private static final long CHUNK_BYTES = 8L << 20;
+
+  /** Counts the records of commits: one for each bucket of the source that has rows in it. */
+  static final String COMMITS = "commits";
+
+  /** Stands before the offsets in the message of a Python writer that got no rows. */
+  static final String STORED_KEY = "streamhouse.stored";
+
   private static final Map<Long, RealTimeWriter> OF_TASKS = new ConcurrentHashMap<>();
 
   private final String table;
@@ -35,6 +49,7 @@ final class RealTimeWriter implements DataWriter<InternalRow> {
   private final TreeMap<Integer, Long> stored;
   private final List<InternalRow> rows = new ArrayList<>();
   private final List<Integer> buckets = new ArrayList<>();
+  private final ScanCounts counts = new ScanCounts();
   private FollowingReader reader;
   private long bytes;
   private long committedNs = System.nanoTime() - INTERVAL_NS;
@@ -63,7 +78,28 @@ final class RealTimeWriter implements DataWriter<InternalRow> {
   void follow(FollowingReader found) {
     if (reader != null) throw new IllegalStateException("two readers in one task");
     reader = found;
+    TaskContext task = TaskContext.get();
+    if (task.attemptNumber() > 0 || task.stageAttemptNumber() > 0) askStored();
     stored.forEach(reader::skip);
+  }
+
+  /** Asks Python how far rows are stored: an attempt of this task before may have stored some in this batch. */
+  private void askStored() {
+    String text = new String(written(Collections.emptyIterator()), StandardCharsets.ISO_8859_1);
+    int at = text.lastIndexOf(STORED_KEY + "{") + STORED_KEY.length();
+    JsonNode offsets = JsonTree.parse(text.substring(at, text.indexOf('}', at) + 1));
+    offsets.properties().forEach(each -> stored.put(Integer.valueOf(each.getKey()), each.getValue().asLong()));
+  }
+
+  /** What Python answers to rows. */
+  private byte[] written(Iterator<InternalRow> given) {
+    return Errors.plainly(
+        () -> {
+          try (DataWriter<InternalRow> writer = python.get()) {
+            writer.writeAll(given);
+            return ((PythonWriterCommitMessage) writer.commit()).pickledMessage();
+          }
+        });
   }
 
   @Override
@@ -95,24 +131,22 @@ final class RealTimeWriter implements DataWriter<InternalRow> {
 
   private void commitRows() {
     if (rows.isEmpty()) return;
-    TreeMap<Integer, Long> ends = reader.offsets();
+    FollowedOffsets read = reader.getOffset();
+    UTF8String attempt = UTF8String.fromString(read.attempt);
     JoinedRow joined = new JoinedRow();
     Iterator<Integer> of = buckets.iterator();
     Iterator<InternalRow> all =
         rows.stream().map(
             row -> {
               int bucket = of.next();
-              Object[] place = {bucket, stored.getOrDefault(bucket, -1L), ends.get(bucket)};
+              long begin = stored.getOrDefault(bucket, -1L);
+              Object[] place = {bucket, begin, read.offsets.get(bucket), read.record, attempt};
               return (InternalRow) placed.apply(joined.apply(new GenericInternalRow(place), row));
             }).iterator();
-    Errors.plainly(
-        () -> {
-          try (DataWriter<InternalRow> writer = python.get()) {
-            writer.writeAll(all);
-            return writer.commit();
-          }
-        });
-    for (int bucket : buckets) stored.put(bucket, ends.get(bucket));
+    counts.takeFrom(written(all));
+    counts.add(RecordsWritten.NAME, rows.size());
+    counts.add(COMMITS, new HashSet<>(buckets).size());
+    for (int bucket : buckets) stored.put(bucket, read.offsets.get(bucket));
     rows.clear();
     buckets.clear();
     bytes = 0;
@@ -120,8 +154,13 @@ final class RealTimeWriter implements DataWriter<InternalRow> {
   }
 
   @Override
+  public CustomTaskMetric[] currentMetricsValues() {
+    return counts.values();
+  }
+
+  @Override
   public WriterCommitMessage commit() {
-    return new ChunkMessages();
+    return new CountedMessage(null, counts.sums());
   }
 
   @Override

@@ -56,6 +56,10 @@ final class ScanCounts {
     counts.merge(name, more, Long::sum);
   }
 
+  Map<String, Long> sums() {
+    return counts;
+  }
+
   CustomTaskMetric[] values() {
     return counts.entrySet().stream()
         .map(count -> new TaskCount(count.getKey(), count.getValue()))

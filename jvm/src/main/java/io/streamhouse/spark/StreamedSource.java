@@ -76,6 +76,6 @@ final class StreamedSource implements SupportsWrite, WriteBuilder, Write {
   @Override
   public StreamingWrite toStreaming() {
     RealTimeMode.refuseSink(name());
-    return new PlainWrite(source.newWriteBuilder(info).build().toStreaming(), info, "");
+    return new PlainWrite(source.newWriteBuilder(info).build().toStreaming(), info, "", counts -> {});
   }
 }

@@ -73,7 +73,7 @@ class TableWrite implements Write {
     RealTimeMode.refuseSink(table.name());
     // By key, tasks prepare changes by rows that their hosts keep.
     boolean isKeyed = table.loaded.get("takes_updates").asBoolean();
-    return new PlainWrite(inner.toStreaming(), info, isKeyed ? null : table.id());
+    return new PlainWrite(inner.toStreaming(), info, isKeyed ? null : table.id(), table::wrote);
   }
 
   @Override

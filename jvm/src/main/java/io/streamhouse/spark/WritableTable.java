@@ -15,6 +15,7 @@ import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.expressions.filter.AlwaysTrue;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.read.streaming.ReportsSinkMetrics;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
 import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
@@ -22,7 +23,10 @@ import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.types.StructType;
 
 /** A table of rows: reads, writes and operations on single rows. */
-class WritableTable extends ReadableTable implements SupportsWrite, SupportsDeleteV2, SupportsRowLevelOperations {
+class WritableTable extends ReadableTable
+    implements SupportsWrite, SupportsDeleteV2, SupportsRowLevelOperations, ReportsSinkMetrics {
+  private volatile Map<String, String> written = Map.of();
+
   WritableTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded) {
     super(catalog, identifier, loaded);
   }
@@ -53,6 +57,16 @@ class WritableTable extends ReadableTable implements SupportsWrite, SupportsDele
             ? new UpdatingWriteBuilder(this, info, inner)
             : new TableWriteBuilder(this, info, inner);
     return Pipelines.refreshes() ? builder.truncate() : builder;
+  }
+
+  /** What the batch of a stream wrote that was committed last: Spark asks the table of the query, and only then. */
+  @Override
+  public Map<String, String> metrics() {
+    return written;
+  }
+
+  void wrote(Map<String, String> counts) {
+    written = counts;
   }
 
   /** Whether rows of this schema can be clustered by bucket. Python refuses a stream whose rows cannot. */

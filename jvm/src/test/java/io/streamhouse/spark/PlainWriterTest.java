@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Map;
 import java.util.stream.LongStream;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
@@ -58,7 +59,7 @@ class PlainWriterTest {
   }
 
   private PlainWriter written(long count, long carriedBytesMax) {
-    PlainWriter writer = new PlainWriter(this::python, SCHEMA, carriedBytesMax);
+    PlainWriter writer = new PlainWriter(this::python, SCHEMA, carriedBytesMax, false);
     writer.writeAll(rows(count));
     return writer;
   }
@@ -86,5 +87,15 @@ class PlainWriterTest {
       assertInstanceOf(Message.class, writer.commit());
     }
     assertEquals(List.of(0L, 1L), written);
+  }
+
+  @Test
+  void aStreamsDriverIsToldOfTheCounts() throws Exception {
+    try (PlainWriter writer = new PlainWriter(this::python, SCHEMA, 0, true)) {
+      writer.writeAll(rows(5));
+      WriterCommitMessage[] told = {writer.commit(), new Message()};
+      assertEquals(Map.of("recordsWritten", "5"), CountedMessage.sums(told));
+      for (WriterCommitMessage each : CountedMessage.plain(told)) assertInstanceOf(Message.class, each);
+    }
   }
 }

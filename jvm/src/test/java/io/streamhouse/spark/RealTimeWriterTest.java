@@ -1,0 +1,238 @@
+package io.streamhouse.spark;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.TreeMap;
+import java.util.stream.StreamSupport;
+import org.apache.spark.TaskContext$;
+import org.apache.spark.TaskContextImpl;
+import org.apache.spark.executor.TaskMetrics;
+import org.apache.spark.sql.AnalysisException;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.write.DataWriter;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonWriterCommitMessage;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructType;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+/** Rows that a reader hands out of a log that Python wrote are committed with their places, each once. */
+class RealTimeWriterTest {
+  private static final Path GOLDEN = Path.of(System.getProperty("streamhouse.golden"));
+  private static final StructType SCHEMA = new StructType().add("bucket", "int").add("offset", "bigint");
+  private static final StructType WRITTEN =
+      new StructType()
+          .add("__bucket", "int").add("__begin", "bigint").add("__end", "bigint").add("__record", "bigint")
+          .add("__attempt", "string").add("bucket", "int").add("offset", "bigint");
+
+  /** What came of the rows of one bucket in one commit. */
+  private record Chunk(int bucket, long begin, long end, long record, String attempt, List<Long> offsets) {}
+
+  private final List<Chunk> chunks = new ArrayList<>();
+  private String stored = "{}";
+  private int asked;
+  private JsonNode one;
+
+  @BeforeEach
+  void aLog() throws IOException {
+    one = JsonTree.parse(Files.readString(GOLDEN.resolve("follow").resolve("cases.json"))).get(0);
+    task(0);
+  }
+
+  @AfterEach
+  void noTask() {
+    TaskContext$.MODULE$.unset();
+  }
+
+  private static void task(int attempt) {
+    TaskContext$.MODULE$.setTaskContext(
+        new TaskContextImpl(
+            0, 0, 0, 7, attempt, 1, null, new Properties(), null, TaskMetrics.empty(),
+            new scala.math.BigDecimal(java.math.BigDecimal.ONE), scala.collection.immutable.Map$.MODULE$.empty()));
+  }
+
+  private FollowingReader reader() {
+    ObjectNode task = one.get("task").deepCopy();
+    String folder = GOLDEN.resolve(one.get("warehouse").asText()).resolve(task.get("folder").asText()).toString();
+    task.put("folder", folder).put("follows", true); // up to a record that Python decides about
+    return new FollowingReader(task, schema());
+  }
+
+  private StructType schema() {
+    return (StructType) DataType.fromJson(one.get("schema").asText());
+  }
+
+  /** Python's writer, which commits what it gets, and tells what is stored where it gets nothing. */
+  private DataWriter<InternalRow> python() {
+    return new DataWriter<>() {
+      private final Map<Integer, Chunk> found = new TreeMap<>();
+
+      @Override
+      public void write(InternalRow row) {
+        Chunk chunk =
+            new Chunk(
+                row.getInt(0), row.getLong(1), row.getLong(2), row.getLong(3), row.getUTF8String(4).toString(),
+                new ArrayList<>());
+        assertEquals(row.getInt(0), row.getInt(5));
+        found.computeIfAbsent(row.getInt(0), bucket -> chunk).offsets.add(row.getLong(6));
+      }
+
+      @Override
+      public WriterCommitMessage commit() {
+        chunks.addAll(found.values());
+        if (found.isEmpty()) asked++;
+        String told =
+            found.isEmpty() ? RealTimeWriter.STORED_KEY + stored : ScanCounts.KEY + "{\"bytesWritten\": 100}";
+        return new PythonWriterCommitMessage(("a pickle " + told + "q.").getBytes(StandardCharsets.ISO_8859_1));
+      }
+
+      @Override
+      public void abort() {}
+
+      @Override
+      public void close() {}
+    };
+  }
+
+  private RealTimeWriter writer(Map<Integer, Long> known) {
+    return new RealTimeWriter("sales.target", SCHEMA, WRITTEN, new TreeMap<>(known), this::python);
+  }
+
+  /** The rows of a query that takes those of even offsets, as the places that they had. */
+  private Iterator<InternalRow> query(FollowingReader reader) {
+    int bucket = schema().fieldIndex("_bucket");
+    int offset = schema().fieldIndex("_log_offset");
+    return new Iterator<>() {
+      private Boolean has;
+
+      @Override
+      public boolean hasNext() {
+        try {
+          while (has == null) {
+            long now = System.currentTimeMillis();
+            if (!reader.nextWithTimeout(now, 20_000L).hasRecord()) has = false;
+            else if (reader.get().getLong(offset) % 2 == 0) has = true;
+          }
+          return has;
+        } catch (IOException e) {
+          throw new IllegalStateException(e);
+        }
+      }
+
+      @Override
+      public InternalRow next() {
+        has = null;
+        Object[] place = {reader.get().getInt(bucket), reader.get().getLong(offset)};
+        return new GenericInternalRow(place);
+      }
+    };
+  }
+
+  private void check(FollowingReader reader, Map<Integer, Long> known) {
+    Map<Integer, Long> ends = new TreeMap<>(known);
+    Map<Integer, List<Long>> found = new TreeMap<>();
+    long record = one.get("task").get("mark").get(0).asLong();
+    for (Chunk each : chunks) {
+      assertEquals(ends.getOrDefault(each.bucket, -1L), each.begin);
+      assertTrue(each.offsets.stream().allMatch(offset -> offset >= each.begin && offset < each.end));
+      assertTrue(each.record >= record && each.record <= reader.getOffset().record);
+      record = each.record;
+      if (record == reader.getOffset().record) assertEquals(reader.getOffset().attempt, each.attempt);
+      ends.put(each.bucket, each.end);
+      found.computeIfAbsent(each.bucket, bucket -> new ArrayList<>()).addAll(each.offsets);
+    }
+    Map<Integer, List<Long>> wanted = new TreeMap<>();
+    int bucket = schema().fieldIndex("_bucket");
+    int offset = schema().fieldIndex("_log_offset");
+    StreamSupport.stream(one.get("rows").spliterator(), false)
+        .map(row -> new long[] {row.get(bucket).asLong(), row.get(offset).asLong()})
+        .filter(row -> row[1] % 2 == 0 && row[1] >= known.getOrDefault((int) row[0], 0L))
+        .forEach(row -> wanted.computeIfAbsent((int) row[0], key -> new ArrayList<>()).add(row[1]));
+    wanted.values().forEach(offsets -> offsets.sort(null));
+    assertEquals(wanted, found);
+  }
+
+  @Test
+  void eachRowIsInOneCommitBetweenItsPlaces() {
+    FollowingReader reader = reader();
+    RealTimeWriter writer = writer(Map.of());
+    writer.writeAll(query(reader));
+    assertTrue(chunks.size() > 2);
+    assertEquals(0, asked);
+    check(reader, Map.of());
+    int rows = chunks.stream().mapToInt(chunk -> chunk.offsets.size()).sum();
+    Map<String, String> sums = CountedMessage.sums(new WriterCommitMessage[] {writer.commit(), writer.commit()});
+    assertEquals(Integer.toString(2 * rows), sums.get("recordsWritten"));
+    assertEquals(Integer.toString(2 * chunks.size()), sums.get("commits"));
+    assertTrue(Integer.parseInt(sums.get("bytesWritten")) >= 400);
+    Map<String, Long> told = new TreeMap<>();
+    for (CustomTaskMetric each : writer.currentMetricsValues()) told.put(each.name(), each.value());
+    assertEquals(rows, told.get("recordsWritten"));
+    reader.close();
+  }
+
+  @Test
+  void rowsThatAreStoredAreLeftOut() {
+    FollowingReader reader = reader();
+    Map<Integer, Long> known = Map.of(0, 7L, 1, 2L);
+    writer(known).writeAll(query(reader));
+    check(reader, known);
+    reader.close();
+  }
+
+  @Test
+  void aTaskThatRunsAgainAsksWhatIsStoredByNow() {
+    task(1);
+    stored = "{\"1\": 9}";
+    FollowingReader reader = reader();
+    writer(Map.of(0, 7L, 1, 2L)).writeAll(query(reader));
+    assertEquals(1, asked);
+    check(reader, Map.of(0, 7L, 1, 9L));
+    reader.close();
+  }
+
+  /** They were stored by an attempt that read further than the plan of the batch. */
+  @Test
+  void rowsBehindAllThatAreKnownAreLeftOutOnceTheyCome() {
+    FollowingReader reader = reader();
+    writer(Map.of(0, 1000L, 1, 1000L)).writeAll(query(reader));
+    assertEquals(List.of(), chunks);
+    assertEquals(Map.of(0, 1000L, 1, 1000L), reader.getOffset().offsets);
+    reader.close();
+  }
+
+  @Test
+  void rowsOfAnotherTaskAreRefused() {
+    RealTimeWriter writer = writer(Map.of());
+    Object[] row = {0, 1L};
+    AnalysisException refused =
+        assertThrows(AnalysisException.class, () -> writer.write(new GenericInternalRow(row)));
+    assertTrue(refused.getMessage().contains("another task"), refused.getMessage());
+  }
+
+  @Test
+  void twoReadersInATaskAreRefused() {
+    RealTimeWriter writer = writer(Map.of());
+    FollowingReader reader = reader();
+    writer.follow(reader);
+    assertThrows(IllegalStateException.class, () -> writer.follow(reader));
+    reader.close();
+  }
+}
