@@ -90,9 +90,9 @@ final class RealTimeMode {
   }
 
   /**
-   * The tasks that the query of this thread needs at the same time for what it reads: of a table of the catalog those that
-   * its buckets are shared out to, of any other source one, because its plan does not tell how many. 0 where this Spark
-   * does not tell what the query reads.
+   * The tasks that the query of this thread needs at the same time for what it reads: of a table of the catalog
+   * those that its buckets are shared out to, of any other source one, because its plan does not tell how many. 0
+   * where this Spark does not tell what the query reads.
    */
   static int tasks() {
     try {
