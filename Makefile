@@ -15,6 +15,7 @@ PROJECT := pyproject.toml constraints.txt
 PYTEST = $(BIN)/python -m pytest -n 3 --dist loadgroup
 HERE := not soak and not engines and not catalogs and not cluster and not stores and not dbt
 SOAK_ROUNDS ?= 1000
+KILLS ?= 100
 POWER_CUTS ?= 200
 SEEDS ?= 1000
 comma := ,
@@ -106,6 +107,10 @@ bench-servers: java $(VENV)/bench.stamp ## the log and tables by key beside Kafk
 soak: java $(VENV)/dev.stamp ## hours: SOAK_ROUNDS=1000 rounds of kills, all faults, crashes in pairs, long histories, 500 tiering rounds
 	cd tests && ../$(BIN)/python -m soak faults pairs interleavings histories keyed_histories kills keyed_kills lake_rounds --rounds $(SOAK_ROUNDS)
 	STREAMHOUSE_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/python -m pytest -m soak --timeout 0 $(ARGS) || [ $$? -eq 5 ]
+
+.PHONY: stream-kills
+stream-kills: java $(VENV)/dev.stamp ## hours: KILLS=100 kills of a process with real-time queries, both sinks and a view's refresh
+	STREAMHOUSE_KILLS=$(KILLS) $(BIN)/python -m pytest -m long --timeout 0 -s tests/spark/test_stream_kills.py $(ARGS)
 
 .PHONY: differential
 differential: java $(VENV)/dev.stamp ## SEEDS=1000 random queries against a Parquet copy; SEED=17 repeats one
