@@ -75,8 +75,14 @@ def process(url: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
         started.wait()
 
 
+def errors(folder: Path) -> str:
+    """What the job said, without the places in the code."""
+    lines = (folder / "errors").read_text().splitlines()
+    return "\n".join(line[:500] for line in lines if not line.startswith("\tat "))[:6000]
+
+
 def going(running: subprocess.Popen[str], folder: Path) -> bool:
-    assert running.poll() is None, f"the job ended by itself: {(folder / 'errors').read_text()[-3000:]}"
+    assert running.poll() is None, f"the job ended by itself: {errors(folder)}"
     return True
 
 
