@@ -8,17 +8,18 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from pyspark.sql import functions as f
 
 from spark import real_time_job
+from spark.left_checkpoint import clear
+from spark.rising_rows import RisingRows
 from spark.session import COLUMNS, rows
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.table.table import Table
@@ -35,30 +36,6 @@ pytestmark = [
 
 KILLS = 3
 ROWS_PER_APPEND = 7
-
-
-class Rows:
-    """Appends rows to a table all the time, with ids one after the other."""
-
-    def __init__(self, table: Table) -> None:
-        self.table, self.count, self._ends = table, 0, threading.Event()
-        self._thread = threading.Thread(target=self._append)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def _append(self) -> None:
-        while not self._ends.wait(0.02):
-            self.table.append(rows(ROWS_PER_APPEND, self.count))
-            self.count += ROWS_PER_APPEND
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join()
-
-    def wanted(self) -> list[int]:
-        return [i for i in range(self.count) if i % 10 != 3]
 
 
 @contextmanager
@@ -99,14 +76,15 @@ def test_killed_queries_write_each_row_once(wh: Warehouse, tmp_path: Path, by_ke
         target = wh.create_table(name, COLUMNS, buckets=2, properties={"bucket.key": "id"})
     arguments = [wh.url, source.name, name, str(tmp_path / "checkpoint"), *columns]
     chance = random.Random(name)
-    with Rows(source) as written:
+    with RisingRows(source, lambda first: rows(ROWS_PER_APPEND, first), every_s=0.02) as written:
         for _ in range(KILLS):
             version = target.refresh().version + 1  # behind the mark of the first batch
+            clear(tmp_path / "checkpoint")
             with job(*arguments) as query:
                 moved(target, version, query)
                 time.sleep(chance.uniform(0, 8))  # within a batch, or between two
                 assert query.poll() is None
-    wanted = written.wanted()
+    wanted = [i for i in range(written.count) if i % 10 != 3]
 
     def found() -> list[int]:
         table = target.to_arrow(columns=["id", "times", "total"] if by_key else ["id"])
@@ -117,6 +95,7 @@ def test_killed_queries_write_each_row_once(wh: Warehouse, tmp_path: Path, by_ke
     expected: Any = wanted
     if by_key:
         expected = [[key, len(own), sum(own)] for key in range(5) if (own := [i for i in wanted if i % 5 == key])]
+    clear(tmp_path / "checkpoint")
     with job(*arguments) as query:
         wait_for(lambda: found() == expected or query.poll() is not None, "all rows in the table")
         assert query.poll() is None

@@ -9,20 +9,20 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from spark import kills_job as job
+from spark.left_checkpoint import clear
+from spark.rising_rows import RisingRows
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.errors import TableNotFoundError
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 from waiting import WAIT_S_MAX, wait_for
 
@@ -38,30 +38,15 @@ pytestmark = [
 ]
 
 
-class Rows:
-    """Appends rows to a table all the time, with ids one after the other."""
-
-    def __init__(self, table: Table) -> None:
-        self.table, self.count, self._ends = table, 0, threading.Event()
-        self._thread = threading.Thread(target=self._append)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def _append(self) -> None:
-        while not self._ends.wait(0.2):
-            self.table.append([{"id": i} for i in range(self.count, self.count + ROWS_PER_APPEND)])
-            self.count += ROWS_PER_APPEND
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join()
+def batch(first: int) -> list[dict[str, int]]:
+    return [{"id": i} for i in range(first, first + ROWS_PER_APPEND)]
 
 
 @contextmanager
 def process(url: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """The job, of which nothing is left in the end."""
+    for query in ("foreach", job.LOG, job.SUMS, job.COPY):
+        clear(folder / query)
     command = [sys.executable, job.__file__, url, str(folder)]
     with (folder / "errors").open("w") as errors:
         started = subprocess.Popen(command, start_new_session=True, stdin=subprocess.PIPE, stderr=errors, text=True)
@@ -149,7 +134,7 @@ def progress(wh: Warehouse, folder: Path) -> list[Callable[[], int]]:
 
 def test_nothing_is_lost_and_nothing_is_there_twice(warehouse: Warehouse, tmp_path: Path) -> None:
     parts, chance = progress(warehouse, tmp_path), random.Random(KILLS)
-    with Rows(warehouse.table(job.SOURCE)) as written:
+    with RisingRows(warehouse.table(job.SOURCE), batch, every_s=0.2) as written:
         for kill in range(KILLS):
             part = parts[kill % len(parts)]
             before = part()

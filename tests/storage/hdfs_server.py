@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from itertools import count
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from storage.quiet_server import QuietServer
+
 AT_DATANODE = " at a DataNode"
 _DATANODE = "/datanode"
 _PAGE = 3
@@ -318,19 +320,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
-
-    def handle_error(self, *_: object) -> None:
-        """A client that goes away is no news."""
-
-
 @contextmanager
 def running_hdfs() -> Iterator[Hdfs]:
     hdfs = Hdfs()
     handler = type("Handler", (_Handler,), {"hdfs": hdfs, "disable_nagle_algorithm": True})
-    with _Server(("127.0.0.1", 0), handler) as listener:
+    with QuietServer(("127.0.0.1", 0), handler) as listener:
         hdfs.port = listener.server_address[1]
         thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()

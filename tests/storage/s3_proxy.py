@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from storage.quiet_server import QuietServer
 from storage.s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server
 
 
@@ -214,19 +215,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
-
-    def handle_error(self, *_: object) -> None:
-        """A client that goes away is no news."""
-
-
 @contextmanager
 def running_s3_proxy(server: S3Server) -> Iterator[S3Proxy]:
     proxy = S3Proxy(server)
     handler = type("Handler", (_Handler,), {"proxy": proxy})
-    with _Server(("127.0.0.1", 0), handler) as listener:
+    with QuietServer(("127.0.0.1", 0), handler) as listener:
         proxy.port = listener.server_address[1]
         thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core import slicing
+from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.keys.keyed_batch import KeyedRows
 from streamhouse_spark.kv.row_codec import Packed, RowCodec
 from streamhouse_spark.schema.evolution import fitting_of
@@ -23,7 +24,7 @@ class UnknownSchemaError(Exception):
     """A value was written by a newer schema than all known ones: read the table's state again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredValues:
     """The values of some keys as they were found, one behind the other: absent ones have no bytes."""
 
@@ -35,14 +36,14 @@ class StoredValues:
         """Join values, whose ``lengths`` may be known. They are less than 2 GiB."""
         return cls(b"".join(filter(None, values)), slicing.value_lengths(values) if lengths is None else lengths)
 
-    @property
+    @cached_property
     def is_there(self) -> npt.NDArray[np.bool_]:
         return self.lengths > 0  # a value is never empty
 
-    @property
+    @cached_property
     def there(self) -> Packed:
         """The values that are there."""
-        lengths = self.lengths[self.lengths > 0]
+        lengths = self.lengths[self.is_there]
         ends = np.cumsum(lengths)
         return Packed(np.frombuffer(self.data, np.uint8), ends - lengths, ends)
 

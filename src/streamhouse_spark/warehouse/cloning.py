@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Final
 
 from streamhouse_spark.config.properties import ADOPTED
+from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
@@ -90,7 +91,7 @@ def _make(storage: Storage, world: World, source: TableHandle, target: TablePath
 
 def _begun(then: TableState, target: TablePath, uuid: str, now_ms: int) -> TableState:
     """Return the state of a clone before its first record: that of the version, without what is told of the other
-    table's readers, cleaners and names.
+    table's readers, cleaners and names. The clone of a view is a table, which nobody refreshes.
     """
     lake_format = then.parsed.datalake_format
     inline = {segment.commit for segment in then.kept_segments() if segment.uuid is None}
@@ -100,7 +101,7 @@ def _begun(then: TableState, target: TablePath, uuid: str, now_ms: int) -> Table
         name=str(target),
         created_ms=now_ms,
         time_ms=now_ms,
-        properties=at_home(then.properties),
+        properties={name: text for name, text in at_home(then.properties).items() if name != VIEW},
         lake_location=lake_location(target, uuid, taken=True, lake_format=lake_format),
         lake_history=() if then.lake is None else (then.lake,),
         former_uuids=(*then.former_uuids, then.table_uuid),
@@ -139,7 +140,9 @@ def _begin_history(storage: Storage, source: TableHandle, world: World, state: T
 
 
 def _require_clonable(source: TableHandle, now: TableState, then: TableState) -> None:
-    """Raise `InvalidOptionError` for a version that cannot be cloned, before anything is written."""
+    """Raise `InvalidOptionError` for a version that cannot be cloned, and `SnapshotExpiredError` for one whose lake
+    snapshot another engine expired, before anything is written.
+    """
     if ADOPTED in then.properties:
         raise InvalidOptionError(
             f"table {now.name} was made of a lake table that was there before, whose rows are not in its log; copy its "
@@ -152,4 +155,6 @@ def _require_clonable(source: TableHandle, now: TableState, then: TableState) ->
             f"columns of {now.name} changed after commit {then.version}, and its lake may have the new ones already; "
             "clone a later version, and roll the clone back"
         )
-    source.open_lake().require_clonable()
+    lake = source.open_lake()
+    lake.require_clonable()
+    lake.snapshot(then.lake.snapshot_id)

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from faults.sim import SimClock, sim_world
+from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError, TableNotFoundError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
@@ -323,3 +324,45 @@ def test_a_warehouse_becomes_a_copy_without_its_clones(tmp_path):
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     relocate(at("b"), copy=True)
     assert ids(at("b").table("d.t").to_arrow()) == [1]
+
+
+@pytest.mark.usefixtures("store")
+def test_a_log_that_lies_elsewhere_is_copied_into_the_warehouse(tmp_path):
+    (tmp_path / "logs").mkdir()
+    wh = Warehouse(tmp_path / "wh")
+    table = wh.create_table("d.t", "id BIGINT, day INT", properties={"table.log.location": str(tmp_path / "logs")})
+    add(table, 1)
+    table.merge_inline()
+    add(table, 2)
+    wh.clone_table("d.t", "d.c")
+    shutil.rmtree(tmp_path / "logs")
+    clone = Warehouse(tmp_path / "wh").table("d.c")
+    assert "table.log.location" not in clone.state.properties
+    assert ids(clone.to_arrow()) == [1, 2]
+
+
+def test_the_clone_of_a_view_is_a_table_that_nobody_refreshes(wh):
+    query = ViewDefinition("SELECT id, 1 AS day FROM d.s", "incremental", 60_000, ("id", "day"), "hash", {})
+    view = wh.create_table(
+        "d.v", "_key STRING, id BIGINT, day INT", primary_key=["_key"], properties={VIEW: query.to_text()}
+    )
+    view.upsert([{"_key": "a", "id": 1, "day": 1}])
+    clone = wh.clone_table("d.v", "d.c")
+    assert VIEW in view.refresh().properties
+    assert VIEW not in clone.state.properties
+    assert clone.to_arrow().num_rows == 1
+
+
+def test_what_another_engine_expired_is_told_before_anything_is_written(wh):
+    table = new_table(wh)
+    add(table, 1)
+    tier(table)
+    at = table.refresh().version
+    for number in (2, 3):
+        add(table, number)
+        tier(table)
+    table.open_lake().expire(keep_last=1, keep_ms=0)
+    before = {info.key for info in wh.storage.list("tables/")}
+    with pytest.raises(SnapshotExpiredError):
+        wh.clone_table("d.t", "d.c", version=at)
+    assert {info.key for info in wh.storage.list("tables/")} == before

@@ -14,6 +14,7 @@ from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.tags import NamedVersion
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import at_once
 
@@ -24,6 +25,11 @@ CLONE: Final = "clone:"
 def clones_of(state: TableState) -> list[str]:
     """Return the uuids of the clones that a table knows, those that are gone and not yet forgotten included."""
     return sorted(name.removeprefix(CLONE) for name in state.tags if name.startswith(CLONE))
+
+
+def version_of_clone(state: TableState, uuid: str) -> NamedVersion:
+    """Return the version of a table with which a clone of it began. Raises `KeyError` for none that it knows."""
+    return state.tags[f"{CLONE}{uuid}"]
 
 
 def live_clones(storage: Storage, state: TableState) -> list[str]:

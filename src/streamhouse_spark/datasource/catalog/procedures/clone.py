@@ -8,7 +8,7 @@ from typing import Any, Final
 from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.log.lifecycle.clones import CLONE
+from streamhouse_spark.log.lifecycle.clones import version_of_clone
 from streamhouse_spark.warehouse.connection import Connection
 
 CLONED: Final = "source string not null, target string not null, version bigint not null, lake_snapshot_id bigint"
@@ -23,5 +23,5 @@ def clone(connection: Connection, given: Mapping[str, Any]) -> Rows:
         raise InvalidOptionError(f"clone of {source}: version and tag are both given; give one")
     version = given["version"] if given["version"] is not None else given["tag"]
     made = connection.warehouse().clone_table(source, target, version=version)
-    kept = connection.table(source).refresh().tags[f"{CLONE}{made.uuid}"]
-    return [(source, made.name, kept.version, kept.lake_snapshot)]
+    began = version_of_clone(connection.table(source).refresh(), made.uuid)
+    return [(source, made.name, began.version, began.lake_snapshot)]
