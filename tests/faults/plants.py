@@ -321,8 +321,8 @@ def floor_passes_records_with_inline_rows() -> Iterator[None]:
 def orphans_are_condemned_while_young() -> Iterator[None]:
     original = cleaning._mark_orphans
 
-    def condemn(log: Any, listed: Any, floor: int, now_ms: int, _grace_ms: int, report: Any) -> None:
-        original(log, listed, floor, now_ms, 0, report)
+    def condemn(log: Any, storage: Any, listed: Any, floor: int, now_ms: int, _grace_ms: int, report: Any) -> None:
+        original(log, storage, listed, floor, now_ms, 0, report)
 
     with patched((cleaning, "_mark_orphans", condemn)):
         yield

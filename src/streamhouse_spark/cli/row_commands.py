@@ -183,10 +183,10 @@ def _start_of(text: str) -> Any:
 
 
 def _now(table: Table, start: Any, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    """Return the rows of the hot log from ``start`` on, as of the call."""
+    """Return the rows of the log, and of the archive of changes, from ``start`` on, as of the call."""
     state = table.refresh()
     fields = added_fields(state, include_metadata=True)
-    for bucket, first in start_offsets(state, start).items():
+    for bucket, first in start_offsets(state, start, table.storage).items():
         offsets = OffsetRange(first, max(first, state.buckets[bucket].end))
         for found in logged(table, state, bucket, offsets, columns or state.schema.names):
             yield with_metadata(found, fields)

@@ -25,9 +25,12 @@ from streamhouse_spark.lake.model.values import LakePlan, LakeSplit
 from streamhouse_spark.lake.parquet.reader import OffsetFile, has_whole_footer, offset_file
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.lake.tiering.plan import require_progress
-from streamhouse_spark.log.commits.state import BucketLog, TableState
+from streamhouse_spark.log.archive.pages import read_page
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import CHANGE_COLUMN, BucketLog, TableState
 from streamhouse_spark.log.lifecycle.location import places_of
 from streamhouse_spark.log.segments.reader import verify_segment
+from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
 
 Advance = Callable[[int], None]
@@ -52,14 +55,16 @@ class Verification:
 
 
 def verify_log(table: Table, state: TableState, result: Verification, advance: Advance) -> None:
-    """Check every live segment: bytes against checksums, row counts, dense offsets; of a log elsewhere its owner."""
+    """Check every live segment, and those of the change archive: bytes against checksums, row counts, dense offsets; of
+    a log elsewhere its owner.
+    """
     result.problems.extend(_owner_problems(table))
     for bucket, log in state.buckets.items():
         result.problems.extend(gaps_of(bucket, log))
         result.log_rows += len(log.offsets)
     of_log = [(s, state.written_schema(s.schema_id)) for s in state.live_segments()]
     of_keys = [(s, state.schemas[s.schema_id]) for kv in state.snapshots.values() for s in kv.segments]
-    for segment, schema in (*of_log, *of_keys):
+    for segment, schema in (*of_log, *of_keys, *_archived(table, state, result)):
         try:
             verify_segment(table.storage, table.uuid, segment, schema.arrow)
         except CorruptDataError as error:
@@ -67,6 +72,18 @@ def verify_log(table: Table, state: TableState, result: Verification, advance: A
         result.segments += 1
         result.segment_bytes += segment.size_bytes
         advance(1)
+
+
+def _archived(table: Table, state: TableState, result: Verification) -> Iterator[tuple[Segment, TableSchema]]:
+    """Give the segments of the change archive with their columns."""
+    for page in state.archive.pages:
+        try:
+            content = read_page(table.storage, state, page.uuid)
+        except CorruptDataError as error:
+            result.problems.append(str(error))
+            continue
+        for segment in content.segments:
+            yield segment, TableSchema((CHANGE_COLUMN, *content.schemas[segment.schema_id].columns))
 
 
 def _owner_problems(table: Table) -> Iterator[str]:

@@ -56,6 +56,9 @@ class TableProperties:
     false by default where the lake table was adopted."""
     log_ttl_ms: int = 7 * 86_400_000
     """``table.log.ttl``: how long rows stay in the log, never shorter than until the lake has them; 0 keeps them."""
+    changelog_retention_ms: int | None = None
+    """``table.changelog.retention``: how long the changes of a table with a primary key are kept, in the log and behind
+    it in the change archive; None for as long as the log keeps them."""
     log_location: str | None = None
     """``table.log.location``: the path or URL of another store, in which the table's log lies; None where it lies
     in the warehouse. Fixed at creation."""
@@ -111,6 +114,7 @@ MERGE_ENGINE: Final = "table.merge-engine"
 VERSION_COLUMN: Final = "table.merge-engine.versioned.ver-column"
 DELETE_BEHAVIOR: Final = "table.delete.behavior"
 CHANGELOG_IMAGE: Final = "table.changelog.image"
+CHANGELOG_RETENTION: Final = "table.changelog.retention"
 INSERT_EXISTING: Final = "table.merge-into.insert-existing"
 FIELD: Final = re.compile(r"fields\.(?P<column>.+?)\.(?:(?P<agg>agg)|(?P<function>listagg|string_agg)\.delimiter)\Z")
 """The property of a column's aggregate function, in a table with ``table.merge-engine`` ``aggregation``."""
@@ -164,10 +168,15 @@ _KNOWN: Final = (
     VERSION_COLUMN,
     DELETE_BEHAVIOR,
     CHANGELOG_IMAGE,
+    CHANGELOG_RETENTION,
     INSERT_EXISTING,
     VIEW,
     "fields.<column>.agg",
     "fields.<column>.listagg.delimiter",
+)
+_KEYED: Final = (
+    *(VIEW, PRIMARY_KEY, MERGE_ENGINE, VERSION_COLUMN, DELETE_BEHAVIOR),
+    *(CHANGELOG_IMAGE, CHANGELOG_RETENTION, INSERT_EXISTING),
 )
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+[^/]")
 _LAKE_FORMATS: Final[dict[str, LakeFormat]] = {"iceberg": "iceberg", "paimon": "paimon"}
@@ -228,6 +237,7 @@ def parse_properties(
             default=default.datalake_auto_expire_snapshot and is_ours,
         ),
         log_ttl_ms=_duration_ms(properties, "table.log.ttl", default.log_ttl_ms),
+        changelog_retention_ms=_retention_ms(get(CHANGELOG_RETENTION)),
         log_location=_log_location(get(LOG_LOCATION)),
         transactions_ttl_ms=_duration_ms(properties, "table.transactions.ttl", default.transactions_ttl_ms),
         log_compression=_COMPRESSIONS[codec],
@@ -289,8 +299,7 @@ def _used(generated: Generated) -> set[str]:
 
 def is_keyed_property(name: str) -> bool:
     """Tell whether only tables with a primary key have the property."""
-    keyed = (VIEW, PRIMARY_KEY, MERGE_ENGINE, VERSION_COLUMN, DELETE_BEHAVIOR, CHANGELOG_IMAGE, INSERT_EXISTING)
-    return name in keyed or FIELD.match(name) is not None
+    return name in _KEYED or FIELD.match(name) is not None
 
 
 def default_bucket_key(primary_key: Sequence[str], partition_by: Sequence[str], schema: TableSchema) -> str | None:
@@ -394,6 +403,13 @@ def _log_location(text: str | None) -> str | None:
     if not (location.startswith("/") or _URL.match(location)) or "\0" in location:
         values.reject(LOG_LOCATION, text, "an absolute path or a URL, such as s3://bucket/logs")
     return location
+
+
+def _retention_ms(text: str | None) -> int | None:
+    found = None if text is None else values.parse_duration_ms(CHANGELOG_RETENTION, text)
+    if found == 0:
+        values.reject(CHANGELOG_RETENTION, text, "a time longer than 0; unset it to keep what the log keeps")
+    return found
 
 
 def _primary_key(properties: Mapping[str, str], schema: TableSchema) -> tuple[str, ...]:

@@ -11,7 +11,8 @@
     tables/<uuid>/checkpoints/00000000000000000500   the table's state at a commit
     tables/<uuid>/checkpoints/hint                   number of a recent checkpoint; only a hint
     tables/<uuid>/floors/00000000000000000400        records below are void and may be deleted
-    tables/<uuid>/manifests/<uuid>.json              the actions of a record that were too large for it
+    tables/<uuid>/manifests/<uuid>.json              the actions of a record that were too large for it, or a page of
+                                                     the change archive
     tables/<uuid>/segments/<uuid>.arrow              immutable Arrow IPC data
     tables/<uuid>/tags/<uuid>                        the state that a tag names, in the form of a checkpoint
     tables/<uuid>/tiering-claim.json                 which service tiers the table now; only a hint

@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.log.append import is_kept
 from streamhouse_spark.log.commits.actions import Action, Replace
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -172,33 +174,51 @@ def _merged_group(
 def _merged(
     state: TableState, storage: Storage, records: InlineRecords, run: MergeRun, options: SegmentOptions, sink: Sink
 ) -> Segment:
-    """Write one segment of the run's rows, read and written batch by batch: however large it is, few batches
-    are held.
-    """
     schema_id = run.segments[0].schema_id
     schema = state.written_schema(schema_id).arrow
-    rows = _Rows(options.of_schema(schema_id, state.schemas).stats_columns, options.partition_by)
+    parts = [(segment, segment.offsets) for segment in run.segments]
+    of_schema = options.of_schema(schema_id, state.schemas)
+    merged = write_merged(storage, state.table_uuid, parts, schema, of_schema, sink, records)
+    return replace(merged, commit=state.version + 1)
+
+
+def write_merged(
+    storage: Storage,
+    table_uuid: str,
+    parts: Sequence[tuple[Segment, OffsetRange]],
+    schema: pa.Schema,
+    options: SegmentOptions,
+    sink: Sink,
+    records: InlineRecords,
+) -> Segment:
+    """Write one segment of these parts of segments of one schema, each of which follows the one before.
+
+    Rows are read and written batch by batch: however large it is, few batches are held.
+    """
+    rows = _Rows(options.stats_columns, options.partition_by)
     found = (
         part.batch
-        for segment in run.segments
-        for part in read_segment(storage, state.table_uuid, segment, schema, segment.offsets, records=records)
+        for segment, offsets in parts
+        for part in read_segment(storage, table_uuid, segment, schema, offsets, records=records)
     )
-    times = _distinct_times([at for segment in run.segments for at in _time_runs(segment, run.start)])
-    size_bytes, index = write_file(sink, schema, rows.seen(_joined(found)), run.memory_bytes, options.codec, times)
+    first, start = parts[0][0], parts[0][1].start
+    times = _distinct_times([at for segment, offsets in parts for at in _time_runs(segment, offsets, start)])
+    memory_bytes = sum(segment.memory_bytes for segment, _ in parts)
+    size_bytes, index = write_file(sink, schema, rows.seen(_joined(found)), memory_bytes, options.codec, times)
     return replace(
-        run.segments[0],
+        first,
+        base_offset=start,
         num_rows=rows.num_rows,
         size_bytes=size_bytes,
-        commit=state.version + 1,
-        first_time_ms=run.segments[0].first_time_ms,
-        last_time_ms=max(s.last_time_ms for s in run.segments),
+        first_time_ms=times[0][1],
+        last_time_ms=max(ms for _, ms in times),
         inline=None,
         compressed=options.codec != "none",
         unpacked_bytes=rows.num_bytes if options.codec != "none" else None,
         stats=united_stats(rows.stats, schema),
         partitions=united_partitions(rows.partitions),
         index_bytes=index.to_bytes(),
-        rewrites=any(s.rewrites for s in run.segments),
+        rewrites=any(segment.rewrites for segment, _ in parts),
     )
 
 
@@ -239,12 +259,14 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield one_batch(pa.Table.from_batches(waiting))
 
 
-def _time_runs(segment: Segment, start: int) -> list[tuple[int, int]]:
-    shift = segment.base_offset - start
-    if not segment.index_bytes or not len(segment.index.times_ms):
-        return [(shift, segment.first_time_ms)]
-    index = segment.index
-    return [(shift + int(at), int(ms)) for at, ms in zip(index.time_starts, index.times_ms, strict=True)]
+def _time_runs(segment: Segment, offsets: OffsetRange, start: int) -> list[tuple[int, int]]:
+    """Return places behind ``start``, each with the commit time of the rows from there on, of a part of a segment."""
+    starts, times_ms = segment.time_runs
+    begins = segment.base_offset + starts
+    ends = np.append(begins[1:], segment.end_offset)
+    inside = (ends > offsets.start) & (begins < offsets.end)
+    places = np.maximum(begins[inside], offsets.start) - start
+    return [(int(at), int(ms)) for at, ms in zip(places, times_ms[inside], strict=True)]
 
 
 def _distinct_times(times: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

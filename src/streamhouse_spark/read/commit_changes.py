@@ -9,28 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
-
-import numpy as np
-import numpy.typing as npt
+from typing import Final, NamedTuple
 
 from streamhouse_spark.config.properties import ADOPTED, CHANGELOG_IMAGE, NOTHING_ADOPTED
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.archive.pages import archived
 from streamhouse_spark.log.commits.actions import Append, DeleteRows, LakePair, Retier, moves_rows
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.told import Commit, commits_back, newest_first
 from streamhouse_spark.log.segments.scan import LogSplit, whole_range
+from streamhouse_spark.read.archived_changes import archived_commits, first_archived_after, last_archived_before
 from streamhouse_spark.read.commit_runs import CommitRuns
-from streamhouse_spark.read.history import newest_first, operation_of
+from streamhouse_spark.read.history import operation_of
 from streamhouse_spark.read.pieces import ChangesPiece, LogPiece, OffsetsPiece
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.read.ranges import LAKE_RANGE_ROWS, row_bytes
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import WINDOW
 
 Parts = dict[int, list[tuple[OffsetRuns, int, int, bool]]]
 """Bucket → offsets, each with number, time and whether it is grouped of their commit: see `CommitRuns.of`."""
@@ -38,29 +37,10 @@ _FIRST: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    record: Record
-    time_us: int
-    """The time that is shown, later than that of the commit before."""
-
-
-@dataclass(frozen=True, slots=True)
 class ChangesPlan:
     state: TableState
     """The state whose log has the rows, with the columns of the state that was asked for."""
     pieces: tuple[ChangesPiece, ...]
-
-
-def times_us(times_ms: Sequence[int], after_us: int | None = None) -> npt.NDArray[np.int64]:
-    """Return the times that commits are shown with, from their own in the order of the commits: each is its own, or a
-    microsecond behind the one before, whichever is later. ``after_us`` was shown before them.
-    """
-    steps = np.arange(len(times_ms), dtype=np.int64)
-    own = np.array(times_ms, np.int64) * 1000 - steps
-    if after_us is not None and len(own):
-        own[0] = max(int(own[0]), after_us + 1)
-    shown: npt.NDArray[np.int64] = np.maximum.accumulate(own) + steps
-    return shown
 
 
 def range_of_times(
@@ -82,6 +62,11 @@ def range_of_times(
         elif last:
             break
     if first == reached > _FIRST:
+        first = first_archived_after(storage, state, start_us, reached, includes=includes[0]) or 0
+        if end_us is not None and not last:
+            last = last_archived_before(storage, state, end_us, includes=includes[1])
+        if first:
+            return first, last
         raise OffsetsTrimmedError(
             f"CHANGES of {state.name} from {start_us} µs: records of commits before {reached} are no longer kept, so "
             f"that the first of that time is not known; the first version that is there is {reached}"
@@ -117,8 +102,30 @@ def plan_changes(
     if last < max(first, _FIRST):
         return ChangesPlan(state, ())
     require_changes(state)
+    first = max(first, _FIRST)
+    older = archived_commits(table, state, first, last, after_us)
+    if older is None:
+        return _plan_of_records(table, state, first, last, pruning, is_net=is_net, after_us=after_us)
+    pieces = tuple(older.pieces(pruning))
+    if last <= older.last or older.has_all:
+        return ChangesPlan(state, pieces)
+    begin, after_us = older.last + 1, older.after_us(after_us)
+    newer = _plan_of_records(table, state, begin, last, pruning, is_net=is_net, after_us=after_us)
+    return replace(newer, pieces=(*pieces, *newer.pieces))
+
+
+def _plan_of_records(
+    table: TableHandle,
+    state: TableState,
+    first: int,
+    last: int,
+    pruning: Pruning,
+    *,
+    is_net: bool,
+    after_us: int | None,
+) -> ChangesPlan:
     then = _state_at(table, state, first, last)
-    commits = _commits(table.storage, then, max(first, _FIRST), last, after_us)
+    commits = _commits(table.storage, then, first, last, after_us)
     _require_told(table, then, commits)
     source = state
     if state.truncation is not None and state.truncation.commit > last:
@@ -130,14 +137,36 @@ def plan_changes(
     return ChangesPlan(source, tuple(_pieces(source, added, removed, pruning)))
 
 
-def news(table: TableHandle, state: TableState, first: int, last: int, after_us: int | None) -> Commit | None:
-    """Return the last commit from ``first`` to ``last`` that added or removed rows, with the time that it is shown
-    with; None where none did. Raises as `plan_changes` does for records that are no longer kept.
+class News(NamedTuple):
+    """The last commit of a range that added or removed rows."""
+
+    commit: int
+    attempt: str | None
+    """Attempt of its record; None where only the archive tells of it."""
+    time_us: int
+    """The time that it is shown with."""
+
+
+def news(table: TableHandle, state: TableState, first: int, last: int, after_us: int | None) -> News | None:
+    """Return the last commit from ``first`` to ``last`` that added or removed rows; None where none did.
+
+    Raises as `plan_changes` does for records that are no longer kept.
     """
-    if last < max(first, _FIRST):
+    first = max(first, _FIRST)
+    if last < first:
         return None
-    commits = _commits(table.storage, _state_at(table, state, first, last), max(first, _FIRST), last, after_us)
-    return next((commit for commit in reversed(commits) if moves_rows(commit.record.actions)), None)
+    older = archived_commits(table, state, first, last, after_us)
+    found = None
+    if older is not None and len(older.rows.versions):
+        found = News(int(older.rows.versions.max()), None, int(older.rows.times_us.max()))
+    if older is not None and (last <= older.last or older.has_all):
+        return found
+    if older is not None:
+        first, after_us = older.last + 1, older.after_us(after_us)
+    commits = _commits(table.storage, _state_at(table, state, first, last), first, last, after_us)
+    moving = (commit for commit in reversed(commits) if moves_rows(commit.record.actions))
+    newest = next(moving, None)
+    return found if newest is None else News(newest.record.number, newest.record.attempt, newest.time_us)
 
 
 def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> TableState:
@@ -159,27 +188,15 @@ def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> T
 
 def _commits(storage: Storage, then: TableState, first: int, last: int, after_us: int | None) -> list[Commit]:
     """Read the records from ``first`` to ``last``, and as many before as decide about their times."""
-    found: list[Record] = []
-    reached = then.version + 1
-    for record in newest_first(storage, then):
-        reached = record.number
-        if reached > last:
-            continue
-        is_before = reached < first
-        if is_before and (record.time_ms < found[-1].time_ms or first - record.number > WINDOW):
-            break
-        found.append(record)
-    found.reverse()
-    if not found or found[0].number > first:
+    found, reached = commits_back(storage, then, first, last, after_us)
+    if not found or found[0].record.number > first:
         raise _not_kept(then, first, reached)
-    wanted = first - found[0].number
-    if after_us is not None:
-        found, wanted = found[wanted:], 0
-    shown = times_us([record.time_ms for record in found], after_us).tolist()
-    return [Commit(record, time_us) for record, time_us in zip(found, shown, strict=True)][wanted:]
+    return found
 
 
 def _not_kept(state: TableState, first: int, reached: int) -> OffsetsTrimmedError:
+    if held := archived(state):
+        reached = min(reached, held.first_commit)
     return OffsetsTrimmedError(
         f"CHANGES of {state.name} from version {first}: its record is no longer kept; the first version that is there "
         f"is {reached}"

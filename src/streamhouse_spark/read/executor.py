@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -32,11 +33,13 @@ from streamhouse_spark.log.segments.scan import LogSplit, read_split, require_no
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.query.row_mask import RowMask
 from streamhouse_spark.query.row_selection import matching, without
+from streamhouse_spark.read.archive import ArchiveReader
 from streamhouse_spark.read.binlog import binlog_batches
 from streamhouse_spark.read.change_rows import change_batches
 from streamhouse_spark.read.changes import Changes
 from streamhouse_spark.read.commit_runs import Int64Array
 from streamhouse_spark.read.pieces import (
+    ArchivePiece,
     BinlogPiece,
     ChangesPiece,
     KeyedPiece,
@@ -130,6 +133,7 @@ class PieceReader:
         self._mask = mask
         self._fail_on_data_loss = fail_on_data_loss
         self._changes = Changes(table, plan.keyed) if plan.keyed is not None else None
+        self._archive = ArchiveReader(table)
         self._records = InlineRecords(table.storage, plan.table_uuid, table.log.recent_rows)
         self._records.expect(s for piece in plan.pieces if isinstance(piece, LogPiece) for s in piece.split.segments)
         splits = (p.split if isinstance(p, LakePiece) else p.lake for p in plan.pieces if isinstance(p, _HOLDS_LAKE))
@@ -180,10 +184,12 @@ class PieceReader:
                 return self._selected(self._of_key(piece))
             case OffsetsPiece(bucket, offsets):
                 return self._of_offsets(bucket, offsets)
+            case ArchivePiece():
+                return self._shown(self._archive.batches(piece, self._plan.schema))
             case StartPiece(split, offset):
                 return self._before(split, offset)
-            case BinlogPiece(split, schema):
-                return self._binlog(split, schema)
+            case BinlogPiece(split, schema, archived):
+                return self._binlog(archived, split, schema)
             case ChangesPiece():
                 return change_batches(piece, self._placed(piece), self._metadata)
             case ViewPiece(suffix):
@@ -206,17 +212,27 @@ class PieceReader:
     def _of_log(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
         schema, has_changes = self._plan.schema, split.has_changes
         wanted = TableSchema((CHANGE_COLUMN, *schema.columns)) if has_changes else schema
-        for found in read_split(self._table.storage, split, wanted, records=self._records):
-            yield with_metadata(found, self._metadata) if self._metadata or has_changes else found.batch
+        batches = read_split(self._table.storage, split, wanted, records=self._records)
+        if self._metadata or has_changes:
+            return self._shown(batches)
+        return (found.batch for found in batches)
+
+    def _shown(self, batches: Iterator[LogBatch]) -> Iterator[pa.RecordBatch]:
+        return (with_metadata(found, self._metadata) for found in batches)
 
     def _placed(self, piece: ChangesPiece) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """Rows of the log, or of the lake where it was trimmed, with their offsets."""
         if isinstance(piece.rows, OffsetsPiece):
             yield from self._trimmed(piece.rows.bucket, piece.rows.offsets)
             return
-        split, schema = piece.rows.split, self._plan.schema
-        wanted = TableSchema((CHANGE_COLUMN, *schema.columns)) if split.has_changes else schema
-        for found in self._log_batches(split, wanted):
+        schema = self._plan.schema
+        if isinstance(piece.rows, ArchivePiece):
+            batches = self._archive.batches(piece.rows, schema)
+        else:
+            split = piece.rows.split
+            wanted = TableSchema((CHANGE_COLUMN, *schema.columns)) if split.has_changes else schema
+            batches = self._log_batches(split, wanted)
+        for found in batches:
             yield np.arange(found.base_offset, found.offsets.end), found.batch
 
     def _before(self, split: LogSplit, offset: int) -> Iterator[pa.RecordBatch]:
@@ -225,9 +241,13 @@ class PieceReader:
             last = pa.repeat(pa.scalar(offset - 1, pa.int64()), found.batch.num_rows)
             yield add_log_positions(found.batch, self._metadata, split.bucket, last) if self._metadata else found.batch
 
-    def _binlog(self, split: LogSplit, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+    def _binlog(
+        self, archived: Sequence[ArchivePiece], split: LogSplit, schema: TableSchema
+    ) -> Iterator[pa.RecordBatch]:
         written = TableSchema((CHANGE_COLUMN, *schema.columns))
-        changes = (with_metadata(found, CHANGELOG_FIELDS) for found in self._log_batches(split, written))
+        older = (self._archive.batches(piece, schema) for piece in archived)
+        found_batches = itertools.chain(itertools.chain.from_iterable(older), self._log_batches(split, written))
+        changes = (with_metadata(found, CHANGELOG_FIELDS) for found in found_batches)
         return binlog_batches(changes, schema.arrow)
 
     def _log_batches(self, split: LogSplit, schema: TableSchema) -> Iterator[LogBatch]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits import actions as act
-from streamhouse_spark.log.commits.record import Attempt, Record, read_record
+from streamhouse_spark.log.commits.archive import SetArchive
+from streamhouse_spark.log.commits.record import Attempt, Record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.told import newest_first
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
 
 _UPKEEP: Final[Sequence[tuple[type[Any], str]]] = (
     (act.DeleteRows, "delete"),
@@ -35,6 +34,7 @@ _UPKEEP: Final[Sequence[tuple[type[Any], str]]] = (
     (act.ExpireTransactions, "forget writers"),
     (act.Tag, "tag"),
     (act.Untag, "drop tag"),
+    (SetArchive, "archive"),
 )
 """Action → operation, for records without rows. The first one that a record has names it."""
 
@@ -48,27 +48,6 @@ def history_rows(storage: Storage, state: TableState, limit: int | None = None) 
         if limit is not None and len(found) >= limit:
             break
     return found[:limit][::-1]
-
-
-def newest_first(storage: Storage, state: TableState) -> Iterator[Record]:
-    """Read the records from the state's one back, as far as they are kept.
-
-    Each names the attempt before it. So a record that a slow writer put where cleaning had deleted one, below a floor,
-    is told apart without the floor.
-    """
-    ahead = ReadAhead(storage)
-    expected: str | None = state.attempt
-    for number in range(state.version, 0, -1):
-        if (state.version - number) % WINDOW == 0:
-            ahead.expect(commit_key(state.table_uuid, n) for n in range(number, max(0, number - WINDOW), -1))
-        try:
-            record, _ = read_record(storage, state.table_uuid, number, ahead)
-        except ObjectNotFoundError:
-            return
-        if expected is not None and record.attempt != expected:
-            return
-        expected = record.after
-        yield record
 
 
 def _row(record: Record, part: Attempt, *, is_keyed: bool) -> Sequence[Any]:

@@ -65,6 +65,26 @@ class OffsetsPiece:
 
 
 @dataclass(frozen=True, slots=True)
+class ArchivePiece:
+    """Changes of a bucket that are read from a page of the archive, because the hot log may no longer have them."""
+
+    bucket: int
+    offsets: OffsetRange
+    page: str
+    """Uuid of the page."""
+    size_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "archive",
+            "bucket": self.bucket,
+            "offsets": [self.offsets.start, self.offsets.end],
+            "page": self.page,
+            "size_bytes": self.size_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class KeyedPiece:
     """Rows of a table with a primary key that need its newest changes to be read.
 
@@ -112,20 +132,28 @@ class BinlogPiece:
     split: LogSplit
     schema: TableSchema
     """All columns of the table."""
+    archived: tuple[ArchivePiece, ...] = ()
+    """The changes before those of the hot log."""
 
     @property
     def size_bytes(self) -> int:
-        return self.split.size_bytes
+        return self.split.size_bytes + sum(piece.size_bytes for piece in self.archived)
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "binlog", "split": self.split.to_json(), "schema": self.schema.to_json()}
+        archived = [piece.to_json() for piece in self.archived]
+        return {
+            "kind": "binlog",
+            "split": self.split.to_json(),
+            "schema": self.schema.to_json(),
+            "archived": archived,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class ChangesPiece:
     """Rows of a bucket as changes, with the commit that made each; rows at offsets of no commit are left out."""
 
-    rows: LogPiece | OffsetsPiece
+    rows: LogPiece | OffsetsPiece | ArchivePiece
     commits: CommitRuns
     is_deleted: bool = False
     """Whether the commits deleted the rows, of a table without a primary key; else they appended them."""
@@ -152,7 +180,7 @@ class ChangesPiece:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ChangesPiece:
         rows = piece_from_json(data["rows"])
-        assert isinstance(rows, LogPiece | OffsetsPiece)
+        assert isinstance(rows, LogPiece | OffsetsPiece | ArchivePiece)
         return cls(rows, CommitRuns.from_json(data["commits"]), data["is_deleted"], tuple(data["key"]))
 
 
@@ -167,7 +195,17 @@ class ViewPiece:
         return {"kind": "view", "suffix": self.suffix}
 
 
-Piece = LogPiece | LakePiece | OffsetsPiece | KeyedPiece | StartPiece | BinlogPiece | ChangesPiece | ViewPiece
+Piece = (
+    LogPiece
+    | LakePiece
+    | OffsetsPiece
+    | ArchivePiece
+    | KeyedPiece
+    | StartPiece
+    | BinlogPiece
+    | ChangesPiece
+    | ViewPiece
+)
 
 
 def piece_from_json(data: Mapping[str, Any]) -> Piece:
@@ -187,11 +225,18 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
         case "start":
             return StartPiece(LogSplit.from_json(data["split"]), data["offset"])
         case "binlog":
-            return BinlogPiece(LogSplit.from_json(data["split"]), TableSchema.from_json(data["schema"]))
+            archived = tuple(_archive_piece(piece) for piece in data["archived"])
+            return BinlogPiece(LogSplit.from_json(data["split"]), TableSchema.from_json(data["schema"]), archived)
+        case "archive":
+            return _archive_piece(data)
         case "changes":
             return ChangesPiece.from_json(data)
         case _:
             return ViewPiece(data["suffix"])
+
+
+def _archive_piece(data: Mapping[str, Any]) -> ArchivePiece:
+    return ArchivePiece(data["bucket"], OffsetRange(*data["offsets"]), data["page"], data["size_bytes"])
 
 
 def num_segments(plan: ReadPlan) -> int:

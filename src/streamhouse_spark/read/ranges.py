@@ -1,4 +1,4 @@
-"""Offset ranges of a state as pieces: what the hot log holds from there, and below its start from the lake."""
+"""Offset ranges of a state as pieces: from the hot log, and below its start from the archive of changes or the lake."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.archive.pages import archived
+from streamhouse_spark.log.commits.archive import Archive, pages_between
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import plan_range, require_not_truncated
-from streamhouse_spark.read.pieces import BinlogPiece, LogPiece, OffsetsPiece, Piece, ReadPlan
+from streamhouse_spark.read.pieces import ArchivePiece, BinlogPiece, LogPiece, OffsetsPiece, Piece, ReadPlan
 from streamhouse_spark.schema.table_schema import TableSchema
 
 logger = logging.getLogger(__name__)
@@ -41,24 +43,46 @@ def range_pieces(state: TableState, ranges: Mapping[int, OffsetRange], *, fail_o
     ``fail_on_data_loss`` False they are left out, with a warning.
     """
     pieces: list[Piece] = []
+    held = archived(state)
     for bucket, asked in ranges.items():
         offsets = _not_truncated(state, bucket, asked, fail_on_data_loss=fail_on_data_loss)
         start = state.buckets[bucket].start
         if offsets.start < start:
             trimmed = OffsetRange(offsets.start, min(offsets.end, start))
-            pieces.extend(_trimmed_pieces(state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss))
+            kept = list(archive_pieces(held, bucket, trimmed))
+            if kept:
+                trimmed = OffsetRange(trimmed.start, kept[0].offsets.start)
+            if trimmed:
+                pieces.extend(_trimmed_pieces(state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss))
+            pieces.extend(kept)
         if offsets.end > start:
             pieces.append(LogPiece(plan_range(state, bucket, OffsetRange(max(offsets.start, start), offsets.end))))
     return tuple(pieces)
 
 
+def archive_pieces(held: Archive, bucket: int, wanted: OffsetRange) -> Iterator[ArchivePiece]:
+    """Cut the part of a range that the archive holds into pieces, in the order of their offsets."""
+    for page, first, end in pages_between(held, bucket):
+        inside = OffsetRange(first, end).intersect(wanted)
+        row_bytes = max(1, page.memory_bytes // max(1, page.num_rows))
+        for start in range(inside.start, inside.end, LAKE_RANGE_ROWS):
+            part = OffsetRange(start, min(start + LAKE_RANGE_ROWS, inside.end))
+            yield ArchivePiece(bucket, part, page.uuid, len(part) * row_bytes)
+
+
+def trimmed_changes(state: TableState, held: Archive, bucket: int) -> tuple[ArchivePiece, ...]:
+    """Cut the changes of a bucket that only the archive holds into pieces."""
+    return tuple(archive_pieces(held, bucket, OffsetRange(0, state.buckets[bucket].start)))
+
+
 def binlog_pieces(state: TableState) -> tuple[BinlogPiece, ...]:
     """Cut ``$binlog`` into a piece for each bucket that has changes."""
-    return tuple(
-        BinlogPiece(plan_range(state, bucket, log.offsets), state.schema)
+    held = archived(state)
+    pieces = (
+        BinlogPiece(plan_range(state, bucket, log.offsets), state.schema, trimmed_changes(state, held, bucket))
         for bucket, log in state.buckets.items()
-        if log.offsets
     )
+    return tuple(piece for piece in pieces if piece.split.offsets or piece.archived)
 
 
 def row_bytes(state: TableState, bucket: int) -> int:

@@ -14,17 +14,21 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, shown
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.archive.pages import archived, change_starts
+from streamhouse_spark.log.commits.archive import NO_ARCHIVE
 from streamhouse_spark.log.commits.position import LogPosition, require_position
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, METADATA_FIELDS, with_metadata
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read.archive import ArchivedTimes, ArchiveReader
 from streamhouse_spark.read.deleted_rows import require_undeleted
 from streamhouse_spark.read.lookout import lookout_of
-from streamhouse_spark.read.pin import offset_at
+from streamhouse_spark.read.ranges import archive_pieces
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
 
 LOCAL_POLL_MS = 1.0
 REMOTE_POLL_MS = 100.0
@@ -48,7 +52,7 @@ def follow(
     state = table.refresh()
     require_position(table.log, start, f"the start of a tail of {state.name}")
     told = start.history.number if isinstance(start, LogPosition) and start.history is not None else state.version
-    positions = start_offsets(state, start)
+    positions = start_offsets(state, start, table.storage)
     columns = Projection.of(state.schema, columns, None).columns
     for name, value in (("poll_ms", poll_ms), ("until_ms", until_ms)):
         if not _is_duration(value):
@@ -174,10 +178,19 @@ def logged(
     columns: Sequence[str],
     records: InlineRecords | None = None,
 ) -> Iterator[LogBatch]:
-    """Read the rows of the hot log at these offsets; of a table with a primary key the kind of change comes first."""
+    """Read the rows of the hot log at these offsets, and before those of the archive of changes; of a table with a
+    primary key the kind of change comes first.
+    """
     wanted = state.schema.select(columns)
     written = TableSchema((CHANGE_COLUMN, *wanted.columns)) if state.primary_key else wanted
-    return read_split(table.storage, plan_range(state, bucket, offsets), written, records=records)
+    start = state.buckets[bucket].start
+    held = archived(state) if offsets.start < start else NO_ARCHIVE
+    if held and held.starts[bucket] <= offsets.start:
+        archive = ArchiveReader(table)
+        for piece in archive_pieces(held, bucket, OffsetRange(offsets.start, min(start, offsets.end))):
+            yield from archive.batches(piece, wanted)
+        offsets = OffsetRange(start, max(start, offsets.end))
+    yield from read_split(table.storage, plan_range(state, bucket, offsets), written, records=records)
 
 
 def added_fields(state: TableState, *, include_metadata: bool) -> tuple[pa.Field, ...]:
@@ -186,19 +199,22 @@ def added_fields(state: TableState, *, include_metadata: bool) -> tuple[pa.Field
     return (*fields, *METADATA_FIELDS) if include_metadata else fields
 
 
-def start_offsets(state: TableState, start: Any) -> dict[int, int]:
-    """Return bucket → first offset to read; buckets that a mapping leaves out start where their log does.
+def start_offsets(state: TableState, start: Any, storage: Storage) -> dict[int, int]:
+    """Return bucket → first offset to read; buckets that a mapping leaves out start at their earliest row that the log
+    or the archive of changes has.
 
     Raises `InvalidOptionError`.
     """
+    earliest = change_starts(state)
     match start if isinstance(start, str | dt.datetime | Mapping) else None:
         case "latest":
             return state.ends
         case "earliest":
-            return {bucket: log.start for bucket, log in state.buckets.items()}
+            return earliest
         case dt.datetime() if start.tzinfo is not None:
             timestamp_ms = -((_EPOCH - start) // dt.timedelta(milliseconds=1))  # rounded up: not before the start
-            return {bucket: offset_at(log, timestamp_ms) for bucket, log in state.buckets.items()}
+            times = ArchivedTimes(storage, state)
+            return {bucket: times.offset_or_start(bucket, timestamp_ms) for bucket in state.buckets}
         case Mapping():
             unknown = [bucket for bucket in start if bucket not in state.buckets]
             if unknown:
@@ -209,7 +225,7 @@ def start_offsets(state: TableState, start: Any) -> dict[int, int]:
                     raise InvalidOptionError(
                         f"start of bucket {bucket} of {state.name} is {offset!r}, expected an offset from 0 to {end}",
                     )
-            return {bucket: int(start.get(bucket, log.start)) for bucket, log in state.buckets.items()}
+            return {bucket: int(start.get(bucket, first)) for bucket, first in earliest.items()}
     raise InvalidOptionError(
         f"start {shown(start)}: expected 'latest', 'earliest', a mapping bucket → offset, or a datetime with a zone",
     )

@@ -14,13 +14,8 @@ from streamhouse_spark.config.alteration import Alteration, AlteredTable, altere
 from streamhouse_spark.core.model import is_text_list
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.actions import (
-    Action,
-    ForgetTransactions,
-    SetProperties,
-    SetSchema,
-    has_constraints,
-)
+from streamhouse_spark.log.commits.actions import Action, ForgetTransactions, SetProperties, SetSchema
+from streamhouse_spark.log.commits.kinds import has_constraints
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import name_sum
 from streamhouse_spark.log.row_places import places_of

@@ -1,7 +1,8 @@
 """Maintenance of a table: one function for the command line, the tiering service and Python.
 
-Each step is a commit of its own and may be interrupted and repeated. The log is trimmed before it is merged, because a
-merged segment goes as a whole, when its newest row may go. The lake comes last: its files are compacted and its
+Each step is a commit of its own and may be interrupted and repeated. Changes are archived before the log is trimmed,
+which goes no further than the archive. The log is trimmed before it is merged, because a merged segment goes as a
+whole, when its newest row may go. The lake comes last: its files are compacted and its
 snapshots expired unless the table's properties say no, and files that no snapshot needs are deleted after the grace.
 """
 
@@ -17,6 +18,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.history import require_dropped, require_of_history
 from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.log.archive.keeping import keep_archive
 from streamhouse_spark.log.lifecycle.cleaning import CleanReport, check_grace, clean
 from streamhouse_spark.log.lifecycle.retention import is_trimmed, trim
 from streamhouse_spark.log.lifecycle.transaction_expiry import due_transactions, expire_transactions
@@ -38,6 +40,8 @@ class MaintainReport:
     """None for a table without a lake table, or where ``table.datalake.enabled`` is false."""
     snapshots: int = 0
     """Buckets of a table with a primary key whose rows were published for other hosts to begin with."""
+    archived: int = 0
+    """Changes that were archived, of a table with ``table.changelog.retention``."""
 
 
 def maintain(
@@ -50,9 +54,10 @@ def maintain(
         looks: list[Callable[[], LakeSnapshot | None]] = [partial(lake.require_home, "maintenance"), lake.newest]
         _, newest = at_once(table.storage, lambda look: look(), looks)
         _require_kept(table, lake, newest)
-    merged, trimmed, snapshots = 0, {}, 0
+    merged, trimmed, snapshots, archived = 0, {}, 0, 0
     if not dry_run:
         properties = table.properties
+        archived = _archive(table)
         snapshots = _publish_snapshots(table)
         if _trims(table):  # else nothing is asked of the lake or the log
             trimmed = trim(
@@ -70,7 +75,15 @@ def maintain(
     cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
     is_kept_up = lake is not None and table.properties.datalake_enabled
     upkept = maintain_lake(table, lake, grace_ms, dry_run=dry_run, steps=lake_steps) if lake and is_kept_up else None
-    return MaintainReport(merged, trimmed, cleaned, upkept, snapshots)
+    return MaintainReport(merged, trimmed, cleaned, upkept, snapshots, archived)
+
+
+def _archive(table: TableHandle) -> int:
+    """Archive the changes that are new, where the table keeps changes for longer than its log."""
+    retention_ms = table.properties.changelog_retention_ms
+    if retention_ms is None and not table.state.archive:
+        return 0
+    return keep_archive(table.log, table.storage, table.world, table.segment_options(), retention_ms)
 
 
 def _publish_snapshots(table: TableHandle) -> int:

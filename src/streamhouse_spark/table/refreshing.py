@@ -17,8 +17,10 @@ import pyarrow as pa
 from streamhouse_spark.core.lineage import REFRESHES, Lineage, SourceVersion
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.archive.pages import archived, change_starts, read_pages
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.anchors import HistoryMark
+from streamhouse_spark.log.commits.archive import SetArchive
 from streamhouse_spark.log.commits.record import Record, records_from
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import stored_version
@@ -45,6 +47,7 @@ _HARMLESS: Final = (
     act.KvSnapshot,
     act.Tag,
     act.Untag,
+    SetArchive,
 )
 """Actions that change no row but by the changes that the log tells."""
 
@@ -150,9 +153,10 @@ def _why_not_changes(source: TableHandle, then: SourceVersion, now: TableState) 
     if now.version - then.version > RECORDS_MAX:
         return f"has more than {RECORDS_MAX} commits since"
     records = _between(source, then.version, now.version)
-    if records is None:
+    if records is None and (records := _behind_archive(source, then, now)) is None:
         return "no longer has the records of its changes"
-    if any(now.buckets[bucket].start > end for bucket, end in then.ends.items()) and now.primary_key:
+    kept = change_starts(now)
+    if any(kept[bucket] > end for bucket, end in then.ends.items()) and now.primary_key:
         return "was trimmed above the changes since"
     return _told_by(records, then, now)
 
@@ -182,6 +186,23 @@ def _between(source: TableHandle, after: int, newest: int) -> Sequence[Record] |
     if len(found) < newest - after or (found and source.log.check_floor() > after + 1):
         return None
     return found
+
+
+def _behind_archive(source: TableHandle, then: SourceVersion, now: TableState) -> Sequence[Record] | None:
+    """Return the records behind the archive of changes, where that tells all commits between the version and these;
+    None where it does not, or where one of them changed more than rows.
+    """
+    held = archived(now)
+    pages = [page for page in held.pages if page.last_commit > then.version]
+    told = then.version
+    for page, content in zip(pages, read_pages(source.storage, now, [page.uuid for page in pages]), strict=True):
+        if content.told_from > told + 1 or any(number > then.version for number in content.altered):
+            return None
+        told = page.last_commit
+    pair = now.recorded_lake
+    if told == then.version or (pair is not None and pair.dropped_rows > then.dropped_rows):
+        return None
+    return _between(source, told, now.version)
 
 
 def _reason(action: act.Action, then: SourceVersion) -> str | None:

@@ -431,7 +431,7 @@ class Table(Versions):
     ) -> Tail:
         """Follow the log: batches as they are committed, each bucket in offset order, for ever or until ``stop``.
 
-        ``start`` is ``"latest"`` (rows committed after the call), ``"earliest"`` (all that the hot log holds),
+        ``start`` is ``"latest"`` (rows committed after the call), ``"earliest"`` (all that is kept of it),
         a mapping bucket → offset, the ``position`` of another tail, which is behind its last batch and may be kept as
         JSON (`LogPosition`), or a ``datetime`` with zone. ``include_metadata`` puts ``_bucket``,
         ``_log_offset`` and ``_commit_timestamp`` before the table's columns. ``poll_ms`` is how often storage is

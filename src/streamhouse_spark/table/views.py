@@ -11,10 +11,12 @@ from streamhouse_spark.core.arguments import checks_arguments
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import InvalidNameError, OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.archive.pages import archived
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
 from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.read.binlog import binlog_batches, binlog_schema
 from streamhouse_spark.read.pieces import LogPiece, OffsetsPiece, Piece, ReadPlan
+from streamhouse_spark.read.ranges import trimmed_changes
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
 
 if TYPE_CHECKING:
@@ -147,7 +149,8 @@ class _BinlogView:
 def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:
     """Read every change of a state, by the state's columns, each bucket in offset order. Log tables only insert.
 
-    Of a table with a primary key these are the changes that the hot log holds, because the lake keeps rows only.
+    Of a table with a primary key these are the changes that the hot log and the archive hold, because the lake keeps
+    rows only.
     Trimmed rows of a log table are read from the lake, which keeps no commit times: they are null. A table that was
     never tiered has lost its trimmed rows, so its changelog begins where the log does. Raises `OffsetsTrimmedError` if
     the lake no longer holds trimmed rows, before the first row of that bucket.
@@ -156,9 +159,11 @@ def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.Reco
     from streamhouse_spark.read.executor import read_batches  # it loads the readers of both lakes
 
     require_changes_told(state, f"{table.name}$changelog")
+    held = archived(state)
     for bucket, log in state.buckets.items():
         first = state.first_offset(bucket)
-        pieces: list[Piece] = [LogPiece(plan_range(state, bucket, log.offsets))]
+        of_log = LogPiece(plan_range(state, bucket, log.offsets))
+        pieces: list[Piece] = [*trimmed_changes(state, held, bucket), of_log]
         if log.start > first and state.lake is not None and not state.primary_key:
             pieces.insert(0, _trimmed_changes(table, state, bucket, OffsetRange(first, log.start)))
         plan = ReadPlan(table.name, table.uuid, state.schema, tuple(pieces))

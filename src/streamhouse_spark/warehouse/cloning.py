@@ -27,6 +27,7 @@ from streamhouse_spark.core.paths import commits_prefix, lake_location
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Rename
+from streamhouse_spark.log.commits.archive import NO_ARCHIVE
 from streamhouse_spark.log.commits.checkpoint import write_checkpoint, write_floor
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.history import state_at
@@ -109,6 +110,7 @@ def _begun(then: TableState, target: TablePath, uuid: str, now_ms: int) -> Table
         condemned={},
         consumers={},
         tags={},
+        archive=NO_ARCHIVE,
         expiring=frozenset(),
         former_lakes=(),
         dropped=False,

@@ -24,8 +24,9 @@ from streamhouse_spark.core.model import TablePath, is_text_list
 from streamhouse_spark.core.paths import commit_key, lake_location, manifest_key
 from streamhouse_spark.core.text_values import join_names, parse_names
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
-from streamhouse_spark.log.commits.actions import Create, has_constraints
+from streamhouse_spark.log.commits.actions import Create
 from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.kinds import has_constraints
 from streamhouse_spark.log.commits.record import Record, encode_record
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.lifecycle import names

@@ -34,6 +34,7 @@ from streamhouse_spark.lake.formats import lake_relocation, open_lake_table
 from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.relocation import LakeRelocation
 from streamhouse_spark.lake.tiering.recording import is_ahead
+from streamhouse_spark.log.archive.pages import ArchivedKeys
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.state import TableState
@@ -229,7 +230,8 @@ class _Relocation:
         if state.buried:
             return
         try:
-            needed = referenced_keys(state) | (lake.needed() if lake is not None else set())
+            needed = referenced_keys(state) | ArchivedKeys(self._storage)(state)
+            needed |= lake.needed() if lake is not None else set()
         except SnapshotExpiredError as error:
             raise CorruptDataError(f"table {state.name} of {self._url}: {error}; copy the warehouse again") from error
         present = {info.key for info in self._storage.list(f"{TABLES_PREFIX}{state.table_uuid}/")}

@@ -19,6 +19,7 @@ from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits import actions
 from streamhouse_spark.log.commits import frame as frame_module
 from streamhouse_spark.log.commits.actions import Append, Payload
+from streamhouse_spark.log.commits.archive import Archive, ArchivePage, SetArchive
 from streamhouse_spark.log.commits.checkpoint import newest_checkpoint, read_checkpoint, read_floor, write_checkpoint
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.record import Record, encode_record, read_record
@@ -85,6 +86,13 @@ LATER_ACTIONS = {
         actions.Tag("v1", 7, "u", 3),
     ),
     "untag": ('{"type": "untag", "names": ["v1"]}', actions.Untag(("v1",))),
+    "archive": (
+        (
+            '{"type": "archive", "pages": [{"uuid": "p", "commit": 7, "ends": {"1": 4}, "rows": 4, "bytes": 90, '
+            '"time": [3, 5, 5000], "level": 1}], "starts": {"0": 2, "1": 0}, "first_commit": 2, "gone": ["k"]}'
+        ),
+        SetArchive(Archive((ArchivePage("p", 7, {1: 4}, 4, 90, 3, 5, 5000, 1),), {0: 2, 1: 0}, 2), ("k",)),
+    ),
     "bury": ('{"type": "bury"}', actions.Bury()),
     "rename": ('{"type": "rename", "name": "sales.sold"}', actions.Rename("sales.sold")),
 }

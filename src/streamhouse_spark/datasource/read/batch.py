@@ -94,7 +94,7 @@ class StreamhouseReader(OneLineErrors, DataSourceReader):
                 return plan_ranges(
                     table,
                     state,
-                    batch_ranges(state, options),
+                    batch_ranges(state, options, table.storage),
                     self._table_columns,
                     fail_on_data_loss=options.fail_on_data_loss,
                 )

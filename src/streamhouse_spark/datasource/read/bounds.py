@@ -1,4 +1,4 @@
-"""Offsets of buckets for start and end options. Pure."""
+"""Offsets of buckets for start and end options. Pure, but for times that only the archive of changes knows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from streamhouse_spark.config.spark_options import (
 )
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
+from streamhouse_spark.log.archive.pages import change_starts
 from streamhouse_spark.log.commits.state import BucketLog, TableState
+from streamhouse_spark.read.archive import ArchivedTimes
 from streamhouse_spark.read.pin import offset_at
+from streamhouse_spark.storage.base import Storage
 
 logger = logging.getLogger(__name__)
 
@@ -35,15 +38,18 @@ def require_offsets_of_all(state: TableState, options: ReadOptions | StreamReadO
         )
 
 
-def batch_ranges(state: TableState, options: ReadOptions) -> dict[int, OffsetRange]:
-    """Return bucket → the offsets that a batch read asks for; buckets without any are absent.
+def batch_ranges(state: TableState, options: ReadOptions, storage: Storage | None = None) -> dict[int, OffsetRange]:
+    """Return bucket → the offsets that a batch read asks for; buckets without any are absent. With ``storage``, times
+    are looked for in the archive of changes, too.
 
     Raises `InvalidOptionError` for offsets that never were, `OffsetsTrimmedError` for times that are no longer known.
     """
     strict = options.fail_on_data_loss
-    starts = starting_offsets(state, options.starting_offsets, options.starting_timestamp_ms, strict=strict)
+    starts = starting_offsets(
+        state, options.starting_offsets, options.starting_timestamp_ms, strict=strict, storage=storage
+    )
     if options.ending_timestamp_ms is not None:
-        ends = _offsets_of_time(state, options.ending_timestamp_ms, "endingTimestamp", strict=strict)
+        ends = _offsets_of_time(state, options.ending_timestamp_ms, "endingTimestamp", storage, strict=strict)
     else:
         ends = {b: _ending_offset(state, b, log, options.ending_offsets) for b, log in state.buckets.items()}
         _require_buckets(state, options.ending_offsets, "endingOffsets")
@@ -59,29 +65,33 @@ def batch_ranges(state: TableState, options: ReadOptions) -> dict[int, OffsetRan
     return ranges
 
 
-def starting_offsets(state: TableState, spec: OffsetSpec, timestamp_ms: int | None, *, strict: bool) -> dict[int, int]:
+def starting_offsets(
+    state: TableState, spec: OffsetSpec, timestamp_ms: int | None, *, strict: bool, storage: Storage | None = None
+) -> dict[int, int]:
     """Return bucket → first offset to read. A time overrides the offsets; buckets that JSON leaves out begin at the
     earliest.
 
-    ``strict`` False takes the hot log's start where a time is no longer known.
+    ``strict`` False takes the hot log's start where a time is no longer known. The earliest change of a table with a
+    primary key may be in its archive.
     """
     if timestamp_ms is not None:
-        return _offsets_of_time(state, timestamp_ms, "startingTimestamp", strict=strict)
+        return _offsets_of_time(state, timestamp_ms, "startingTimestamp", storage, strict=strict)
     _require_buckets(state, spec, "startingOffsets")
-    return {bucket: _starting_offset(state, bucket, log, spec) for bucket, log in state.buckets.items()}
+    starts = change_starts(state)
+    return {bucket: _starting_offset(state, bucket, log, spec, starts[bucket]) for bucket, log in state.buckets.items()}
 
 
-def _starting_offset(state: TableState, bucket: int, log: BucketLog, spec: OffsetSpec) -> int:
+def _starting_offset(state: TableState, bucket: int, log: BucketLog, spec: OffsetSpec, earliest: int) -> int:
     if spec.kind == "full":
         # Without a lake, expired rows are gone and not missed.
         # Of a table with a primary key the lake has no changes.
-        return state.first_offset(bucket) if state.lake is not None and not state.primary_key else log.start
+        return state.first_offset(bucket) if state.lake is not None and not state.primary_key else earliest
     if spec.kind == "latest":
         return log.end
     given = spec.offsets.get(bucket, EARLIEST_OFFSET) if spec.kind == "offsets" else EARLIEST_OFFSET
     if given == LATEST_OFFSET:
         return log.end
-    return log.start if given == EARLIEST_OFFSET else _known(state, bucket, log, given, "startingOffsets")
+    return earliest if given == EARLIEST_OFFSET else _known(state, bucket, log, given, "startingOffsets")
 
 
 def _ending_offset(state: TableState, bucket: int, log: BucketLog, spec: OffsetSpec) -> int:
@@ -106,20 +116,30 @@ def _require_buckets(state: TableState, spec: OffsetSpec, option: str) -> None:
         )
 
 
-def _offsets_of_time(state: TableState, timestamp_ms: int, option: str, *, strict: bool) -> dict[int, int]:
+def _offsets_of_time(
+    state: TableState, timestamp_ms: int, option: str, storage: Storage | None, *, strict: bool
+) -> dict[int, int]:
+    times = ArchivedTimes(storage, state) if storage is not None and state.archive else None
     return {
-        bucket: _offset_of_time(state, bucket, log, timestamp_ms, option, strict=strict)
+        bucket: _offset_of_time(state, bucket, log, timestamp_ms, option, times, strict=strict)
         for bucket, log in state.buckets.items()
     }
 
 
 def _offset_of_time(
-    state: TableState, bucket: int, log: BucketLog, timestamp_ms: int, option: str, *, strict: bool
+    state: TableState,
+    bucket: int,
+    log: BucketLog,
+    timestamp_ms: int,
+    option: str,
+    times: ArchivedTimes | None,
+    *,
+    strict: bool,
 ) -> int:
     """Return the first offset committed at ``timestamp_ms`` or later.
 
-    Trimmed rows have no commit times any more. Where one of them may be the answer, that is an error, or the hot log's
-    start when not ``strict``.
+    Trimmed rows that are not in the archive have no commit times any more. Where one of them may be the answer, that is
+    an error, or the hot log's start when not ``strict``.
     """
     first = state.first_offset(bucket)
     if timestamp_ms <= state.created_ms:
@@ -129,6 +149,8 @@ def _offset_of_time(
         return found
     if state.truncation is not None and timestamp_ms <= state.truncation.time_ms:
         return first
+    if times is not None and (known := times.offset_at(bucket, timestamp_ms)) is not None:
+        return known
     text = (
         f"{option} {timestamp_ms} ms of {state.name}: rows of bucket {bucket} below offset {log.start} are in the lake "
         "only, which does not keep commit times"

@@ -30,7 +30,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ROW_ID
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.read.deleted_rows import require_changes_told, require_undeleted
-from streamhouse_spark.read.pieces import LogPiece
+from streamhouse_spark.read.pieces import ArchivePiece, LogPiece
 from streamhouse_spark.read.ranges import range_pieces
 from streamhouse_spark.schema.evolution import is_stored_alike, require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -57,6 +57,7 @@ PASSED_BY: Final = (
     "consumer",
     "tag",
     "untag",
+    "archive",
 )
 """Actions of records that change neither columns nor rows that are there: a reader goes on behind them."""
 INSTEAD: Final = "use a micro-batch trigger, such as trigger(processingTime='1 second')"
@@ -135,8 +136,9 @@ def backlog(
     splits: dict[int, LogSplit] = {}
     for piece in pieces:
         if not isinstance(piece, LogPiece):
+            where = "the archive of changes" if isinstance(piece, ArchivePiece) else "the lake"
             raise InvalidOptionError(
-                f"a stream of {name} begins with rows that are in the lake only, which real-time mode cannot read; "
+                f"a stream of {name} begins with rows that are in {where} only, which real-time mode cannot read; "
                 f"{CATCH_UP}, or begin at startingOffsets=earliest"
             )
         splits[piece.split.bucket] = piece.split

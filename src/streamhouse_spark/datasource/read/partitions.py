@@ -18,6 +18,7 @@ from streamhouse_spark.query.row_mask import RowMask
 from streamhouse_spark.read.change_rows import cut_changes
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pieces import (
+    ArchivePiece,
     BinlogPiece,
     ChangesPiece,
     KeyedPiece,
@@ -75,9 +76,18 @@ def binlog_parts(plan: ReadPlan, starts: Mapping[int, int]) -> list[ReadPlan]:
     """Cut the plan into a part for each bucket, because an update is two rows of the log that must not be torn."""
     found: list[ReadPlan] = []
     for bucket, start in starts.items():
-        pieces = [piece for piece in plan.pieces if isinstance(piece, LogPiece) and piece.split.bucket == bucket]
+        pieces = [piece for piece in plan.pieces if _bucket_of_changes(piece) == bucket]
         found.append(replace(plan.with_pieces(pieces), binlog_start=start))
     return found or [plan]
+
+
+def _bucket_of_changes(piece: Piece) -> int | None:
+    match piece:
+        case LogPiece(split):
+            return split.bucket
+        case ArchivePiece(bucket):
+            return bucket
+    return None
 
 
 def read_plan(

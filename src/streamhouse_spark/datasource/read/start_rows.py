@@ -17,18 +17,24 @@ from streamhouse_spark.datasource.read.bounds import starting_offsets
 from streamhouse_spark.datasource.read.stream_offset import StartRows, StreamOffset
 from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.archive.pages import change_starts
 from streamhouse_spark.log.commits.actions import KvSnapshot
 from streamhouse_spark.log.commits.history import require_kept, state_with_snapshots
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit, snapshot_split
 from streamhouse_spark.read.pieces import StartPiece
+from streamhouse_spark.storage.base import Storage
 
 
-def initial_offset(state: TableState, options: StreamReadOptions) -> StreamOffset:
-    """Return the position at which a new stream begins. Pure."""
+def initial_offset(state: TableState, options: StreamReadOptions, storage: Storage | None = None) -> StreamOffset:
+    """Return the position at which a new stream begins; with ``storage``, also at times that the archive knows."""
     if not begins_with_rows(state, options):
         offsets = starting_offsets(
-            state, options.starting_offsets, options.starting_timestamp_ms, strict=options.fail_on_data_loss
+            state,
+            options.starting_offsets,
+            options.starting_timestamp_ms,
+            strict=options.fail_on_data_loss,
+            storage=storage,
         )
         return StreamOffset(state.table_uuid, offsets, offsets, truncation_of(state), history=state.anchors.rows)
     snapshots = state.snapshots
@@ -44,10 +50,12 @@ def truncation_of(state: TableState) -> int:
 
 
 def begins_with_rows(state: TableState, options: StreamReadOptions) -> bool:
-    """Tell whether a new stream would begin with rows: it wants every change, and some were trimmed."""
+    """Tell whether a new stream would begin with rows: it wants every change, and some are in neither log nor
+    archive.
+    """
     if not state.primary_key or options.starting_offsets != FULL or options.starting_timestamp_ms is not None:
         return False
-    return any(log.start > state.first_offset(bucket) for bucket, log in state.buckets.items())
+    return any(start > state.first_offset(bucket) for bucket, start in change_starts(state).items())
 
 
 def start_files(table: TableHandle, newest: TableState, begin: StreamOffset) -> list[LogSplit]:

@@ -37,6 +37,7 @@ from streamhouse_spark.datasource.spark_schema import SparkColumns, binlog_as_as
 from streamhouse_spark.datasource.worker_errors import OneLineErrors
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.archive.pages import change_starts
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.consumers import move_consumer
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
@@ -214,8 +215,8 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         state = self._without_deleted(state, begin, final)
         first = self._start_pieces(table, state, begin, final)
         if self._is_binlog:
-            logs = state.buckets
-            wider = {b: OffsetRange(max(r.start - 1, min(r.start, logs[b].start)), r.end) for b, r in ranges.items()}
+            kept = change_starts(state)
+            wider = {b: OffsetRange(max(r.start - 1, min(r.start, kept[b])), r.end) for b, r in ranges.items()}
             strict = self._options.fail_on_data_loss
             plan = plan_ranges(table, state, wider, self._table_columns, fail_on_data_loss=strict)
             started = parts(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
@@ -283,7 +284,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         """
         if self._added is not None and self._added.lacks_columns:
             raise self._added.error(table.name)
-        return initial_offset(state, self._options)
+        return initial_offset(state, self._options, table.storage)
 
     def _offset(self, table: TableHandle, data: Mapping[str, Any]) -> StreamOffset:
         return self._history.placed(table, StreamOffset.from_json(data, table.name, table.uuid))

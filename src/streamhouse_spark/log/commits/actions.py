@@ -9,10 +9,10 @@ from typing import Any, Final
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits.anchors import HistoryMark
+from streamhouse_spark.log.commits.archive import SetArchive
 from streamhouse_spark.log.commits.deletions import rows_from_json, rows_to_json
+from streamhouse_spark.log.commits.kinds import of_parts, with_checks
 from streamhouse_spark.log.commits.segment import Segment
-from streamhouse_spark.schema.checks.check import CONSTRAINT
-from streamhouse_spark.schema.generated.generated import has_generated
 from streamhouse_spark.schema.table_schema import TableSchema
 
 COPY: Final = "copy"
@@ -256,6 +256,7 @@ Action = (
     | KvSnapshot
     | Tag
     | Untag
+    | SetArchive
 )
 
 
@@ -278,28 +279,6 @@ def segment_to_json(segment: Segment, payload: Payload) -> dict[str, Any]:
     if segment.index_bytes:
         out["index"] = list(payload.add(segment.index_bytes))
     return out
-
-
-def _of_parts(kind: str, segments: Iterable[Segment]) -> str:
-    """Return the kind of an action with these segments, of its own with shared objects: a version of this package that
-    does not know of them would delete an object with the first of its segments, so it is stopped here.
-    """
-    return f"{kind}-parts" if any(segment.part is not None for segment in segments) else kind
-
-
-def _with_checks(kind: str, properties: Mapping[str, str], schema: TableSchema | None = None) -> str:
-    """Return the kind of an action with these properties, or this schema.
-
-    With constraints, generated columns or field ids it has a name of its own: a version of this package that does not
-    know them would write rows that they forbid, or read fields by their names, so it is stopped here.
-    """
-    form = "-generated" if has_generated(properties) else "-checked" if has_constraints(properties) else ""
-    return f"{kind}-fields" if schema is not None and schema.has_field_ids else kind + form
-
-
-def has_constraints(properties: Iterable[str]) -> bool:
-    """Tell whether constraints are among properties of these names."""
-    return any(name.startswith(CONSTRAINT) for name in properties)
 
 
 def without_rows(action: Action, payload: Payload) -> Action:
@@ -325,7 +304,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
     match action:
         case Create():
             return {
-                "type": _with_checks(COPY if action.former_uuids else "create", action.properties, action.schema),
+                "type": with_checks(COPY if action.former_uuids else "create", action.properties, action.schema),
                 "name": action.name,
                 "columns": action.schema.to_json(),
                 "partition_by": list(action.partition_by),
@@ -335,10 +314,10 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
                 **({"former_uuids": list(action.former_uuids)} if action.former_uuids else {}),
             }
         case Append(segments):
-            return {"type": _of_parts("append", segments), "segments": [segment_to_json(s, payload) for s in segments]}
+            return {"type": of_parts("append", segments), "segments": [segment_to_json(s, payload) for s in segments]}
         case Replace(bucket, start, end, segments):
             return {
-                "type": _of_parts("replace", segments),
+                "type": of_parts("replace", segments),
                 "bucket": bucket,
                 "range": [start, end],
                 "segments": [segment_to_json(s, payload) for s in segments],
@@ -354,9 +333,9 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
         case Retier(lake_location, starts):
             return {"type": "retier", "lake_location": lake_location, "starts": _to_json_map(starts)}
         case SetProperties(changed, removed):
-            return {"type": _with_checks("properties", changed), "set": dict(changed), "unset": list(removed)}
+            return {"type": with_checks("properties", changed), "set": dict(changed), "unset": list(removed)}
         case SetSchema(schema_id, schema):
-            return {"type": _with_checks("schema", {}, schema), "schema_id": schema_id, "columns": schema.to_json()}
+            return {"type": with_checks("schema", {}, schema), "schema_id": schema_id, "columns": schema.to_json()}
         case Rename(name):
             return {"type": "rename", "name": name}
         case Condemn(keys, lake):
@@ -378,18 +357,20 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             mark = {"history": list(history)} if history is not None else {}
             return {"type": "consumer", "consumer_id": consumer_id, "offsets": moved, **mark}
         case KvSnapshot():
-            return {"type": _of_parts("kv", action.segments), **snapshot_to_json(action, payload)}
+            return {"type": of_parts("kv", action.segments), **snapshot_to_json(action, payload)}
         case Tag():
             return {"type": "tag", **asdict(action)}
         case Untag(names):
             return {"type": "untag", "names": list(names)}
+        case SetArchive():
+            return action.to_json()
 
 
 def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  # noqa: C901 - as above
     match data["type"]:
-        case "create" | "create-checked" | "create-generated" | "create-fields":
+        case "create" | "create-checked" | "create-generated" | "create-fields" | "copy":
             return _create_from_json(data)
-        case "copy" | "copy-checked" | "copy-generated" | "copy-fields":
+        case "copy-checked" | "copy-generated" | "copy-fields":
             return _create_from_json(data)
         case "append" | "append-parts":
             return Append(tuple(segment_from_json(s, payload) for s in data["segments"]))
@@ -436,6 +417,8 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return Tag(data["name"], data["version"], data["uuid"], data["lake_snapshot"], data["retain_ms"])
         case "untag":
             return Untag(tuple(data["names"]))
+        case "archive":
+            return SetArchive.from_json(data)
         case unknown:
             raise FormatVersionError(
                 f"a record of the table has an action {unknown!r}, which this streamhouse-spark does not know; upgrade "

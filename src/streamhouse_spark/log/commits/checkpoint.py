@@ -30,8 +30,9 @@ from streamhouse_spark.core.paths import (
     tag_key,
 )
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError, StreamhouseError
-from streamhouse_spark.log.commits.actions import Payload, has_constraints
+from streamhouse_spark.log.commits.actions import Payload
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame, fields_of
+from streamhouse_spark.log.commits.kinds import has_constraints
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
 from streamhouse_spark.schema.generated.generated import has_generated
@@ -56,8 +57,10 @@ CHECKS_VERSION = 6
 """Format of a checkpoint with constraints: an older version of this package would write rows that they forbid."""
 GENERATED_VERSION = 7
 """Format of a checkpoint with generated columns, which an older version of this package would not compute."""
-NEWEST_VERSION = 8
+FIELDS_VERSION = 8
 """Format of a checkpoint with ids of fields inside columns: an older version would go by their names."""
+NEWEST_VERSION = 9
+"""Format of a checkpoint with a change archive, whose files an older version of this package would delete."""
 
 CHECKPOINT_INTERVAL = 40
 HINT_EVERY: Final = 20
@@ -172,8 +175,10 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
 
 def _version(state: TableState) -> int | None:
     """Return the oldest format that can hold all of the state."""
-    if any(schema.has_field_ids for schema in state.schemas.values()):
+    if state.archive:
         return NEWEST_VERSION
+    if any(schema.has_field_ids for schema in state.schemas.values()):
+        return FIELDS_VERSION
     if has_generated(state.properties):
         return GENERATED_VERSION
     if has_constraints(state.properties):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -207,3 +207,8 @@ class Segment:
             index_bytes=index_bytes,
             rewrites=data.get("rewrites", False),
         )
+
+
+def shared_uuids(segments: Iterable[Segment]) -> set[str]:
+    """Return the objects that these segments share with others."""
+    return {s.uuid for s in segments if s.part is not None and s.uuid is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -19,9 +19,10 @@ from streamhouse_spark.log.commits import deletions as masks
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Action, KvSnapshot, LakePair
 from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, HistoryMark
+from streamhouse_spark.log.commits.archive import NO_ARCHIVE, Archive, SetArchive
 from streamhouse_spark.log.commits.deletions import Deletion
 from streamhouse_spark.log.commits.record import Attempt, Record
-from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.segment import Segment, shared_uuids
 from streamhouse_spark.log.commits.tags import Tags, with_tag, without_tags
 from streamhouse_spark.log.commits.transactions import Past, TransactionEntry
 from streamhouse_spark.schema.table_schema import Column, TableSchema
@@ -109,6 +110,8 @@ class TableState:
     """Bucket → the newest snapshot of its rows by key, from since the last truncation."""
     tags: Tags = field(default_factory=dict)
     """Name → version whose readers find all that they need until the name is taken away."""
+    archive: Archive = NO_ARCHIVE
+    """Changes that outlive the hot log; `log.archive.pages.archived` says whether they join it."""
     expiring: frozenset[int] = frozenset()
     """Lake snapshots that an expiry takes away, or took away not long ago: no tag may name them."""
     former_lakes: tuple[str, ...] = ()
@@ -356,6 +359,8 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             freed = tuple(tag_key(state.table_uuid, state.tags[name].uuid) for name in names if name in state.tags)
             condemned = _with_marked(state, freed, record, orphan=False)
             return replace(state, tags=without_tags(state.tags, names), condemned=condemned)
+        case SetArchive(archive, gone):
+            return replace(state, archive=archive, condemned=_with_marked(state, gone, record, orphan=False))
         case act.Create():
             raise CorruptDataError(f"record {record.number} of {state.name} creates the table again")
 
@@ -448,6 +453,7 @@ def _truncated(state: TableState, offsets: Mapping[int, int], record: Record) ->
         truncation=Truncation(record.number, record.time_ms, dict(offsets)),
         deletions=(),
         snapshots={},
+        archive=NO_ARCHIVE,
     )
     return with_lake(emptied)
 
@@ -460,9 +466,8 @@ def with_lake(state: TableState) -> TableState:
 
 def _retiered(state: TableState, action: act.Retier, record: Record) -> TableState:
     former = (*state.former_lakes, state.lake_location)
-    moved = replace(
-        state, lake_location=action.lake_location, lake_history=(), former_lakes=former, expiring=frozenset()
-    )
+    moved = replace(state, lake_location=action.lake_location, lake_history=(), former_lakes=former)
+    moved = replace(moved, archive=NO_ARCHIVE if action.starts else state.archive, expiring=frozenset())
     if action.starts:
         begins = {bucket: action.starts.get(bucket, state.first_offset(bucket)) for bucket in state.buckets}
         deletions = masks.from_offsets(state.deletions, begins)
@@ -480,19 +485,14 @@ def _without_empty_objects(before: TableState, state: TableState, record: Record
     gone: set[str] = set()
     for bucket, log in before.buckets.items():
         if state.buckets[bucket] is not log:
-            gone |= _shared(log.segments) - _shared(state.buckets[bucket].segments)
+            gone |= shared_uuids(log.segments) - shared_uuids(state.buckets[bucket].segments)
     for bucket, snapshot in before.snapshots.items():
         if state.snapshots.get(bucket) is not snapshot:
-            gone |= _shared(snapshot.segments)
+            gone |= shared_uuids(snapshot.segments)
     if not gone:
         return state
-    keys = tuple(segment_key(state.table_uuid, uuid) for uuid in sorted(gone - _shared(state.kept_segments())))
+    keys = tuple(segment_key(state.table_uuid, uuid) for uuid in sorted(gone - shared_uuids(state.kept_segments())))
     return replace(state, condemned=_with_marked(state, keys, record, orphan=False))
-
-
-def _shared(segments: Iterable[Segment]) -> set[str]:
-    """Return the objects that these segments share with others."""
-    return {s.uuid for s in segments if s.part is not None and s.uuid is not None}
 
 
 def _with_marked(state: TableState, keys: tuple[str, ...], record: Record, *, orphan: bool) -> dict[str, MarkedDeleted]:

@@ -9,6 +9,7 @@ from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Payload
 from streamhouse_spark.log.commits.anchors import Anchors, HistoryMark
+from streamhouse_spark.log.commits.archive import NO_ARCHIVE, Archive
 from streamhouse_spark.log.commits.deletions import Deletion
 from streamhouse_spark.log.commits.state import (
     BucketLog,
@@ -73,6 +74,8 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
     if state.deletions:
         out["deletions"] = [deletion.to_json() for deletion in state.deletions]
     out.update(tags_to_json(state.tags))
+    if state.archive:
+        out["archive"] = state.archive.to_json()
     if state.truncation is not None:
         out["truncation"] = _truncation_to_json(state.truncation)
     return out
@@ -135,6 +138,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         snapshots={s["bucket"]: act.snapshot_from_json(s, payload) for s in data.get("snapshots", [])},
         deletions=tuple(Deletion.from_json(found) for found in data.get("deletions", ())),
         tags=tags_from_json(data.get("tags", {})),
+        archive=Archive.from_json(data["archive"]) if "archive" in data else NO_ARCHIVE,
         expiring=frozenset(data.get("expiring", ())),
         former_lakes=tuple(data.get("former_lakes", ())),
         named=data.get("named", 1),

@@ -6,6 +6,8 @@ file                   condemned by                                deleted
 replaced, trimmed      the replace or trim record itself           the grace after that record
 state of a tag         the record that drops the tag; of a clone   the grace after that record
                        that is buried, see `lifecycle.clones`
+left out of the        the record that sets the archive            the grace after that record
+change archive
 orphan                 a condemn record, once the file is older    the grace after that record
                        than the grace and no record names it
 commit record          a floor above it                            the grace after the floor
@@ -39,6 +41,7 @@ from streamhouse_spark.core.paths import (
     tags_prefix,
 )
 from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.log.archive.pages import ArchivedKeys, first_record_to_archive
 from streamhouse_spark.log.commits.actions import Action, Condemn, Purge, Untag
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints, read_tagged_object, write_floor
 from streamhouse_spark.log.commits.commit_log import FLOOR_CHECK_MS, CommitLog
@@ -97,7 +100,7 @@ def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run
     _delete_marked(log, storage, state, now_ms, grace_ms, report)
     _delete_records(log, storage, listed, now_ms, grace_ms, report)
     _delete_temporary(log, storage, now_ms, grace_ms, report)
-    _mark_orphans(log, listed, floor, now_ms, grace_ms, report)
+    _mark_orphans(log, storage, listed, floor, now_ms, grace_ms, report)
     _advance_start(log, storage, listed, floor, report)
     return report
 
@@ -194,14 +197,17 @@ def _delete_temporary(log: CommitLog, storage: Storage, now_ms: int, grace_ms: i
         _delete(storage, [i.key for i in found if i.modified_ms + grace_ms <= now_ms], report)
 
 
-def _mark_orphans(log: CommitLog, listed: _Listed, floor: int, now_ms: int, grace_ms: int, report: CleanReport) -> None:
+def _mark_orphans(
+    log: CommitLog, storage: Storage, listed: _Listed, floor: int, now_ms: int, grace_ms: int, report: CleanReport
+) -> None:
     gone = set(report.deleted)
     old = [i.key for i in listed.objects if i.modified_ms + grace_ms <= now_ms and i.key not in gone]
 
     def orphans(state: TableState) -> tuple[str, ...]:
-        named = referenced_keys(state) | manifest_keys(state, at_least=floor)
+        named = referenced_keys(state) | manifest_keys(state, at_least=floor) | of_archive(state)
         return tuple(k for k in old if k not in named and k not in state.condemned)
 
+    of_archive = ArchivedKeys(storage)
     report.condemned.extend(orphans(log.state))
     if report.condemned and not report.dry_run:
 
@@ -225,8 +231,8 @@ def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: in
     verified = verified_checkpoints(storage, state, checkpoints)
     if len(verified) < CHECKPOINTS_KEPT:
         return
-    oldest_inline = state.oldest_inline_commit()
-    floor = min(verified[-1].version, oldest_inline if oldest_inline is not None else state.version)
+    needed = (verified[-1].version, state.oldest_inline_commit(), first_record_to_archive(state))
+    floor = min(number for number in needed if number is not None)
     if floor < log.check_floor() + FLOOR_STEP_MIN:
         return
     report.floor = floor

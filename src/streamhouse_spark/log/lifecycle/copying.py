@@ -42,6 +42,7 @@ from streamhouse_spark.errors import (
     ObjectNotFoundError,
     TableNotFoundError,
 )
+from streamhouse_spark.log.archive.pages import ArchivedKeys
 from streamhouse_spark.log.commits.actions import COPY, Action, Bury, Drop
 from streamhouse_spark.log.commits.checkpoint import (
     DROPPED_FLOOR,
@@ -142,7 +143,7 @@ class _Copy:
 
     def make(self, state: TableState) -> None:
         """Copy all files that the state names, and existing ones of older states."""
-        needed = referenced_keys(state)
+        needed = referenced_keys(state) | ArchivedKeys(self._storage)(state)
         listed = {info.key for info in self._storage.list(self._old)}
         known = needed | listed
         for key in sorted(key for key in known if key.startswith(segments_prefix(self._old_uuid))):
@@ -233,6 +234,8 @@ class _Copy:
             return {**action, "set": at_home(action["set"])}
         if action["type"] in ("condemn", "purge"):
             return {**action, "keys": [self._place(key) for key in action["keys"]]}
+        if action["type"] == "archive":
+            return {**action, "gone": [self._place(key) for key in action["gone"]]}
         return dict(action)
 
     def _reference(self, reference: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Trimming: the offsets up to which the start of each bucket may advance.
 
 At most as far as the time to live or the age of partitions (`AutoPartition`) allows, **and**, if the table has a lake,
-up to the offsets of the recorded lake snapshot, **and** to the position of each named consumer that reported within
-`CONSUMER_LIMIT_MS`. Pure, but for `trim`, whose commit point is one record. Files are not touched here: the record
-condemns them, and cleaning deletes them after the grace, so readers that pinned an earlier state go on.
+up to the offsets of the recorded lake snapshot, **and** as far as the change archive reaches, where the table has one,
+**and** to the position of each named consumer that reported within `CONSUMER_LIMIT_MS`. Pure, but for `trim`, whose
+commit point is one record. Files are not touched here: the record condemns them, and cleaning deletes them after the
+grace, so readers that pinned an earlier state go on.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from streamhouse_spark.config.auto_partition import AutoPartition
+from streamhouse_spark.log.archive.pages import archived
 from streamhouse_spark.log.commits.actions import Action, Trim
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.segment import Segment
@@ -57,7 +59,8 @@ def plan_trim(
     ``limits`` are offsets that no bucket is trimmed beyond, 0 for a bucket that they leave out.
 
     Of a table with a primary key nothing beyond the newest snapshot of its rows is trimmed, because current rows by key
-    are made of that and all later changes.
+    are made of that and all later changes. With ``table.changelog.retention`` nothing is that the change archive does
+    not hold.
 
     A lake that was disabled after it held rows still limits trimming: the union read has to meet it without a gap, and
     after a truncation the lake goes on from there.
@@ -70,6 +73,7 @@ def plan_trim(
     def waiting(bucket: int, end: int) -> list[int]:
         return [end, *(c.offsets.get(bucket, 0) for c in active)]
 
+    keeps_changes, held = state.parsed.changelog_retention_ms is not None, archived(state)
     starts = {}
     for bucket, log in state.buckets.items():
         limit = min(state.lake_offset(bucket) if in_lake else log.end, *waiting(bucket, log.end))
@@ -77,6 +81,8 @@ def plan_trim(
             limit = min(limit, limits.get(bucket, 0))
         if state.primary_key:
             limit = min(limit, state.snapshots[bucket].offset if bucket in state.snapshots else log.start)
+        if keeps_changes:
+            limit = min(limit, held.end(bucket) if held else log.start)
         start = log.start
         for segment, time_ms in zip(log.segments, effective_times_ms(log.segments), strict=True):
             # A later record from a clock that ran behind makes rows look old: believe their own times, if they can be.

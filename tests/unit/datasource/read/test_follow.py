@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -158,6 +159,22 @@ def test_rows_that_need_micro_batches_first(wh, table):
     with pytest.raises(InvalidOptionError, match=f"rows that are in the lake only, which {catch_up}"):
         query.follow(start)
     query.follow(query.reached())
+
+
+def test_changes_that_are_in_the_archive_alone(wh, own_cache):
+    properties = {"table.datalake.enabled": "false", "table.changelog.retention": "9 d", "table.log.ttl": "1ms"}
+    table = wh.create_table("db.a", "id BIGINT", primary_key=["id"], properties=properties)
+    table.upsert([{"id": 1}])
+    query = Query(wh, "db.a$changelog", startingOffsets="earliest")
+    start = query.begin()
+    time.sleep(0.01)
+    assert table.maintain().trimmed_to == {0: 1}
+    with pytest.raises(InvalidOptionError, match="rows that are in the archive of changes only, which real-time mode"):
+        query.follow(start)
+    query = Query(wh, "db.a$changelog", startingOffsets="earliest")
+    start = query.begin()
+    assert start["offsets"] == {"0": 1}, "the start of the log, which Java reads"
+    query.follow(start)
 
 
 def test_rows_from_before_a_column_was_widened(wh):

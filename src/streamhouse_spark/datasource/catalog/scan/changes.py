@@ -73,8 +73,7 @@ def end_of_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
     found = news(table, state, start["commit"] + 1, last, start["time_us"])
     if found is None:
         return {"newest": newest, "offset": None}
-    at = {"commit": found.record.number, "attempt": found.record.attempt, "time_us": found.time_us}
-    return {"newest": newest, "offset": {"uuid": pin.uuid, **at}}
+    return {"newest": newest, "offset": {"uuid": pin.uuid, **found._asdict()}}
 
 
 def plan_batch_of_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:

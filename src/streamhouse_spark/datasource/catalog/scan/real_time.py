@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streamhouse_spark.config.spark_options import StreamReadOptions
@@ -17,6 +17,7 @@ from streamhouse_spark.datasource.read.stream_offset import StreamOffset
 from streamhouse_spark.datasource.read.target import stream_target
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.archive import NO_ARCHIVE
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.consumers import move_consumer
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -44,7 +45,8 @@ def begin_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[
     stream = _stream(connection, args, pin)
     stream_target(stream.table, stream.suffix, stream.options)
     _, state = pinned(connection, pin)
-    offset = initial_offset(stream.state, stream.options)
+    of_log = replace(stream.state, archive=NO_ARCHIVE)  # Java reads no archive
+    offset = initial_offset(of_log, stream.options)
     return {"offset": offset.to_json(), "begun": json.dumps(state.schema.to_json())}
 
 

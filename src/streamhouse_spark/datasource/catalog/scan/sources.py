@@ -18,6 +18,7 @@ from streamhouse_spark.query.predicate_tree import Node
 from streamhouse_spark.read.commit_changes import plan_changes
 from streamhouse_spark.read.deleted_rows import require_changes_told
 from streamhouse_spark.read.pieces import (
+    ArchivePiece,
     BinlogPiece,
     ChangesPiece,
     KeyedPiece,
@@ -81,7 +82,7 @@ def bucket_of(piece: Piece) -> int | None:
     match piece:
         case LogPiece(split) | BinlogPiece(split):
             return split.bucket
-        case OffsetsPiece(bucket, _):
+        case OffsetsPiece(bucket, _) | ArchivePiece(bucket, _, _):
             return bucket
         case KeyedPiece(bucket):
             return bucket
@@ -153,7 +154,9 @@ def _ranges(asked: Question) -> Sources:
     else:
         require_offsets_of_all(state, options)
     allowed = pruning.buckets(state)
-    ranges = {b: r for b, r in batch_ranges(state, options).items() if allowed is None or b in allowed}
+    ranges = {
+        b: r for b, r in batch_ranges(state, options, asked.table.storage).items() if allowed is None or b in allowed
+    }
     pieces = range_pieces(state, ranges, fail_on_data_loss=options.fail_on_data_loss)
     found = _of_log(asked, list(pruned(state, pieces, pruning)), are_exact=options.fail_on_data_loss)
     return _kept(asked, found)

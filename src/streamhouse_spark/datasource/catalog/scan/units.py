@@ -19,6 +19,7 @@ from streamhouse_spark.datasource.read.partitions import (
 )
 from streamhouse_spark.lake.model.scan_files import ScanFile
 from streamhouse_spark.read.pieces import (
+    ArchivePiece,
     BinlogPiece,
     ChangesPiece,
     KeyedPiece,
@@ -169,11 +170,14 @@ def _delete_paths(file: ScanFile, reached: FileSystems | None) -> tuple[tuple[st
 def _python_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact: bool) -> PythonUnit:
     size_bytes = max(1, int(piece.size_bytes * fraction))
     match piece:
-        case LogPiece(split) | StartPiece(split) | BinlogPiece(split):
+        case LogPiece(split) | StartPiece(split):
             return PythonUnit(piece, bucket, split.num_rows, size_bytes, are_exact)
+        case BinlogPiece(split, _, archived):
+            num_rows = split.num_rows + sum(len(part.offsets) for part in archived)
+            return PythonUnit(piece, bucket, num_rows, size_bytes, are_exact)
         case LakePiece(split, _):
             return PythonUnit(piece, bucket, split.num_rows, size_bytes, are_exact and split.is_plain)
-        case OffsetsPiece(_, offsets):
+        case OffsetsPiece(_, offsets) | ArchivePiece(_, offsets):
             return PythonUnit(piece, bucket, len(offsets), size_bytes, are_exact)
         case KeyedPiece(_, lake):
             num_rows = lake.num_rows if lake is not None else max(1, size_bytes // _KEYED_ROW_BYTES)

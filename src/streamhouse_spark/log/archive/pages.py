@@ -1,0 +1,151 @@
+"""Pages of the change archive: objects that name the segments with the changes of some commits, and who made each.
+
+A page is written once and never changed. It lies among the manifests of records, in their frame; its segments lie
+among those of the log, in the same form, so that the same code reads and checks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.paths import manifest_key, segment_key
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
+from streamhouse_spark.log.archive.commit_rows import CommitRows
+from streamhouse_spark.log.commits.actions import Payload, segment_from_json, segment_to_json
+from streamhouse_spark.log.commits.archive import NO_ARCHIVE, Archive
+from streamhouse_spark.log.commits.frame import decode_frame, encode_frame, fields_of
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
+from streamhouse_spark.log.segments.scan import LogSplit
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage, url_of
+from streamhouse_spark.storage.read_ahead import at_once
+
+_KIND: Final = "manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class PageContent:
+    """The content of a page."""
+
+    segments: tuple[Segment, ...]
+    """Of each bucket dense and in the order of its offsets."""
+    schemas: Mapping[int, TableSchema]
+    """The table's schemas that the segments were written with."""
+    commits: CommitRows
+    told_from: int
+    """The first commit whose record was read for the page: up to the page's last one all others were, too."""
+    altered: tuple[int, ...]
+    """Those of them that changed columns, or rows without a change that tells it."""
+
+    def split(self, table_uuid: str, bucket: int, offsets: OffsetRange) -> LogSplit:
+        """Return the changes of a bucket at these offsets, all of which the page has.
+
+        Raises `CorruptDataError` if it does not.
+        """
+        segments = tuple(s for s in self.segments if s.bucket == bucket and s.offsets.intersect(offsets))
+        if sum(len(s.offsets.intersect(offsets)) for s in segments) != len(offsets):
+            raise CorruptDataError(
+                f"a page of the change archive of table {table_uuid} lacks some of the offsets {offsets} of bucket "
+                f"{bucket}; restore the table's folder from a backup"
+            )
+        schemas = {i: TableSchema((CHANGE_COLUMN, *self.schemas[i].columns)) for i in {s.schema_id for s in segments}}
+        return LogSplit(table_uuid, bucket, offsets, segments, schemas)
+
+
+def archived(state: TableState) -> Archive:
+    """Return the state's archive, if no change is missing between it and the hot log; else an empty one."""
+    joins = state.archive.joins({bucket: log.start for bucket, log in state.buckets.items()})
+    return state.archive if joins else NO_ARCHIVE
+
+
+def change_starts(state: TableState) -> dict[int, int]:
+    """Return bucket → the first offset whose change is kept, in the archive or in the hot log."""
+    starts = archived(state).starts
+    return {bucket: min(starts.get(bucket, log.start), log.start) for bucket, log in state.buckets.items()}
+
+
+def first_record_to_archive(state: TableState) -> int | None:
+    """Return the first record whose changes the archive is still to hold: no floor may pass it. None for none."""
+    held = archived(state)
+    if not held or state.parsed.changelog_retention_ms is None:
+        return None
+    is_behind = any(log.end > held.end(bucket) for bucket, log in state.buckets.items())
+    return held.last_commit + 1 if is_behind else None
+
+
+def encode_page(table_uuid: str, content: PageContent) -> bytes:
+    payload = Payload()
+    header = {
+        "table": table_uuid,
+        "segments": [segment_to_json(segment, payload) for segment in content.segments],
+        "schemas": {str(i): schema.to_json() for i, schema in content.schemas.items()},
+        "commits": list(payload.add(content.commits.to_bytes())),
+        "told_from": content.told_from,
+        "altered": list(content.altered),
+    }
+    return encode_frame(_KIND, header, payload.parts)
+
+
+def decode_page(data: bytes, where: str) -> PageContent:
+    """Raises `CorruptDataError`, `FormatVersionError`."""
+    frame = decode_frame(_KIND, data, where)
+    header: Mapping[str, Any] = frame.header
+    with fields_of(_KIND, where):
+        return PageContent(
+            tuple(segment_from_json(segment, frame.payload) for segment in header["segments"]),
+            {int(i): TableSchema.from_json(schema) for i, schema in header["schemas"].items()},
+            CommitRows.from_bytes(frame.payload[slice(*header["commits"])], where),
+            header["told_from"],
+            tuple(header["altered"]),
+        )
+
+
+def read_page(storage: Storage, state: TableState, uuid: str) -> PageContent:
+    """Read a page that the state, or an older one, names.
+
+    Raises `CorruptDataError` where it is damaged, or missing although the state names it, and `SnapshotExpiredError`
+    where pages were joined or expired since.
+    """
+    key = manifest_key(state.table_uuid, uuid)
+    try:
+        return decode_page(storage.read(key), url_of(storage, key))
+    except ObjectNotFoundError as error:
+        if any(page.uuid == uuid for page in state.archive.pages):
+            raise CorruptDataError(
+                f"{url_of(storage, key)}, a page of the change archive of {state.name}, is missing; restore it"
+            ) from error
+        raise SnapshotExpiredError(
+            f"{url_of(storage, key)} was joined with others or expired since this read of the changes of {state.name} "
+            "began, and is deleted because the grace is over; read again"
+        ) from error
+
+
+def read_pages(storage: Storage, state: TableState, uuids: Sequence[str]) -> Iterator[PageContent]:
+    """Read pages at the same time. Raises as `read_page`."""
+    return at_once(storage, lambda uuid: read_page(storage, state, uuid), uuids)
+
+
+def keys_of_page(table_uuid: str, uuid: str, content: PageContent) -> set[str]:
+    """Return the keys of a page and of its segments."""
+    segments = {segment_key(table_uuid, segment.uuid) for segment in content.segments if segment.uuid is not None}
+    return {manifest_key(table_uuid, uuid), *segments}
+
+
+class ArchivedKeys:
+    """Keys of all files of the archive, by state. Each page is read once."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._keys: dict[str, set[str]] = {}
+
+    def __call__(self, state: TableState) -> set[str]:
+        """Return the keys of all files of the state's archive. Raises as `read_page`: then nothing may be deleted."""
+        uuids = [page.uuid for page in state.archive.pages]
+        new = [uuid for uuid in uuids if uuid not in self._keys]
+        for uuid, content in zip(new, read_pages(self._storage, state, new), strict=True):
+            self._keys[uuid] = keys_of_page(state.table_uuid, uuid, content)
+        return set().union(*(self._keys[uuid] for uuid in uuids))

@@ -1,0 +1,83 @@
+"""Commits as their records tell them, from the newest back, with the times that they are shown with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.errors import ObjectNotFoundError
+from streamhouse_spark.log.commits.record import Record, read_record
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    record: Record
+    time_us: int
+    """The time that is shown, later than that of the commit before."""
+
+
+def times_us(times_ms: Sequence[int], after_us: int | None = None) -> npt.NDArray[np.int64]:
+    """Return the times that commits are shown with, from their own in the order of the commits: each is its own, or a
+    microsecond behind the one before, whichever is later. ``after_us`` was shown before them.
+    """
+    steps = np.arange(len(times_ms), dtype=np.int64)
+    own = np.array(times_ms, np.int64) * 1000 - steps
+    if after_us is not None and len(own):
+        own[0] = max(int(own[0]), after_us + 1)
+    shown: npt.NDArray[np.int64] = np.maximum.accumulate(own) + steps
+    return shown
+
+
+def newest_first(storage: Storage, state: TableState) -> Iterator[Record]:
+    """Read the records from the state's one back, as far as they are kept.
+
+    Each names the attempt before it. So a record that a slow writer put where cleaning had deleted one, below a floor,
+    is told apart without the floor.
+    """
+    ahead = ReadAhead(storage)
+    expected: str | None = state.attempt
+    for number in range(state.version, 0, -1):
+        if (state.version - number) % WINDOW == 0:
+            ahead.expect(commit_key(state.table_uuid, n) for n in range(number, max(0, number - WINDOW), -1))
+        try:
+            record, _ = read_record(storage, state.table_uuid, number, ahead)
+        except ObjectNotFoundError:
+            return
+        if expected is not None and record.attempt != expected:
+            return
+        expected = record.after
+        yield record
+
+
+def commits_back(
+    storage: Storage, then: TableState, first: int, last: int, after_us: int | None = None
+) -> tuple[list[Commit], int]:
+    """Read the records from ``first`` to ``last``, and as many before as decide about their times.
+
+    Returns them, and the first record that was reached: later than ``first`` where earlier ones are no longer kept.
+    """
+    found: list[Record] = []
+    reached = then.version + 1
+    for record in newest_first(storage, then):
+        reached = record.number
+        if reached > last:
+            continue
+        is_before = reached < first
+        if is_before and (not found or record.time_ms < found[-1].time_ms or first - record.number > WINDOW):
+            break
+        found.append(record)
+    found.reverse()
+    if not found:
+        return [], reached
+    wanted = max(0, first - found[0].number)
+    if after_us is not None:
+        found, wanted = found[wanted:], 0
+    shown = times_us([record.time_ms for record in found], after_us).tolist()
+    return [Commit(record, time_us) for record, time_us in zip(found, shown, strict=True)][wanted:], reached

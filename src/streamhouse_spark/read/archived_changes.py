@@ -1,0 +1,137 @@
+"""Changes of commits that are read from the archive: their rows may no longer be in the log, nor their records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.archive.commit_rows import CommitRows
+from streamhouse_spark.log.archive.pages import archived, read_page, read_pages
+from streamhouse_spark.log.commits.archive import Archive, pages_between
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.read.commit_runs import CommitRuns
+from streamhouse_spark.read.pieces import ArchivePiece, ChangesPiece
+from streamhouse_spark.read.planner import Pruning
+from streamhouse_spark.read.ranges import archive_pieces
+from streamhouse_spark.storage.base import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedCommits:
+    """The changes of the commits from a first one on, as far as the archive has them."""
+
+    state: TableState
+    held: Archive
+    rows: CommitRows
+
+    @property
+    def last(self) -> int:
+        """The newest commit whose changes are here."""
+        return self.held.last_commit
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the hot log has no change that is not here, up to the state."""
+        return all(log.end <= self.held.end(bucket) for bucket, log in self.state.buckets.items())
+
+    def after_us(self, after_us: int | None) -> int | None:
+        """Return the time behind which those of later commits are shown."""
+        return int(self.rows.times_us.max()) if len(self.rows.times_us) else after_us
+
+    def pieces(self, pruning: Pruning) -> Iterator[ChangesPiece]:
+        """Give the changes of each bucket that may have some that are wanted, in the order of their offsets."""
+        allowed = pruning.buckets(self.state)
+        for bucket in np.unique(self.rows.buckets).tolist():
+            if allowed is None or bucket in allowed:
+                yield from self._of_bucket(bucket)
+
+    def _of_bucket(self, bucket: int) -> Iterator[ChangesPiece]:
+        rows = self.rows.taken(self.rows.buckets == bucket)
+        commits = CommitRuns(rows.starts, rows.ends, rows.versions, rows.times_us, rows.grouped.astype(np.bool_))
+        for page, start, end in pages_between(self.held, bucket):
+            if not (of_page := commits.within(OffsetRange(start, end))):
+                continue
+            pieces = list(archive_pieces(self.held, bucket, of_page.range))
+            if of_page.is_grouped.any():  # whose net changes are worked out from all changes of a commit
+                pieces = [ArchivePiece(bucket, of_page.range, page.uuid, sum(piece.size_bytes for piece in pieces))]
+            for piece in pieces:
+                if part := of_page.within(piece.offsets):
+                    yield ChangesPiece(piece, part, key=self.state.primary_key if part.is_grouped.any() else ())
+
+
+def archived_commits(
+    table: TableHandle, state: TableState, first: int, last: int, after_us: int | None
+) -> ArchivedCommits | None:
+    """Return the archived changes of the commits from ``first`` to ``last``; None where the archive does not tell those
+    of ``first``. Times are later than ``after_us``, and rise.
+    """
+    held = archived(state)
+    if not held or not held.first_commit <= first <= held.last_commit:
+        return None
+    befores = [0, *(page.last_commit for page in held.pages)]
+    wanted = [
+        page.uuid
+        for page, before in zip(held.pages, befores, strict=False)
+        if before < last and page.last_commit >= first
+    ]
+    contents = read_pages(table.storage, state, wanted)
+    rows = CommitRows.joined([content.commits for content in contents]).between(first, last)
+    return ArchivedCommits(state, held, rows if after_us is None else _shown_after(rows, after_us))
+
+
+def _shown_after(rows: CommitRows, after_us: int) -> CommitRows:
+    """Show the first commit later than ``after_us``, and each later than the one before."""
+    versions, first, place = np.unique(rows.versions, return_index=True, return_inverse=True)
+    steps = np.arange(len(versions), dtype=np.int64)
+    shown = np.maximum.accumulate(np.maximum(rows.times_us[first] - steps, after_us + 1)) + steps
+    return replace(rows, times_us=shown[place])
+
+
+def first_archived_after(
+    storage: Storage, state: TableState, start_us: int | None, reached: int, *, includes: bool
+) -> int | None:
+    """Return the first archived commit that is shown behind a time, or at it, where ``includes`` says so; ``reached``,
+    the first commit whose record is kept, where none is. None where commits that are no longer told may be.
+    """
+    held = archived(state)
+    if not held:
+        return None
+    if start_us is None:
+        return 1 if held.first_commit == 1 else None
+    least_us = start_us if includes else start_us + 1
+    earliest = held.first_commit
+    for page in held.pages:
+        if page.last_commit < earliest or page.last_us < least_us:
+            continue
+        rows = read_page(storage, state, page.uuid).commits
+        rows = rows.taken((rows.versions >= earliest) & (rows.times_us >= least_us))
+        if len(rows.versions):
+            found = int(rows.versions.min())
+            return found if earliest == 1 or _has_earlier(storage, state, held, found) else None
+    return reached if _has_earlier(storage, state, held, reached) else None
+
+
+def last_archived_before(storage: Storage, state: TableState, end_us: int, *, includes: bool) -> int:
+    """Return the last archived commit that is shown before a time, or at it; 0 for none."""
+    most_us = end_us if includes else end_us - 1
+    found = 0
+    for page in archived(state).pages:
+        rows = read_page(storage, state, page.uuid).commits
+        found = max(found, int(rows.versions[rows.times_us <= most_us].max(initial=0)))
+        if page.last_us > most_us:
+            break
+    return found
+
+
+def _has_earlier(storage: Storage, state: TableState, held: Archive, number: int) -> bool:
+    """Tell whether the archive tells a commit before this one."""
+    for page in held.pages:
+        versions = read_page(storage, state, page.uuid).commits.versions
+        versions = versions[versions >= held.first_commit]
+        if len(versions):
+            return int(versions.min()) < number
+    return False

@@ -1,0 +1,164 @@
+"""A fault at every storage call of an archive's upkeep: no change is lost or told twice, and no file that is named."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import pytest
+
+from faults.faulty_storage import Fault, sweep
+from faults.sim import SimClock, sim_world
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.paths import table_prefix
+from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.log.archive import keeping
+from streamhouse_spark.log.archive.pages import ArchivedKeys
+from streamhouse_spark.log.commits.archive import Archive
+from streamhouse_spark.log.lifecycle import cleaning
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.views import open_view
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+HOUR_MS = 3_600_000
+KEEPING = {"table.datalake.enabled": "false", "table.log.ttl": "1h", "table.changelog.retention": "90 d"}
+
+
+@pytest.fixture
+def on_host(tmp_path, monkeypatch, own_cache):
+    """Opens the table on a new host, with an empty cache."""
+    monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(keeping, "PAGES_TO_JOIN", 2)
+    numbers = itertools.count()
+
+    def new_host(storage: Storage, seed: int) -> Table:
+        close_tablets()
+        os.environ["STREAMHOUSE_CACHE_DIR"] = str(tmp_path / str(next(numbers)))
+        return Warehouse("wh", storage=storage, world=World(SimClock(), sim_world(seed).ids)).table("t")
+
+    return new_host
+
+
+def put(table: Table, *numbers: int, n: int = 0) -> None:
+    table.upsert([{"id": number, "n": n} for number in numbers])
+
+
+def new_store() -> Storage:
+    """A table with a page of its archive, changes that are in no page, and some that may be trimmed."""
+    clock = SimClock()
+    storage = MemoryStorage(sim_world(0, clock))
+    table = Warehouse("wh", storage=storage, world=sim_world(1, clock)).create_table(
+        "t", "id INT NOT NULL, n INT", primary_key=["id"], buckets=2, properties=KEEPING
+    )
+    put(table, *range(4))
+    table.maintain()
+    clock.advance(2 * HOUR_MS)
+    put(table, 2, 3, 4, n=1)
+    table.delete([0])
+    clock.advance(2 * HOUR_MS)
+    return storage
+
+
+FEED = sorted(
+    [(0, 0, "delete"), (4, 1, "insert")]
+    + [(n, 0, "insert") for n in range(4)]
+    + [(n, old, kind) for n in (2, 3) for old, kind in ((0, "update_before"), (1, "update_after"))]
+)
+
+
+def feed(table: Table) -> list[tuple[Any, ...]]:
+    rows = open_view(table, "changelog").to_arrow().to_pylist()
+    return sorted((row["id"], row["n"], row["_change_type"]) for row in rows)
+
+
+def missing(table: Table) -> set[str]:
+    stored = {info.key for info in table.storage.list(table_prefix(table.uuid))}
+    return ArchivedKeys(table.storage)(table.refresh()) - stored
+
+
+@pytest.mark.sampled(3)
+def test_no_change_is_lost_or_told_twice(on_host, share):
+    close_tablets()
+    for attempt in sweep(
+        new_store,
+        lambda storage: on_host(storage, 3).maintain(),
+        share=share,
+        faults=tuple(Fault),
+    ):
+        table = on_host(attempt.store, 4)
+        assert feed(table) == FEED, attempt
+        on_host(attempt.store, 5).maintain()
+        table = on_host(attempt.store, 6)
+        assert feed(table) == FEED, attempt
+        assert not missing(table), attempt
+        assert [page.level for page in table.state.archive.pages] == [1], attempt
+        assert all(not log.segments for log in table.state.buckets.values()), f"{attempt}: the log is not trimmed"
+        put(table, 9)
+        assert feed(on_host(attempt.store, 7)) == sorted([*FEED, (9, 0, "insert")]), attempt
+
+
+class TestPlantedBugs:
+    """Mistakes that the checks here have to find."""
+
+    def test_trimming_that_does_not_wait_for_the_archive(self, on_host, monkeypatch):
+        monkeypatch.setattr(Archive, "end", lambda *_: 1 << 40)
+        monkeypatch.setattr(keeping, "keep_archive", lambda *_: 0)
+        monkeypatch.setattr("streamhouse_spark.table.maintain.keep_archive", lambda *_: 0)
+        table = on_host(new_store_without_archive(), 3)
+        table.maintain()
+        monkeypatch.undo()
+        assert feed(table) != FEED
+
+    def test_cleaning_that_does_not_know_of_pages(self, on_host, monkeypatch):
+        monkeypatch.setattr(cleaning, "ArchivedKeys", lambda _storage: lambda _state: set())
+        storage = new_store()
+        table = on_host(storage, 3)
+        table.maintain()
+        for _ in range(3):
+            storage._world.clock.advance(25 * HOUR_MS)  # type: ignore[attr-defined]
+            table.maintain()
+        assert missing(table)
+
+    def test_two_rounds_of_which_neither_sees_the_other(self, on_host, monkeypatch):
+        """Without the check the second sets an archive without the page of the first, and keeps no longer what it took
+        the place of.
+        """
+        storage, really = new_store(), keeping._commit
+
+        def late(log: Any, store: Any, state: Any, archive: Any, uuids: Any, began_ms: int) -> bool:
+            monkeypatch.setattr(keeping, "_commit", really)
+            other = on_host(storage, 9)
+            put(other, 50)
+            other.maintain()
+            log.commit(lambda _state, _ms: (keeping.SetArchive(archive),))
+            return True
+
+        monkeypatch.setattr(keeping, "_commit", late)
+        on_host(storage, 3).maintain()
+        assert feed(on_host(storage, 4)) != sorted([*FEED, (50, 0, "insert")])
+
+
+def new_store_without_archive() -> Storage:
+    storage = new_store()
+    table = Warehouse("wh", storage=storage).table("t")
+    table.log.commit(lambda _state, _ms: (keeping.SetArchive(Archive()),))
+    return storage
+
+
+def test_two_rounds_at_once(on_host, monkeypatch):
+    """The one that is slower changes nothing."""
+    storage, really = new_store(), keeping._commit
+
+    def late(*given: Any) -> bool:
+        monkeypatch.setattr(keeping, "_commit", really)
+        other = on_host(storage, 9)
+        put(other, 50)
+        other.maintain()
+        return really(*given)
+
+    monkeypatch.setattr(keeping, "_commit", late)
+    on_host(storage, 3).maintain()
+    assert feed(on_host(storage, 4)) == sorted([*FEED, (50, 0, "insert")])
