@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -169,7 +168,7 @@ def done(model: Model, step: Any) -> None:  # noqa: C901 - a case a step
         case ("together", *pairs):
             together(table, [("upsert", rows(some)) for some in pairs], model.number)
         case ("partial", pairs):
-            table.upsert([{**row, "name": "p"} for row in rows(pairs)], columns=["id", "name"])
+            table.upsert([{"id": one, "name": "p"} for one, _ in pairs], columns=["id", "name"])
         case ("delete", gone):
             table.delete([gone])
         case ("maintain",):
@@ -178,7 +177,7 @@ def done(model: Model, step: Any) -> None:  # noqa: C901 - a case a step
             keeping.keep_archive(table.log, table.storage, table.world, table.segment_options(), 40 * HOUR_MS)
         case ("pass", hours):
             model.clock.advance(hours * HOUR_MS)
-        case ("tier",):
+        case ("tier",) if table.has_lake:
             tier(table)
         case ("merge",):
             table.merge_inline()
@@ -211,15 +210,22 @@ def tier(table: Table) -> None:
     job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
-@pytest.fixture(params=[2, 8], ids=["joined in pairs", "joined by eight"])
-def joining(request, monkeypatch) -> Iterator[int]:
-    monkeypatch.setattr(keeping, "PAGES_TO_JOIN", request.param)
-    return request.param
+LONG = pytest.mark.long
 
 
-@pytest.mark.parametrize("num_examples", [12, pytest.param(300, marks=pytest.mark.long)])
-@pytest.mark.parametrize("lake", ["true", "false"], ids=["lake", "no lake"])
-def test_any_history(num_examples, lake, joining):
+@pytest.mark.parametrize(
+    ("num_examples", "lake", "pages_to_join"),
+    [
+        (5, "true", 2),
+        pytest.param(300, "true", 2, marks=LONG),
+        pytest.param(300, "false", 2, marks=LONG),
+        pytest.param(200, "true", 8, marks=LONG),
+        pytest.param(200, "false", 8, marks=LONG),
+    ],
+)
+def test_any_history(monkeypatch, num_examples, lake, pages_to_join):
+    monkeypatch.setattr(keeping, "PAGES_TO_JOIN", pages_to_join)
+
     @settings(deadline=None, max_examples=num_examples)
     @given(steps=STEPS)
     def any_history(steps: Any) -> None:
