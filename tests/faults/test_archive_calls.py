@@ -82,7 +82,7 @@ def missing(table: Table) -> set[str]:
     return ArchivedKeys(table.storage)(table.refresh()) - stored
 
 
-@pytest.mark.sampled(48)
+@pytest.mark.sampled(160)
 def test_no_change_is_lost_or_told_twice(on_host, share):
     close_tablets()
     for attempt in sweep(
@@ -121,7 +121,7 @@ class TestPlantedBugs:
         for _ in range(3):
             storage._world.clock.advance(25 * HOUR_MS)  # type: ignore[attr-defined]
             table.maintain()
-        with pytest.raises(CorruptDataError, match="a page of the change archive .* is missing"):
+        with pytest.raises(CorruptDataError, match=r"a page of the change archive .* is missing"):
             missing(table)
 
     def test_two_rounds_of_which_neither_sees_the_other(self, on_host, monkeypatch):

@@ -216,7 +216,7 @@ LONG = pytest.mark.long
 @pytest.mark.parametrize(
     ("num_examples", "lake", "pages_to_join"),
     [
-        (5, "true", 2),
+        (4, "true", 2),
         pytest.param(300, "true", 2, marks=LONG),
         pytest.param(300, "false", 2, marks=LONG),
         pytest.param(200, "true", 8, marks=LONG),

@@ -406,7 +406,9 @@ def _log_location(text: str | None) -> str | None:
 
 
 def _retention_ms(text: str | None) -> int | None:
-    found = None if text is None else values.parse_duration_ms(CHANGELOG_RETENTION, text)
+    if text is None:
+        return None
+    found = values.parse_duration_ms(CHANGELOG_RETENTION, text)
     if found == 0:
         values.reject(CHANGELOG_RETENTION, text, "a time longer than 0; unset it to keep what the log keeps")
     return found

@@ -45,8 +45,9 @@ class ArchivePage:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ArchivePage:
         ends = {int(bucket): end for bucket, end in data["ends"].items()}
+        first_ms, last_ms, last_us = data["time"]
         counts = data["rows"], data["bytes"]
-        return cls(data["uuid"], data["commit"], ends, *counts, *data["time"], data["level"])
+        return cls(data["uuid"], data["commit"], ends, *counts, first_ms, last_ms, last_us, data["level"])
 
 
 @dataclass(frozen=True, slots=True)

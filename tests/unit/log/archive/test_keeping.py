@@ -240,7 +240,7 @@ class TestRecords:
         put(table, 0)
         archive(table)
         first = table.state.archive.last_commit + 1
-        for number in range(200):
+        for number in range(130):
             put(table, number % 9, n=number)
         for _ in range(3):
             clock.advance(GRACE_MS + 1)
