@@ -11,6 +11,7 @@ import streamhouse_spark as sh
 from spark.session import drain, in_python, load, load_stream
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.datasource import compat
+from streamhouse_spark.table import refreshing
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark41]
 KEEPING = {"table.log.ttl": "1ms", "table.datalake.enabled": "false", "table.changelog.retention": "30 d"}
@@ -28,10 +29,13 @@ def write(table, ids, n):
     table.upsert([{"id": i, "name": f"n{i}", "n": n} for i in ids])
 
 
-def archive(table):
-    """Leave all changes so far to the archive, and delete the records that told of them."""
-    ends = table.refresh().ends
-    assert table.maintain().trimmed_to == {bucket: end for bucket, end in ends.items() if end}
+def archive(table, *, forgets=False):
+    """Leave all changes so far to the archive, and delete the records that told of them, which nobody else knows."""
+    ends = {bucket: end for bucket, end in table.refresh().ends.items() if end}
+    table.maintain()
+    assert {bucket: log.start for bucket, log in table.refresh().buckets.items() if log.start} == ends
+    if not forgets:
+        return
     for number in range(1, table.refresh().archive.last_commit + 1):
         table.storage.delete(commit_key(table.uuid, number))
 
@@ -42,7 +46,7 @@ def trimmed(table):
     write(table, range(4), 0)
     write(table, range(2), 1)
     table.delete([2, 3])
-    archive(table)
+    archive(table, forgets=True)
     write(table, [9], 2)
     return table
 
@@ -66,6 +70,12 @@ def test_batches(spark, wh, trimmed):
     database, bare = name.split(".")
     assert listed(spark.table(f"streamhouse.{database}.`{bare}`"), *SHOWN) == CHANGES
     assert spark.table(f"streamhouse.{database}.`{bare}`").where("n = 1").count() == 2
+
+
+@pytest.mark.long
+def test_batches_by_offsets_and_times(spark, wh, trimmed):
+    name = f"{trimmed.name}$changelog"
+    database, bare = name.split(".")
     assert listed(load(spark, wh, name, startingOffsets="earliest"), *SHOWN) == CHANGES
     with in_python(spark):
         assert listed(load(spark, wh, name), *SHOWN) == CHANGES
@@ -81,6 +91,7 @@ def test_batches(spark, wh, trimmed):
     assert sorted(row[0] for row in binlog.where("_change_type = 'update'").select("after.id").collect()) == [0, 1]
 
 
+@pytest.mark.long
 def test_streams(spark, wh, trimmed, checkpoint):
     copy = wh.create_table(f"{trimmed.name}_copy", COLUMNS, primary_key=["id"], buckets=2)
 
@@ -141,7 +152,15 @@ def test_a_stream_of_changes(spark, wh, trimmed, checkpoint):
     assert len({row["v"] for row in found}) == 5
 
 
-def test_a_kept_query_is_not_computed_anew(spark, table):
+@pytest.mark.long
+def test_a_kept_query_is_not_computed_anew(spark, table, monkeypatch):
+    really = refreshing._between
+
+    def between(source, after, newest):
+        """The records of archived changes are no longer kept."""
+        return None if after < source.refresh().archive.last_commit else really(source, after, newest)
+
+    monkeypatch.setattr(refreshing, "_between", between)
     write(table, range(6), 1)
     query = f"SELECT n, count(*) AS c FROM streamhouse.{table.name} GROUP BY n"
     view = sh.materialize(spark, f"{table.name}_kept", query)
@@ -152,3 +171,8 @@ def test_a_kept_query_is_not_computed_anew(spark, table):
     report = view.refresh()
     assert (report.changed, report.whole_because) == (True, None)
     assert sorted((row["n"], row["c"]) for row in view.table.to_arrow().to_pylist()) == [(1, 3), (2, 3)]
+    table.add_columns("c INT")  # which the archive tells, too
+    write(table, [8], 1)
+    archive(table)
+    assert view.refresh().whole_because == f"{table.name} no longer has the records of its changes"
+    assert sorted((row["n"], row["c"]) for row in view.table.to_arrow().to_pylist()) == [(1, 4), (2, 3)]
