@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from streamhouse_spark.core.change_archive import pages_between
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import PageContent, archived, read_page
-from streamhouse_spark.log.commits.archive import pages_between
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, BucketLog, TableState
 from streamhouse_spark.log.segments.reader import LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, read_split

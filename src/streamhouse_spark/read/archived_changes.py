@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from streamhouse_spark.core.change_archive import Archive, pages_between
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.commit_rows import CommitRows
 from streamhouse_spark.log.archive.pages import archived, read_page, read_pages
-from streamhouse_spark.log.commits.archive import Archive, pages_between
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.commit_runs import CommitRuns
 from streamhouse_spark.read.pieces import ArchivePiece, ChangesPiece

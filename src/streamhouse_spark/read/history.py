@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from streamhouse_spark.core.change_archive import SetArchive
 from streamhouse_spark.log.commits import actions as act
-from streamhouse_spark.log.commits.archive import SetArchive
 from streamhouse_spark.log.commits.record import Attempt, Record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.told import newest_first
+from streamhouse_spark.log.told import newest_first
 from streamhouse_spark.storage.base import Storage
 
 _UPKEEP: Final[Sequence[tuple[type[Any], str]]] = (

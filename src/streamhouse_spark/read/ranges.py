@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 
+from streamhouse_spark.core.change_archive import Archive, pages_between
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import archived
-from streamhouse_spark.log.commits.archive import Archive, pages_between
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import plan_range, require_not_truncated
 from streamhouse_spark.read.pieces import ArchivePiece, BinlogPiece, LogPiece, OffsetsPiece, Piece, ReadPlan

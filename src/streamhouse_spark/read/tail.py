@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streamhouse_spark.core.change_archive import NO_ARCHIVE
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, shown
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import archived, change_starts
-from streamhouse_spark.log.commits.archive import NO_ARCHIVE
 from streamhouse_spark.log.commits.position import LogPosition, require_position
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, METADATA_FIELDS, with_metadata

@@ -15,11 +15,10 @@ from streamhouse_spark.core.model import is_text_list
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Action, ForgetTransactions, SetProperties, SetSchema
-from streamhouse_spark.log.commits.kinds import has_constraints
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import name_sum
 from streamhouse_spark.log.row_places import places_of
-from streamhouse_spark.schema.checks.check import Check, parse_checks
+from streamhouse_spark.schema.checks.check import Check, has_constraints, parse_checks
 from streamhouse_spark.schema.identity import NUMBERS
 
 _LOOKS_MAX = 3

@@ -21,13 +21,13 @@ from typing import Final
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core.aftermath import after_commit
+from streamhouse_spark.core.change_archive import NO_ARCHIVE
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import commits_prefix, lake_location
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Rename
-from streamhouse_spark.log.commits.archive import NO_ARCHIVE
 from streamhouse_spark.log.commits.checkpoint import write_checkpoint, write_floor
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.history import state_at

@@ -26,12 +26,12 @@ from streamhouse_spark.core.text_values import join_names, parse_names
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.log.commits.actions import Create
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.kinds import has_constraints
 from streamhouse_spark.log.commits.record import Record, encode_record
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.lifecycle.location import new_table_uuid
 from streamhouse_spark.log.lifecycle.renaming import free
+from streamhouse_spark.schema.checks.check import has_constraints
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
 from streamhouse_spark.schema.generated.generated import has_generated
 from streamhouse_spark.schema.partition_fields import join_fields, parse_fields, split_fields

@@ -16,8 +16,8 @@ from streamhouse_spark.datasource.catalog.scan.changes import range_of_versions
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.commits.actions import Retier, Truncate
-from streamhouse_spark.log.commits.told import times_us
 from streamhouse_spark.log.segments.scan import whole_range
+from streamhouse_spark.log.told import times_us
 from streamhouse_spark.query.predicate_tree import Compare
 from streamhouse_spark.read.change_rows import cut_changes, net_changes
 from streamhouse_spark.read.commit_changes import plan_changes, range_of_times

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log.commits.actions import Append
-from streamhouse_spark.log.commits.told import Commit
+from streamhouse_spark.log.told import Commit
 
 Int64Array = npt.NDArray[np.int64]
 _CODEC: Final = "zstd"

@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from streamhouse_spark.config.properties import ADOPTED
+from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive, ArchivePage, SetArchive
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import manifest_key
@@ -29,17 +30,16 @@ from streamhouse_spark.log.archive.commit_rows import CommitRows
 from streamhouse_spark.log.archive.pages import PageContent, archived, encode_page, keys_of_page, read_page, read_pages
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.actions import Action
-from streamhouse_spark.log.commits.archive import NO_ARCHIVE, Archive, ArchivePage, SetArchive
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for
-from streamhouse_spark.log.commits.told import Commit, commits_back
 from streamhouse_spark.log.compaction import write_merged
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.log.segments.shared_object import create_shared
 from streamhouse_spark.log.segments.writer import SegmentOptions
+from streamhouse_spark.log.told import Commit, commits_back
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import at_once
 from streamhouse_spark.storage.slots import fill

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import manifest_key, segment_key
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.log.archive.commit_rows import CommitRows
 from streamhouse_spark.log.commits.actions import Payload, segment_from_json, segment_to_json
-from streamhouse_spark.log.commits.archive import NO_ARCHIVE, Archive
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame, fields_of
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
@@ -32,14 +32,14 @@ class PageContent:
     """The content of a page."""
 
     segments: tuple[Segment, ...]
-    """Of each bucket dense and in the order of its offsets."""
+    """Segments of its changes, of each bucket dense and in the order of its offsets."""
     schemas: Mapping[int, TableSchema]
     """The table's schemas that the segments were written with."""
     commits: CommitRows
     told_from: int
     """The first commit whose record was read for the page: up to the page's last one all others were, too."""
     altered: tuple[int, ...]
-    """Those of them that changed columns, or rows without a change that tells it."""
+    """Commits among them that changed columns, or rows without a change that tells it."""
 
     def split(self, table_uuid: str, bucket: int, offsets: OffsetRange) -> LogSplit:
         """Return the changes of a bucket at these offsets, all of which the page has.
@@ -50,7 +50,7 @@ class PageContent:
         if sum(len(s.offsets.intersect(offsets)) for s in segments) != len(offsets):
             raise CorruptDataError(
                 f"a page of the change archive of table {table_uuid} lacks some of the offsets {offsets} of bucket "
-                f"{bucket}; restore the table's folder from a backup"
+                f"{bucket}; restore it"
             )
         schemas = {i: TableSchema((CHANGE_COLUMN, *self.schemas[i].columns)) for i in {s.schema_id for s in segments}}
         return LogSplit(table_uuid, bucket, offsets, segments, schemas)

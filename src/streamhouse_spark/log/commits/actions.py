@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from streamhouse_spark.core.change_archive import SetArchive
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits.anchors import HistoryMark
-from streamhouse_spark.log.commits.archive import SetArchive
 from streamhouse_spark.log.commits.deletions import rows_from_json, rows_to_json
-from streamhouse_spark.log.commits.kinds import of_parts, with_checks
-from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.segment import Segment, of_parts
+from streamhouse_spark.schema.checks.check import has_constraints
+from streamhouse_spark.schema.generated.generated import has_generated
 from streamhouse_spark.schema.table_schema import TableSchema
 
 COPY: Final = "copy"
@@ -281,6 +282,16 @@ def segment_to_json(segment: Segment, payload: Payload) -> dict[str, Any]:
     return out
 
 
+def _with_checks(kind: str, properties: Mapping[str, str], schema: TableSchema | None = None) -> str:
+    """Return the kind of an action with these properties, or this schema.
+
+    With constraints, generated columns or field ids it has a name of its own: a version of this package that does not
+    know them would write rows that they forbid, or read fields by their names, so it is stopped here.
+    """
+    form = "-generated" if has_generated(properties) else "-checked" if has_constraints(properties) else ""
+    return f"{kind}-fields" if schema is not None and schema.has_field_ids else kind + form
+
+
 def without_rows(action: Action, payload: Payload) -> Action:
     """Return the action as it reads back from storage: inline rows are in the payload, and their segments hold the
     positions.
@@ -304,7 +315,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
     match action:
         case Create():
             return {
-                "type": with_checks(COPY if action.former_uuids else "create", action.properties, action.schema),
+                "type": _with_checks(COPY if action.former_uuids else "create", action.properties, action.schema),
                 "name": action.name,
                 "columns": action.schema.to_json(),
                 "partition_by": list(action.partition_by),
@@ -333,9 +344,9 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
         case Retier(lake_location, starts):
             return {"type": "retier", "lake_location": lake_location, "starts": _to_json_map(starts)}
         case SetProperties(changed, removed):
-            return {"type": with_checks("properties", changed), "set": dict(changed), "unset": list(removed)}
+            return {"type": _with_checks("properties", changed), "set": dict(changed), "unset": list(removed)}
         case SetSchema(schema_id, schema):
-            return {"type": with_checks("schema", {}, schema), "schema_id": schema_id, "columns": schema.to_json()}
+            return {"type": _with_checks("schema", {}, schema), "schema_id": schema_id, "columns": schema.to_json()}
         case Rename(name):
             return {"type": "rename", "name": name}
         case Condemn(keys, lake):

@@ -32,9 +32,9 @@ from streamhouse_spark.core.paths import (
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.log.commits.actions import Payload
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame, fields_of
-from streamhouse_spark.log.commits.kinds import has_constraints
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
+from streamhouse_spark.schema.checks.check import has_constraints
 from streamhouse_spark.schema.generated.generated import has_generated
 from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead, ReadsMany

@@ -212,3 +212,10 @@ class Segment:
 def shared_uuids(segments: Iterable[Segment]) -> set[str]:
     """Return the objects that these segments share with others."""
     return {s.uuid for s in segments if s.part is not None and s.uuid is not None}
+
+
+def of_parts(kind: str, segments: Iterable[Segment]) -> str:
+    """Return the kind of an action with these segments, of its own with shared objects: a version of this package that
+    does not know of them would delete an object with the first of its segments, so it is stopped here.
+    """
+    return f"{kind}-parts" if any(segment.part is not None for segment in segments) else kind

@@ -115,3 +115,8 @@ class Breaches:
                 f"{self._count} of {self._num_rows} rows {where} are in breach of constraint '{self._check.name}' "
                 f"CHECK ({self._check.text}), such as {self._example}; nothing was written, {advice}"
             )
+
+
+def has_constraints(properties: Iterable[str]) -> bool:
+    """Tell whether constraints are among properties of these names."""
+    return any(name.startswith(CONSTRAINT) for name in properties)

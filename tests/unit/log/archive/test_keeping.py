@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from streamhouse_spark.core.change_archive import NO_ARCHIVE
 from streamhouse_spark.core.paths import commit_key, manifest_key, manifests_prefix, segments_prefix
 from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.log.archive import keeping
 from streamhouse_spark.log.archive.keeping import keep_archive
 from streamhouse_spark.log.archive.pages import ArchivedKeys, archived, change_starts, read_page
 from streamhouse_spark.log.commits.actions import KvSnapshot, Trim
-from streamhouse_spark.log.commits.archive import NO_ARCHIVE
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, clean
 from streamhouse_spark.log.lifecycle.retention import plan_trim
 from streamhouse_spark.table.views import open_view

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from streamhouse_spark.config.spark_options import StreamReadOptions
+from streamhouse_spark.core.change_archive import NO_ARCHIVE
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource.catalog.scan.options import parse_catalog_stream_options
 from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin, pinned
@@ -17,7 +18,6 @@ from streamhouse_spark.datasource.read.stream_offset import StreamOffset
 from streamhouse_spark.datasource.read.target import stream_target
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.archive import NO_ARCHIVE
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.consumers import move_consumer
 from streamhouse_spark.schema.table_schema import TableSchema
