@@ -56,6 +56,11 @@ def newest_first(storage: Storage, state: TableState) -> Iterator[Record]:
         yield record
 
 
+def _tells_time(record: Record, found: list[Record], first: int) -> bool:
+    """Tell whether times of later records do not depend on those before this one."""
+    return not found or record.time_ms < found[-1].time_ms or first - record.number > WINDOW
+
+
 def commits_back(
     storage: Storage, then: TableState, first: int, last: int, after_us: int | None = None
 ) -> tuple[list[Commit], int]:
@@ -70,7 +75,7 @@ def commits_back(
         if reached > last:
             continue
         is_before = reached < first
-        if is_before and (not found or record.time_ms < found[-1].time_ms or first - record.number > WINDOW):
+        if is_before and (after_us is not None or _tells_time(record, found, first)):
             break
         found.append(record)
     found.reverse()

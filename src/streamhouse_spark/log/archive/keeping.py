@@ -31,6 +31,7 @@ from streamhouse_spark.log.archive.pages import PageContent, archived, encode_pa
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.record import RecentRows
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for
@@ -107,7 +108,7 @@ def _round(log: CommitLog, storage: Storage, world: World, options: SegmentOptio
         return 0
     joined = _joined_with_new(kept, state.time_ms, retention_ms)
     packed = replace(options, codec="zstd")
-    written = _Round(storage, world, state, packed, kept, is_first=not held).write(joined, news)
+    written = _Round(storage, world, state, packed, kept, not held, log.recent_rows).write(joined, news)
     is_done = _commit(log, storage, state, written.archive, written.uuids, began_ms)
     return written.num_changes if is_done else 0
 
@@ -199,6 +200,8 @@ class _Round:
     archive: Archive
     """The archive that the new changes follow; without pages where they are its first."""
     is_first: bool
+    recent: RecentRows
+    """Rows of records that were read already."""
 
     def write(self, joined: Sequence[ArchivePage], news: Mapping[int, OffsetRange]) -> _Written:
         """Write a page of new changes and those of the joined pages. Durable when this returns."""
@@ -277,7 +280,7 @@ class _Round:
 
     def _object(self, uuid: str, runs: Sequence[list[Part]], last: int) -> list[Segment]:
         state, found = self.state, []
-        records = InlineRecords(self.storage, state.table_uuid)
+        records = InlineRecords(self.storage, state.table_uuid, self.recent)
         records.expect(segment for run in runs for segment, _ in run)
         with create_shared(self.storage, state.table_uuid, uuid) as sink:
             for run in runs:
