@@ -10,11 +10,12 @@ import pytest
 from changes_replayed import changes
 from streamhouse_spark.config.spark_options import parse_read_options, parse_stream_read_options
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.paths import commit_key, segment_key
 from streamhouse_spark.datasource.read.bounds import batch_ranges
 from streamhouse_spark.datasource.read.start_rows import begins_with_rows, initial_offset
-from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.log.archive import keeping
+from streamhouse_spark.log.archive.pages import read_page
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS
 from streamhouse_spark.read.commit_changes import news, plan_changes, range_of_times
@@ -105,6 +106,13 @@ class TestRanges:
         with pytest.raises(SnapshotExpiredError, match="joined with others or expired"):
             rows()
         assert shown(read(table, OffsetRange(0, 10))[1]) == ALL
+
+    def test_a_missing_file_is_damage(self, table):
+        page = table.refresh().archive.pages[0].uuid
+        for segment in read_page(table.storage, table.state, page).segments:
+            table.storage.delete(segment_key(table.uuid, segment.uuid))
+        with pytest.raises(CorruptDataError, match=r"archive of default\.t names a file that is missing; restore it"):
+            read(table, OffsetRange(0, 3))
 
     def test_columns_are_those_of_now(self, table):
         table.add_columns("c STRING")
