@@ -11,10 +11,10 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -49,15 +49,17 @@ _READ_ONLY: Final = (
 )
 
 Stream = Iterator[pa.RecordBatch]
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _without_its_path(method: FunctionType) -> FunctionType:
+def _without_its_path(method: Method) -> Method:
     """Return a method whose frame, in a traceback that the library shows a client, tells nothing of this machine."""
+    assert isinstance(method, FunctionType)
     method.__code__ = method.__code__.replace(co_filename="streamhouse")
     return method
 
 
-class FlightReads(flight.FlightServerBase):
+class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     """Listens from the beginning on. Safe for threads: each call has one of its own."""
 
     def __init__(self, shared: Shared, listening: Listening) -> None:

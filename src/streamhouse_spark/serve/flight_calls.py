@@ -36,7 +36,7 @@ class CallRefusedError(Exception):
         self.refusal = refusal
 
 
-class Headers(flight.ServerMiddleware):
+class Headers(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
     """The headers of a call; its answer carries the id that the logs have."""
 
     def __init__(self, request_id: str, authorization: str | None) -> None:
@@ -47,7 +47,7 @@ class Headers(flight.ServerMiddleware):
         return {"x-request-id": self.request_id}
 
 
-class TakesHeaders(flight.ServerMiddlewareFactory):
+class TakesHeaders(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # as before
     def __init__(self, world: World) -> None:
         self._ids = world.ids
 

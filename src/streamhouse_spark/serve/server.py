@@ -78,9 +78,9 @@ def serve(
     cleaner = threading.Thread(target=_clean, args=(app.state.tables, stop, options.grace_ms), daemon=True)
     cleaner.start()
     url = f"{scheme}://{listening.url_host}:{socket.getsockname()[1]}"
-    started(url, reads.url if reads is not None else None)
     try:
-        with exporting(app.state.measures):
+        with server.capture_signals(), exporting(app.state.measures):  # whoever is told of the address may end it
+            started(url, reads.url if reads is not None else None)
             server.run(sockets=[socket])
     finally:
         stop.set()

@@ -73,7 +73,7 @@ def made(warehouse, *, keyed=False, lake="iceberg"):
     return table
 
 
-@pytest.mark.parametrize("lake", ["iceberg", "paimon"])
+@pytest.mark.parametrize("lake", ["iceberg", pytest.param("paimon", marks=pytest.mark.long)])
 @pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
 @pytest.mark.usefixtures("small_parts")
 def test_the_parts_are_the_table(warehouse, client, keyed, lake):
@@ -314,9 +314,10 @@ def test_a_defect_tells_the_client_nothing(warehouse, monkeypatch, caplog):
     assert caplog.text.count("RuntimeError: a secret") == 2
 
 
+@pytest.mark.parametrize("duration_s", [1.5, pytest.param(20, marks=pytest.mark.long)])
 @pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
 @pytest.mark.usefixtures("small_parts")
-def test_every_offer_is_one_state_while_rows_stream_in(warehouse, client, keyed, record_property):
+def test_every_offer_is_one_state_while_rows_stream_in(warehouse, client, keyed, duration_s, record_property):
     """Each write has the ids from 0 to 9 under the next n: so a state has all ten of each n up to some."""
     columns = "id BIGINT NOT NULL, n BIGINT NOT NULL"
     table = warehouse.create_table("s.t", columns, primary_key=["id", "n"] if keyed else [], buckets=3)
@@ -352,12 +353,12 @@ def test_every_offer_is_one_state_while_rows_stream_in(warehouse, client, keyed,
     with ThreadPoolExecutor(4) as pool:
         background = [pool.submit(write), pool.submit(tier_on)]
         readers = [pool.submit(read) for _ in range(2)]
-        stop.wait(3)
+        stop.wait(duration_s)
         stop.set()
         for reader in readers:
             found = reader.result()
             assert found == sorted(found), "an answer went back"
-            assert len(found) >= 3
+            assert found
         for thread in background:
             thread.result()
     record_property("answers", sum(len(reader.result()) for reader in readers))

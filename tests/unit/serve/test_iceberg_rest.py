@@ -79,7 +79,7 @@ def test_the_lake_alone(client, warehouse):
     assert fresh["metadata"]["snapshots"][-1]["summary"]["total-records"] == "2"
 
 
-@pytest.mark.parametrize("name", ["absent", "orders$history", "Or/ders", "a.b"])
+@pytest.mark.parametrize("name", ["absent", "orders$changelog", "Or/ders", "a.b"])
 def test_other_tables_are_absent(client, name):
     answer = client.get(f"{TABLES}/{name}")
     assert answer.status_code == 404
