@@ -145,7 +145,7 @@ def test_a_role_whose_own_policy_is_the_document(store, warehouse):
             granted.append(policy)
             raise StopIteration
 
-    from streamhouse_spark.serve.vending import Vending
+    from streamhouse_spark.serve.iceberg.vending import Vending
 
     vending = Vending(warehouse, VendOptions("arn:aws:iam::123456789012:role/x"), Noted())
     with pytest.raises(StopIteration):

@@ -1,4 +1,4 @@
-"""Who may send a request at all: a client by its token, within its limit. The same for HTTP and for Arrow Flight."""
+"""Admission of requests: those of a client with a token, within its limit. The same for HTTP and for Arrow Flight."""
 
 from __future__ import annotations
 

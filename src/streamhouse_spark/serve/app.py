@@ -16,16 +16,16 @@ from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.serve.admission import Admission
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.guard import ICEBERG, Guard
-from streamhouse_spark.serve.iceberg_rest import iceberg_routes
+from streamhouse_spark.serve.iceberg.rest import iceberg_routes
+from streamhouse_spark.serve.iceberg.system_documents import SystemDocuments
+from streamhouse_spark.serve.iceberg.vending import Vending
+from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.openapi import openapi
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.overview import Overview
 from streamhouse_spark.serve.rows_api import rows_routes
 from streamhouse_spark.serve.shared import Shared
-from streamhouse_spark.serve.system_documents import SystemDocuments
-from streamhouse_spark.serve.vending import Vending
-from streamhouse_spark.serve.virtual_tables import VirtualTables
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Where a server listens, and what it refuses to do there."""
+"""The address of a server, and the addresses that it refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Listening:
     port: int = PORT
     """0 takes a free one."""
     flight_port: int | None = None
-    """Of Arrow Flight, at the same host; None for not at all, and 0 takes a free one."""
+    """The port of Arrow Flight, at the same host; None for not at all, and 0 takes a free one."""
     tls_cert: str | None = None
     tls_key: str | None = field(default=None, repr=False)
     allows_insecure: bool = False

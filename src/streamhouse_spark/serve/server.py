@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import uvicorn
     from starlette.applications import Starlette
 
-    from streamhouse_spark.serve.flight import FlightReads
+    from streamhouse_spark.serve.flight.server import FlightReads
+    from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
     from streamhouse_spark.serve.options import ServeOptions
-    from streamhouse_spark.serve.virtual_tables import VirtualTables
     from streamhouse_spark.warehouse.warehouse import Warehouse
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def serve(
 def _flight_of(app: Starlette, listening: Listening) -> FlightReads:
     """Listen for Arrow Flight, with what the application has: clients, their limits, open tables, counts and log."""
     try:
-        from streamhouse_spark.serve.flight import FlightReads
+        from streamhouse_spark.serve.flight.server import FlightReads
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("streamhouse_spark"):
             raise

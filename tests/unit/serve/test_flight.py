@@ -15,8 +15,8 @@ from doc_pages import PAGES
 from flight_client import Client, flights, told
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.read import parts
-from streamhouse_spark.serve import bulk_reads
-from streamhouse_spark.serve.flight_requests import PARTS_MAX
+from streamhouse_spark.serve.flight import bulk_reads
+from streamhouse_spark.serve.flight.requests import PARTS_MAX
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -154,6 +154,20 @@ def test_a_part_that_can_no_longer_be_read_as_it_was_offered(warehouse, client, 
     with flights(Warehouse(str(tmp_path / "wh"))) as other, pytest.raises(flight.FlightServerError, match=advice):
         Client(other.url).direct(**wrong)
     assert table.uuid != wrong["uuid"]
+
+
+def test_a_ticket_for_a_part_that_there_is_not(warehouse, client):
+    made(warehouse)
+    ticket = json.loads(client.info(table="s.t").endpoints[0].ticket.ticket)
+    for changed, text in [
+        ({"part": 99}, "part 99 of 1"),
+        ({"plan": None}, "in part only"),
+        ({"part": None}, "in part"),
+    ]:
+        with pytest.raises(flight.FlightServerError, match=text) as caught:
+            client.direct(**ticket | changed)
+        assert told(caught.value)[0] == "INVALID_OPTION"
+    assert client.part(client.info(table="s.t").endpoints[0]).num_rows == 298
 
 
 def test_system_tables(warehouse, client):

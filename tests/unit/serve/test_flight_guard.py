@@ -14,12 +14,12 @@ from starlette.testclient import TestClient
 from certificates import own_certificate
 from flight_client import Client, command, flights, told
 from streamhouse_spark.errors import InvalidOptionError, StorageError
-from streamhouse_spark.serve import flight as served_flight
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
-from streamhouse_spark.serve.flight import FlightReads
-from streamhouse_spark.serve.flight_calls import address_of
+from streamhouse_spark.serve.flight import server as served_flight
+from streamhouse_spark.serve.flight.calls import address_of
+from streamhouse_spark.serve.flight.server import FlightReads
 from streamhouse_spark.serve.listening import Listening
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.rights import Client as Rights

@@ -10,9 +10,9 @@ from faults.sim import SimClock
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.serve import vending
+from streamhouse_spark.serve.iceberg import vending
+from streamhouse_spark.serve.iceberg.vending import Vending
 from streamhouse_spark.serve.options import VendOptions
-from streamhouse_spark.serve.vending import Vending
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.s3.temporary import TemporaryCredentials
 from streamhouse_spark.warehouse.warehouse import Warehouse

@@ -19,8 +19,8 @@ from streamhouse_spark.core.paths import VIRTUAL_PREFIX
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.iceberg.metadata.strays import stray_location
 from streamhouse_spark.lake.iceberg.table import IcebergLake
+from streamhouse_spark.serve.iceberg.read_policy import read_policy
 from streamhouse_spark.serve.options import VendOptions
-from streamhouse_spark.serve.read_policy import read_policy
 from streamhouse_spark.storage.s3.temporary import Roles, TemporaryCredentials, partition_of
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse

@@ -32,7 +32,7 @@ from streamhouse_spark.read.pieces import ReadPlan
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_lake, plan_pin
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
-from streamhouse_spark.serve.flight_requests import ReadRequest, ReadTicket
+from streamhouse_spark.serve.flight.requests import ReadRequest, ReadTicket
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.table.rollback import pin_version
 from streamhouse_spark.table.table import Table

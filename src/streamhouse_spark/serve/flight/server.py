@@ -23,10 +23,10 @@ from pyarrow import flight
 from streamhouse_spark.core.forks import new_event, new_lock
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.serve.admission import Refusal
-from streamhouse_spark.serve.bulk_reads import BulkReads, Offer, rows_of
-from streamhouse_spark.serve.flight_calls import Call, CallRefusedError, FlightCalls
-from streamhouse_spark.serve.flight_errors import flight_error, internal, refused
-from streamhouse_spark.serve.flight_requests import (
+from streamhouse_spark.serve.flight.bulk_reads import BulkReads, Offer, rows_of
+from streamhouse_spark.serve.flight.calls import Call, CallRefusedError, FlightCalls
+from streamhouse_spark.serve.flight.errors import flight_error, internal, refused
+from streamhouse_spark.serve.flight.requests import (
     ReadRequest,
     ReadTicket,
     request_of_command,

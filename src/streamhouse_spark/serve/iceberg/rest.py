@@ -18,10 +18,10 @@ from starlette.routing import Route
 
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.serve.answers import iceberg_answer, iceberg_error
+from streamhouse_spark.serve.iceberg.system_documents import SystemDocuments
+from streamhouse_spark.serve.iceberg.vending import Vended, Vending
+from streamhouse_spark.serve.iceberg.virtual_tables import Document, ServedTable, VirtualTables
 from streamhouse_spark.serve.rights import client_of, require
-from streamhouse_spark.serve.system_documents import SystemDocuments
-from streamhouse_spark.serve.vending import Vended, Vending
-from streamhouse_spark.serve.virtual_tables import Document, ServedTable, VirtualTables
 from streamhouse_spark.table.views import LAKE
 
 LAKE_ONLY: Final = "lake"

@@ -16,11 +16,11 @@ import pyarrow as pa
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.paths import virtual_location
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
-from streamhouse_spark.lake.iceberg.static_table import put_rows
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
+from streamhouse_spark.serve.iceberg.static_table import put_rows
+from streamhouse_spark.serve.iceberg.virtual_tables import BACKDATED_MS, Document, backdated
 from streamhouse_spark.serve.options import GRACE_MS
-from streamhouse_spark.serve.virtual_tables import BACKDATED_MS, Document, backdated
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.views import PARTITIONS, open_view
 

@@ -32,7 +32,7 @@ class ReadRequest:
     version: int | str | None = None
     """A commit, or a tag."""
     snapshot: int | None = None
-    """Of ``$lake``: the lake's snapshot."""
+    """The lake's snapshot, for ``$lake``."""
     parts: int = PARTS_DEFAULT
     """Readers side by side that the plan is cut for."""
 
@@ -46,7 +46,7 @@ class ReadTicket:
 
     request: ReadRequest
     uuid: str | None = None
-    """Of the table: another one may have its name by now."""
+    """The table's: another one may have its name by now."""
     plan: str | None = None
     """Digest of the plan that the part is of."""
     part: int | None = None

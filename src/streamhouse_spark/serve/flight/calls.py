@@ -1,4 +1,4 @@
-"""What stands before each call over Arrow Flight: the client's token, its limit, counts, and the audit log.
+"""The guard of each call over Arrow Flight: the client's token, its limit, counts, and the audit log.
 
 It does for Flight as `guard.py` and `app.py` do for HTTP, by the same `Shared`, so a client's limit counts both.
 """
@@ -17,7 +17,7 @@ from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.serve.admission import Refusal
 from streamhouse_spark.serve.answers import status_of
-from streamhouse_spark.serve.flight_errors import flight_error, internal, refused
+from streamhouse_spark.serve.flight.errors import flight_error, internal, refused
 from streamhouse_spark.serve.rights import Client, require_right
 from streamhouse_spark.serve.shared import Shared
 
