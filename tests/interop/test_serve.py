@@ -109,6 +109,11 @@ def test_engines_read_the_newest_rows(warehouse, serve, keyed):
     found = catalog.load_table("s.t").scan(row_filter=GreaterThan("id", 50)).to_arrow().to_pylist()
     assert sorted((row["id"], row["n"]) for row in found) == [row for row in expected if row[0] > 50]
     assert connection.execute("SELECT count(*) FROM sh.s.t a JOIN sh.s.t b USING (id)").fetchone()[0] >= len(expected)
+    history = warehouse.view("s.t$history").to_arrow()
+    asked = 'SELECT count(*), max(version), max("timestamp") FROM sh.s."t$history"'
+    newest = history["timestamp"][-1].as_py()
+    assert connection.execute(asked).fetchall() == [(history.num_rows, table.refresh().version, newest)]
+    assert catalog.load_table("s.t$buckets").scan().to_arrow().num_rows == 2
     lake = catalog.load_table("s.t$lake").scan().to_arrow()
     assert lake.num_rows == 100
     with pytest.raises(Exception, match=r"(?i)not support|read-only|forbidden"):
