@@ -34,7 +34,7 @@ _AGE_MS_MAX: Final = 3_600_000
 _ANSWER_BYTES_MAX: Final = 1 << 20
 _TIMEOUT_S: Final = 5
 _NO_TOKEN: Final = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
-"""Errors for tokens of another form, besides the library's own: JSON that is too deep, times that are no numbers."""
+"""Errors for tokens of another form, besides the library's own, such as for times that are no numbers."""
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 Fetch = Callable[[str], bytes]
