@@ -20,7 +20,7 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 @pytest.fixture
 def warehouse(tmp_path):
     warehouse = Warehouse(str(tmp_path / "wh"))
-    warehouse.create_table("s.t", "id BIGINT").append(pa.table({"id": range(4_000_000)}))
+    warehouse.create_table("s.t", "id BIGINT").append(pa.table({"id": range(2_000_000)}))
     return warehouse
 
 
@@ -67,6 +67,7 @@ def test_it_ends_in_time_whatever_its_clients_do(serve):
     assert "Traceback" not in process.stderr.read()
 
 
+@pytest.mark.long
 def test_other_machines_need_tls_and_a_token(serve, tmp_path):
     cert, key = own_certificate(tmp_path)
     (tmp_path / "tokens").write_text("read 0123456789abcdef\n")

@@ -87,6 +87,8 @@ def test_a_client_reads_with_vended_credentials_alone(store, warehouse, role, mo
         assert rows(catalog.load_table("sales.orders").scan().to_arrow()) == rows(
             warehouse.table("sales.orders").to_arrow()
         )
+        history = catalog.load_table("sales.orders$history").scan().to_arrow()
+        assert history.num_rows == warehouse.table("sales.orders").refresh().version
         assert rows(catalog.load_table("sales.orders$lake").scan().to_arrow()) == [(n, 0) for n in range(20)]
         lakes = load_catalog("lakes", type="rest", uri=f"{url}/iceberg", warehouse="lake")
         assert rows(lakes.load_table("sales.orders").scan().to_arrow()) == [(n, 0) for n in range(20)]

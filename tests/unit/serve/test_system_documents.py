@@ -38,7 +38,7 @@ def table(warehouse):
 
 
 @pytest.mark.parametrize("suffix", SHOWN)
-@pytest.mark.parametrize("lake", ["iceberg", "paimon"])
+@pytest.mark.parametrize("lake", ["iceberg", pytest.param("paimon", marks=pytest.mark.long)])
 def test_each_of_them_is_the_table_of_its_name(warehouse, suffix, lake):
     properties = {"table.datalake.format": lake}
     table = warehouse.create_table("s.t", "id BIGINT, day INT", partition_by=["day"], buckets=2, properties=properties)
