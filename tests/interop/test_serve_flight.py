@@ -46,6 +46,7 @@ def serve(warehouse):
         process.stderr.close()
 
 
+@pytest.mark.long
 def test_it_ends_in_time_whatever_its_clients_do(serve):
     """One client reads on, one has stopped to take rows, one has an answer only."""
     process, url, _ = serve()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 from collections.abc import Mapping
 
 import click
@@ -147,4 +150,7 @@ def serve(
         text = f"serving {session.warehouse_location} at {url} (Iceberg REST at {url}/iceberg{also}) until Ctrl-C"
         click.echo(text, err=True)
 
-    serve_until_stopped(session.warehouse, options, listening, started)
+    if not serve_until_stopped(session.warehouse, options, listening, started):
+        logging.shutdown()
+        sys.stderr.flush()
+        os._exit(0)  # a thread of gRPC's waits for a client that takes nothing, and would keep the process

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CLEANINGS_PER_GRACE: Final = 4
-_FLIGHT_ENDS_S: Final = 10
-"""Time that streams get to end, as requests over HTTP do."""
+_FLIGHT_ENDS_S: Final = 5
+"""Time that streams get to send the batch that they are at."""
 
 
 def serve(
     warehouse: Warehouse, options: ServeOptions, listening: Listening, started: Callable[[str, str | None], None]
-) -> None:
+) -> bool:
     """Answer until SIGINT or SIGTERM; requests under way are finished. ``started`` gets the URL once it answers, and
-    that of Arrow Flight.
+    that of Arrow Flight. Return whether all has ended; else a thread waits for a client, and the process is to be left.
 
     Raises `InvalidOptionError` for an address that is not safe, or that nothing can listen at, `MissingExtraError`
     without the extra ``serve``.
@@ -74,7 +74,7 @@ def serve(
     socket.listen(config.backlog)  # before anybody is told of the address
     scheme = "https" if listening.tls_cert else "http"
     reads = _flight_of(app, listening) if listening.flight_port is not None else None
-    stop = new_event()
+    stop, has_ended = new_event(), True
     cleaner = threading.Thread(target=_clean, args=(app.state.tables, stop, options.grace_ms), daemon=True)
     cleaner.start()
     url = f"{scheme}://{listening.url_host}:{socket.getsockname()[1]}"
@@ -85,8 +85,9 @@ def serve(
     finally:
         stop.set()
         if reads is not None:
-            reads.stop(_FLIGHT_ENDS_S)
+            has_ended = reads.stop(_FLIGHT_ENDS_S)
         cleaner.join(timeout=5)
+    return has_ended
 
 
 def _flight_of(app: Starlette, listening: Listening) -> FlightReads:

@@ -87,14 +87,19 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
             ) from error
         self.url = f"{base}:{self.port}"
 
-    def stop(self, timeout_s: float) -> None:
-        """Take no more calls, and end streams between two batches. One whose client takes nothing is left behind."""
+    def stop(self, timeout_s: float) -> bool:
+        """Take no more calls, and end streams between two batches. Return whether all have ended.
+
+        One whose client takes nothing is left behind, with a thread of the library that waits for it, also where the
+        interpreter would end.
+        """
         self._stopping.set()
         ending = threading.Thread(target=self.shutdown, daemon=True)
         ending.start()
         ending.join(timeout_s)
         if ending.is_alive():
             logger.warning("clients of Arrow Flight took nothing for %g s, and are left", timeout_s)
+        return not ending.is_alive()
 
     # -- calls that read ----------------------------------------------------------------------------------------------
 
