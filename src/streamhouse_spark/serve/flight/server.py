@@ -2,7 +2,7 @@
 
 `GetFlightInfo` pins a state of a table and answers a ticket for each part; `DoGet` streams a part. Rows are read as the
 client takes them: gRPC stops taking batches while a client is slow, and then nothing more is read for it. Each call is
-asked for a token and for a right on its table, `DoGet` too, whoever got the ticket.
+asked for a token and for a right on its table, `DoGet` too: the ticket may be that of another client.
 """
 
 from __future__ import annotations
