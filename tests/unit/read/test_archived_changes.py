@@ -20,6 +20,7 @@ from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS
 from streamhouse_spark.read.commit_changes import news, plan_changes, range_of_times
 from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.parts import binlog_parts
 from streamhouse_spark.read.pieces import ArchivePiece, LogPiece, ReadPlan, piece_from_json
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.read.ranges import binlog_pieces, plan_ranges
@@ -195,6 +196,19 @@ TOLD = [
     (4, "update_postimage", 1, 2),
     (4, "insert", 12, 0),
 ]
+
+
+def test_a_stream_of_the_binlog_takes_archive_and_log(table):
+    plan = plan_ranges(table, table.refresh(), {0: OffsetRange(2, 10)}, ("id", "n"), fail_on_data_loss=True)
+    (part,) = binlog_parts(plan, {0: 3})
+    rows = [row for batch in read_batches(table, part) for row in batch.to_pylist()]
+    assert [(row["before"] and row["before"]["n"], row["after"]["n"]) for row in rows] == [
+        (0, 1),
+        (None, 0),
+        (1, 2),
+        (None, 0),
+        (2, 9),
+    ]
 
 
 class TestCommits:
