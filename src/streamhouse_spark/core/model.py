@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, shown
 
@@ -80,20 +81,42 @@ class BucketOffsets(Mapping[int, OffsetRange]):
         return f"BucketOffsets({{{inner}}})"
 
 
+BRANCH_PREFIX: Final = "branch_"
+"""Begins the part of a name behind ``$`` that makes it a branch's: ``sales.orders$branch_audit``."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TablePath:
     """``<database>.<table>``, both in lower case: names are unique without regard to case."""
 
     database: str
     table: str
+    """The table's name; of a branch of it ``<table>$branch_<name>``."""
 
     def __str__(self) -> str:
         return f"{self.database}.{self.table}"
 
+    @property
+    def branch(self) -> str | None:
+        """The name of the branch that it is; None for a table."""
+        return self.table.partition(f"${BRANCH_PREFIX}")[2] or None
+
+    @property
+    def base(self) -> TablePath:
+        """The path of the table, of a branch that of the table that it is a branch of."""
+        return self if self.branch is None else TablePath(self.database, self.table.partition("$")[0])
+
+    def of_branch(self, name: str) -> TablePath:
+        """Return the path of a branch of the table."""
+        return TablePath(self.database, f"{self.table}${BRANCH_PREFIX}{name}")
+
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table path with an optional read-only suffix: ``sales.orders$lake$snapshots`` has suffix ``lake$snapshots``."""
+    """A table path with an optional read-only suffix: ``sales.orders$lake$snapshots`` has suffix ``lake$snapshots``.
+
+    The name of a branch is a path of its own, and may have a suffix as well.
+    """
 
     path: TablePath
     suffix: str | None = None
@@ -102,7 +125,18 @@ class TableName:
         return f"{self.path}${self.suffix}" if self.suffix else str(self.path)
 
     def require_table(self, doing: str) -> TablePath:
-        """Return the path, and refuse a name with a suffix: suffixed names are read-only."""
+        """Return the path of a table, and refuse a name with a suffix, and a branch."""
+        if (path := self.require_rows(doing)).branch is not None:
+            raise InvalidNameError(
+                f"cannot {doing} {self}: a branch takes and gives rows alone; use {path.base}, or for the branch "
+                "itself fast_forward and drop_branch",
+            )
+        return path
+
+    def require_rows(self, doing: str) -> TablePath:
+        """Return the path of a table or a branch, which can be written, and refuse a name with a suffix: suffixed names
+        are read-only.
+        """
         if self.suffix is not None:
             raise InvalidNameError(
                 f"cannot {doing} {self}: names with a $ suffix are read-only; use {self.path} instead",

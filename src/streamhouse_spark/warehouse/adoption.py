@@ -33,6 +33,7 @@ from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.commits.actions import Action, Create, Drop, LakePair
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR
 from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.first_record import put_first_record
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
@@ -42,7 +43,7 @@ from streamhouse_spark.log.lifecycle.names import NamePointer
 from streamhouse_spark.log.lifecycle.renaming import free
 from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.warehouse.creation import create_action, put_first_record
+from streamhouse_spark.warehouse.creation import create_action
 
 if TYPE_CHECKING:
     from streamhouse_spark.kv.adopted_rows import AdoptedBucket

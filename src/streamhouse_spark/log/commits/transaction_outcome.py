@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -13,6 +14,7 @@ from streamhouse_spark.errors import (
     TransactionConflictError,
 )
 from streamhouse_spark.log.commits.actions import Action, Bury, Condemn, Purge, Rename, Undrop
+from streamhouse_spark.log.commits.branches import require_possible
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import TransactionEntry, name_sum
 
@@ -113,11 +115,17 @@ def known_transaction(state: TableState, transaction: Transaction | None) -> Tra
 
 
 def require_live(state: TableState, actions: Sequence[Action]) -> None:
+    """Raise for actions that a dropped table, or a branch, does not take."""
     if not all(isinstance(a, Undrop | Bury | Rename | Condemn | Purge) for a in actions):
         require_there(state)
+    require_possible(state, actions)
 
 
 def require_there(state: TableState) -> None:
     """Raise `TableNotFoundError` for a dropped table."""
+    if state.dropped and BRANCH in state.properties:
+        raise TableNotFoundError(
+            f"branch {state.name} was published or dropped; read its table, or make another branch"
+        )
     if state.dropped:
         raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; open it again by its name")

@@ -1,0 +1,119 @@
+"""Branches, as states know them. Pure.
+
+A branch is a log of its own, with a mark (`BranchMark`) that says whose branch it is. It is there while the log of its
+table names it, by a tag of the version with which it began: so files of that version stay, and one record of the table
+both publishes the branch and ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from streamhouse_spark.config.branch_mark import BRANCH, BranchMark
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, TableNotFoundError
+from streamhouse_spark.log.commits import actions as act
+from streamhouse_spark.log.commits.actions import Action
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.tags import NamedVersion
+from streamhouse_spark.log.commits.transactions import TransactionEntry
+
+BRANCH_TAG: Final = "branch:"
+"""Begins the name of a branch's tag; the rest is the branch's name, a colon and its uuid. People's tags have no
+colon."""
+_NOT_ON_A_BRANCH: Final = (
+    act.LakePair | act.Retier | act.SetSchema | act.SetProperties | act.Trim | act.Tag | act.Undrop | act.KvSnapshot
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A branch that the log of its table names."""
+
+    name: str
+    uuid: str
+    base: NamedVersion
+    """The version with which it began."""
+
+    @property
+    def tag(self) -> str:
+        return tag_of(self.name, self.uuid)
+
+
+def tag_of(name: str, uuid: str) -> str:
+    """Return the name of the tag of a branch. It also names the publication, as an application does a transaction."""
+    return f"{BRANCH_TAG}{name}:{uuid}"
+
+
+def branches_of(state: TableState) -> list[Branch]:
+    """Return the branches that a table names, by name."""
+    found = []
+    for tag, version in sorted(state.tags.items()):
+        if tag.startswith(BRANCH_TAG):
+            name, _, uuid = tag.removeprefix(BRANCH_TAG).partition(":")
+            found.append(Branch(name, uuid, version))
+    return found
+
+
+def find_branch(state: TableState, name: str) -> Branch | None:
+    """Return a branch by its name; None for an unknown one."""
+    return next((branch for branch in branches_of(state) if branch.name == name), None)
+
+
+def require_branch(state: TableState, name: str) -> Branch:
+    """Return a branch by its name. Raises `TableNotFoundError`, which tells of one that was published."""
+    if (branch := find_branch(state, name)) is not None:
+        return branch
+    if (entry := published(state, name)) is not None:
+        found = f"it was published by commit {entry.commit}"
+    else:
+        found = f"its branches are: {', '.join(branch.name for branch in branches_of(state)) or 'none'}"
+    raise TableNotFoundError(f"{state.name} has no branch {name!r}; {found}")
+
+
+def published(state: TableState, name: str) -> TransactionEntry | None:
+    """Return the publication of the last branch of this name; None where the table knows of none."""
+    return next((state.transactions[app_id] for app_id in publications(state, name)), None)
+
+
+def publications(state: TableState, name: str) -> tuple[str, ...]:
+    """Return the application ids of publications of branches of this name. Who makes another branch forgets them: so
+    it is at most one.
+    """
+    prefix = tag_of(name, "")
+    return tuple(app_id for app_id in state.transactions if app_id.startswith(prefix))
+
+
+def require_no_branch(state: TableState, doing: str) -> None:
+    """Raise `InvalidOptionError` for a branch, of which something is asked that only a table can do."""
+    if BRANCH in state.properties:
+        raise refused(state.name, doing)
+
+
+def refused(name: TablePath | str, doing: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        f"{name} is a branch, which takes and gives rows alone: {doing} is for its table; do it there, or publish the "
+        "branch first (fast_forward)"
+    )
+
+
+def require_possible(state: TableState, actions: Sequence[Action]) -> None:
+    """Raise for actions that a branch does not take, so that none of its records is lost by its publication.
+
+    Raises `CommitConflictError` for rows of a branch that is being published, `InvalidOptionError` for what is a
+    table's alone.
+    """
+    mark = BranchMark.of_properties(state.properties)
+    if mark is None:
+        return
+    if mark.is_sealed and act.moves_rows(actions):
+        raise CommitConflictError(
+            f"branch {mark.name!r} ({state.name}) is being published and takes no more rows; nothing was written, "
+            "write to the table, or make another branch"
+        )
+    for action in actions:
+        is_seal = isinstance(action, act.SetProperties) and set(action.changed) == {BRANCH} and not action.removed
+        if isinstance(action, _NOT_ON_A_BRANCH) and not is_seal:
+            raise refused(state.name, f"an action {type(action).__name__}")
