@@ -4,17 +4,20 @@ its changes are published or none of them, and what was left unfinished can be d
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from faults.faulty_storage import Fault, FaultyStorage, sweep
 from faults.sim import SimClock, sim_world
-from faults.test_clone_calls import DAY_MS, NEVER, clean, ids, opened, tier
+from faults.test_clone_calls import NEVER, clean, ids, opened, tier
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log.commits import branches as known_branches
 from streamhouse_spark.log.lifecycle import dropping
 from streamhouse_spark.storage.base import Storage
@@ -23,6 +26,7 @@ from streamhouse_spark.table import branches, keyed_publication, publication
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
+CACHES = count()
 ROWS = list(range(9))
 CHANGED = [0, *range(2, 12)]
 """The rows of the branch, and so of the table once that is published."""
@@ -49,6 +53,9 @@ class Made:
         self._objects = dict(storage._objects)
 
     def begun(self) -> tuple[MemoryStorage, SimClock]:
+        close_tablets()  # tables of all attempts have the same identity
+        folder = os.environ["STREAMHOUSE_CACHE_DIR"].partition("-attempt-")[0]
+        os.environ["STREAMHOUSE_CACHE_DIR"] = f"{folder}-attempt-{next(CACHES)}"
         clock = SimClock()
         clock.advance(self._clock.now_ms() - clock.now_ms())
         storage = MemoryStorage(sim_world(0, clock))
@@ -68,7 +75,12 @@ def change(branch: Table) -> None:
         branch.delete(where=[("id", "=", 1)])
 
 
-KINDS = ["hot", "tiered", "tiered by key"]
+KINDS = ["hot", "tiered by key", pytest.param("tiered", marks=pytest.mark.long)]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(own_cache: Path) -> None:
+    """Give each test a cache of rows by key, and put it back as it was."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -81,7 +93,7 @@ def branched(request) -> Made:
     return Made(request.param, with_branch=True)
 
 
-@pytest.fixture(scope="module", params=["hot", "tiered by key"])
+@pytest.fixture(scope="module", params=["hot", pytest.param("tiered by key", marks=pytest.mark.long)])
 def planted(request) -> Made:
     return Made(request.param, with_branch=True)
 
@@ -103,7 +115,7 @@ def left_over(storage: MemoryStorage, clock: SimClock, seeds: Callable[[], int])
     return [info.key for info in storage.list("tables/") if f"/{uuid}/" not in info.key and "/floors/" not in info.key]
 
 
-@pytest.mark.sampled(80)
+@pytest.mark.sampled(160)
 def test_there_is_the_whole_branch_or_none(plain, share):
     clocks: list[SimClock] = []
 
@@ -171,12 +183,12 @@ def published(made: Made, share, faults=tuple(Fault)) -> set[bool]:
     return outcomes
 
 
-@pytest.mark.sampled(80)
+@pytest.mark.sampled(160)
 def test_all_changes_are_published_once_or_not_at_all(branched, share):
     assert published(branched, share)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(80)
 def test_a_branch_is_dropped_or_there(branched, share):
     clocks: list[SimClock] = []
 
@@ -229,7 +241,7 @@ def a_writer_before_each_call(made: Made, share) -> None:
         assert rows == ([*CHANGED, 50] if told else CHANGED), faulty.trace[met]
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(80)
 def test_no_acknowledged_row_of_a_branch_is_lost(branched, share):
     a_writer_before_each_call(branched, share)
 
@@ -263,7 +275,7 @@ def others_before_each_call(made: Made, share, others: Callable[[Table], None], 
     raise AssertionError("unreachable")
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(80)
 def test_a_table_that_others_write_meanwhile(branched, share):
     others_before_each_call(branched, share, lambda table: add(table, [50]), [*ROWS, 50])
 
@@ -327,7 +339,3 @@ class TestPlantedBugs:
         monkeypatch.setattr(publication, "moved", lambda *_: None)
         with pytest.raises((StreamhouseError, AssertionError)):
             others_before_each_call(made, self.EACH, lambda table: table.overwrite([{"id": 50}]), [50])
-
-
-def test_a_day_is_what_cleaning_takes_it_for():
-    assert DAY_MS == 24 * 3600 * 1000

@@ -42,7 +42,7 @@ MAIN: Final = "main"
 
 def fast_forward(table: TableHandle, name: str, *, to: str = MAIN) -> Publication:
     """Publish a branch; see `Table.fast_forward`."""
-    if not isinstance(to, str) or to.strip().lower() != MAIN:
+    if to.strip().lower() != MAIN:
         raise InvalidOptionError(
             f"fast_forward(to={shown(to)}): a branch is published to its table, which is called 'main'; leave it out"
         )

@@ -99,8 +99,8 @@ def _finalize(storage: Storage, world: World, uuid: str, floor_index: int, grace
 def _is_named(storage: Storage, world: World, state: TableState) -> bool:
     if (mark := BranchMark.of_properties(state.properties)) is not None:
         with suppress(TableNotFoundError):  # the table's files are gone
-            table = CommitLog(storage, mark.of, world).refresh()
-            return not table.buried and tag_of(mark.name, state.table_uuid) in table.tags
+            owner = CommitLog(storage, mark.of, world).refresh()
+            return not owner.buried and tag_of(mark.name, state.table_uuid) in owner.tags
         return False
     database, _, table = state.name.partition(".")
     uuid = resolve(storage, TablePath(database, table)).uuid
