@@ -18,11 +18,11 @@ from faults.sim import SimClock, sim_world
 from faults.test_clone_calls import NEVER, clean, ids, opened, tier
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.log.commits import branches as known_branches
+from streamhouse_spark.log.commits import transaction_outcome
 from streamhouse_spark.log.lifecycle import dropping
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import branches, keyed_publication, publication
+from streamhouse_spark.table.branching import branches, keyed_publication, publication
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -297,7 +297,7 @@ class TestPlantedBugs:
             a_writer_before_each_call(planted, self.EACH)
 
     def test_a_seal_that_writers_do_not_see(self, planted, monkeypatch):
-        monkeypatch.setattr(known_branches.act, "moves_rows", lambda _: False)
+        monkeypatch.setattr(transaction_outcome.act, "moves_rows", lambda _: False)
         with pytest.raises((StreamhouseError, AssertionError)):
             a_writer_before_each_call(planted, self.EACH)
 
@@ -324,7 +324,7 @@ class TestPlantedBugs:
         made = Made("tiered", with_branch=False)
         storage, clock = made.begun()
         monkeypatch.setattr(
-            branches, "Tag", lambda name, version, uuid, _lake: known_branches.act.Tag(name, version, uuid)
+            branches, "Tag", lambda name, version, uuid, _lake: transaction_outcome.act.Tag(name, version, uuid)
         )
         opened(storage, 3, clock).table("t").create_branch("b")
         table = opened(storage, 4, clock).table("t")

@@ -10,8 +10,8 @@ from streamhouse_spark.config.branch_mark import BranchMark
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.log.commits.anchors import HistoryMark
-from streamhouse_spark.log.commits.branches import refused
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transaction_outcome import refused_of_branch
 from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -51,7 +51,7 @@ class LakeTableSpec:
         changes.
         """
         if self.branch is not None:
-            raise refused(self.path.of_branch(self.branch), doing)
+            raise refused_of_branch(self.path.of_branch(self.branch), doing)
 
     @property
     def layout(self) -> tuple[PartitionField, ...]:

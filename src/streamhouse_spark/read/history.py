@@ -9,10 +9,10 @@ from typing import Any, Final
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits import actions as act
-from streamhouse_spark.log.commits.branches import BRANCH_TAG
 from streamhouse_spark.log.commits.record import Attempt, Record, read_record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import BRANCH_TAG
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
 

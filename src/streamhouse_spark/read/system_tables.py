@@ -13,9 +13,9 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import InvalidNameError, ObjectNotFoundError, shown
 from streamhouse_spark.log.commits.actions import Append
-from streamhouse_spark.log.commits.branches import BRANCH_TAG, branches_of
 from streamhouse_spark.log.commits.record import Attempt, Record, read_record
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import BRANCH_TAG, branches_of
 from streamhouse_spark.read.history import history_rows
 from streamhouse_spark.storage.base import Storage
 

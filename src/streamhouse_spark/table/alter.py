@@ -21,9 +21,9 @@ from streamhouse_spark.log.commits.actions import (
     SetSchema,
     has_constraints,
 )
-from streamhouse_spark.log.commits.branches import require_no_branch
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import name_sum
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.log.row_places import places_of
 from streamhouse_spark.schema.checks.check import Check, parse_checks
 from streamhouse_spark.schema.identity import NUMBERS

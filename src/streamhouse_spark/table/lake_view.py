@@ -18,8 +18,8 @@ from streamhouse_spark.lake.history import require_of_history
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, LakeSnapshot
 from streamhouse_spark.lake.table import LakeTable
-from streamhouse_spark.log.commits.branches import require_no_branch
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, check_grace
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_tables

@@ -17,7 +17,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.history import require_dropped, require_of_history
 from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.table import LakeTable
-from streamhouse_spark.log.commits.branches import require_no_branch
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.log.lifecycle.cleaning import CleanReport, check_grace, clean
 from streamhouse_spark.log.lifecycle.retention import is_trimmed, trim
 from streamhouse_spark.log.lifecycle.transaction_expiry import due_transactions, expire_transactions

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.branches import require_no_branch
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.pin import pin_newest

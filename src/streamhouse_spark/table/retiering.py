@@ -17,8 +17,8 @@ from streamhouse_spark.core.paths import parse_table_name, rebuilt_lake_location
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Retier
-from streamhouse_spark.log.commits.branches import require_no_branch
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from streamhouse_spark.core.paths import tag_key
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError, shown
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Action, Tag, Untag
-from streamhouse_spark.log.commits.branches import BRANCH_TAG, find_branch, require_no_branch
 from streamhouse_spark.log.commits.checkpoint import write_tagged
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.tags import of_version
+from streamhouse_spark.log.lifecycle.branches import BRANCH_TAG, find_branch, require_no_branch
 from streamhouse_spark.read.pin import Pin, pin_newest
 
 NAME_CHARS_MAX: Final = 128

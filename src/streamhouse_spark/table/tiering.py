@@ -5,7 +5,7 @@ from __future__ import annotations
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.tiering.job import TieringJob, TieringReport
 from streamhouse_spark.lake.tiering.round import RunTasks
-from streamhouse_spark.log.commits.branches import require_no_branch
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
 
 
 def tier_table(table: TableHandle, run_tasks: RunTasks) -> TieringReport:

@@ -17,11 +17,11 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Action, Rename
 from streamhouse_spark.log.commits.checkpoint import write_checkpoint, write_floor
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.first_record import put_first_record
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.commits.stored_objects import manifest_keys, referenced_keys
 from streamhouse_spark.log.lifecycle.copying import at_home, copy_version
+from streamhouse_spark.log.lifecycle.first_record import put_first_record
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import delete_all
 from streamhouse_spark.write.segment_merging import merge_inline

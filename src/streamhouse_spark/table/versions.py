@@ -11,8 +11,8 @@ from streamhouse_spark.handle import TableHandle
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from streamhouse_spark.table.branch_changes import Publication
-    from streamhouse_spark.table.branches import TableBranch
+    from streamhouse_spark.table.branching.branches import TableBranch
+    from streamhouse_spark.table.branching.changes import Publication
     from streamhouse_spark.table.rollback import RollbackReport
     from streamhouse_spark.table.tags import TableTag
 
@@ -85,7 +85,7 @@ class Versions(TableHandle):
         Raises `TableExistsError` for a name that another branch has, `InvalidNameError` for an impossible one, and
         `InvalidOptionError` for a table that cannot have branches, all before anything is written.
         """
-        from streamhouse_spark.table.branches import create_branch
+        from streamhouse_spark.table.branching.branches import create_branch
 
         return create_branch(self, name)
 
@@ -94,14 +94,14 @@ class Versions(TableHandle):
 
         Raises `TableNotFoundError` for an unknown name, and where it was published or dropped.
         """
-        from streamhouse_spark.table.branches import open_log
+        from streamhouse_spark.table.branching.branches import open_log
 
         branch, log = open_log(self, name)
         return type(self)(self._storage, self._settings, self._path.of_branch(branch.name), log, self._world)
 
     def branches(self) -> list[TableBranch]:
         """Return the branches by name, as ``$refs`` shows them."""
-        from streamhouse_spark.table.branches import list_branches
+        from streamhouse_spark.table.branching.branches import list_branches
 
         return list_branches(self)
 
@@ -116,7 +116,7 @@ class Versions(TableHandle):
         Raises `CommitConflictError` where it is not, and `TableNotFoundError` for an unknown name; nothing was
         published. `CommitStateUnknownError`: publish again, which tells.
         """
-        from streamhouse_spark.table.publication import fast_forward
+        from streamhouse_spark.table.branching.publication import fast_forward
 
         return fast_forward(self, name, to=to)
 
@@ -125,7 +125,7 @@ class Versions(TableHandle):
 
         Its files go after the grace of `Warehouse.clean_dropped`. Raises `TableNotFoundError` for an unknown name.
         """
-        from streamhouse_spark.table.branches import drop_branch
+        from streamhouse_spark.table.branching.branches import drop_branch
 
         drop_branch(self, name)
 

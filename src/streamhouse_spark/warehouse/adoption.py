@@ -33,11 +33,11 @@ from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.log.commits.actions import Action, Create, Drop, LakePair
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.first_record import put_first_record
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.first_record import put_first_record
 from streamhouse_spark.log.lifecycle.location import new_table_uuid, require_log_location
 from streamhouse_spark.log.lifecycle.names import NamePointer
 from streamhouse_spark.log.lifecycle.renaming import free

@@ -27,10 +27,10 @@ from streamhouse_spark.core.paths import lake_location
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Rename
-from streamhouse_spark.log.commits.branches import require_no_branch
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.log.lifecycle.clones import CLONE
 from streamhouse_spark.log.lifecycle.renaming import free
 from streamhouse_spark.storage.base import Storage

@@ -22,10 +22,10 @@ from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import DifferentHistoryError
-from streamhouse_spark.log.commits.branches import require_branch
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.branches import require_branch
 from streamhouse_spark.log.lifecycle.renaming import is_named
 from streamhouse_spark.log.lifecycle.sql_views import is_a_view
 from streamhouse_spark.table.table import Table

@@ -27,10 +27,10 @@ from streamhouse_spark.core.text_values import join_names, parse_names
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.log.commits.actions import Create, has_constraints
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.first_record import put_first_record
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.first_record import put_first_record
 from streamhouse_spark.log.lifecycle.location import new_table_uuid
 from streamhouse_spark.log.lifecycle.renaming import free
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults

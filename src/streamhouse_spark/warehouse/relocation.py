@@ -35,12 +35,12 @@ from streamhouse_spark.lake.formats import lake_relocation, open_lake_table
 from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.relocation import LakeRelocation
 from streamhouse_spark.lake.tiering.recording import is_ahead
-from streamhouse_spark.log.commits.branches import branches_of
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.stored_objects import referenced_keys
 from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.branches import branches_of
 from streamhouse_spark.log.lifecycle.clones import clones_of
 from streamhouse_spark.log.lifecycle.copying import copy_log
 from streamhouse_spark.log.lifecycle.home import WarehouseFile, read_warehouse_file

@@ -12,9 +12,9 @@ from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import lake_location
 from streamhouse_spark.log.commits.actions import Create, Drop
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.first_record import put_first_record
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import fold
+from streamhouse_spark.log.lifecycle.first_record import put_first_record
 from streamhouse_spark.log.lifecycle.location import new_table_uuid, require_log_location
 from streamhouse_spark.log.lifecycle.succession import succeed
 from streamhouse_spark.table.table import Table

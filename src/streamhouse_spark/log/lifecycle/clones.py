@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Final
 
 from streamhouse_spark.log.commits.actions import Untag
-from streamhouse_spark.log.commits.branches import branches_of
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.tags import NamedVersion
+from streamhouse_spark.log.lifecycle.branches import branches_of
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import at_once
 

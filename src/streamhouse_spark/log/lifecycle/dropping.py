@@ -21,12 +21,12 @@ from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import TABLES_PREFIX, commits_prefix, floors_prefix, table_prefix
 from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.commits.actions import Action, Bury, Drop
-from streamhouse_spark.log.commits.branches import tag_of
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, newest_checkpoint, write_floor
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.log.lifecycle.branches import tag_of
 from streamhouse_spark.log.lifecycle.cleaning import CleanReport, check_grace
 from streamhouse_spark.log.lifecycle.clones import clones_of, live_clones
 from streamhouse_spark.log.lifecycle.names import resolve

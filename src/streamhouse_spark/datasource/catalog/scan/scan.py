@@ -39,8 +39,8 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.model.marks import LakeMarks
-from streamhouse_spark.log.commits.branches import find_branch
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import find_branch
 from streamhouse_spark.log.segments.metadata_columns import (
     CHANGELOG_FIELDS,
     CHANGES_FIELDS,

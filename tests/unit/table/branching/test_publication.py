@@ -14,8 +14,8 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.log.commits.actions import Drop
-from streamhouse_spark.table import publication, published_rows
-from unit.table.branched import DAY_MS, add, begun, delete, found, ids, new_table, rows, tier
+from streamhouse_spark.table.branching import publication, published_rows
+from unit.table.branching.branched import DAY_MS, add, begun, delete, found, ids, new_table, rows, tier
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 KINDS = pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
@@ -324,7 +324,7 @@ def test_two_that_publish_at_once_publish_once(wh, other_process, keyed, monkeyp
             others[0] = other_process().table("d.t").fast_forward("audit")
         return made
 
-    monkeypatch.setattr("streamhouse_spark.table.keyed_publication.sealed", meanwhile)
+    monkeypatch.setattr("streamhouse_spark.table.branching.keyed_publication.sealed", meanwhile)
     monkeypatch.setattr(publication, "sealed", meanwhile)
     done = table.fast_forward("audit")
     assert done.version == others[0].version

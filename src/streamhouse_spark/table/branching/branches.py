@@ -30,7 +30,10 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Action, Drop, ForgetTransactions, SetProperties, Tag, Untag
-from streamhouse_spark.log.commits.branches import (
+from streamhouse_spark.log.commits.checkpoint import write_tagged
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import (
     Branch,
     branches_of,
     find_branch,
@@ -39,9 +42,6 @@ from streamhouse_spark.log.commits.branches import (
     require_no_branch,
     tag_of,
 )
-from streamhouse_spark.log.commits.checkpoint import write_tagged
-from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.clones import CLONE
 from streamhouse_spark.table.tags import keep_version
 from streamhouse_spark.table.version_copy import begin_history, begun, copy_rows, first

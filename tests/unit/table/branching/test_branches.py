@@ -21,15 +21,15 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.log.commits.actions import Drop, LakePair, Payload, SetProperties, action_to_json
-from streamhouse_spark.log.commits.branches import require_branch
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints
 from streamhouse_spark.log.commits.frame import decode_frame
+from streamhouse_spark.log.lifecycle.branches import require_branch
 from streamhouse_spark.query.partition_match import PartitionMatches
-from streamhouse_spark.table import branches, publication
+from streamhouse_spark.table.branching import branches, publication
 from streamhouse_spark.table.partitions import drop_partitions
 from streamhouse_spark.warehouse.connection import Connection
 from streamhouse_spark.warehouse.relocation import relocate
-from unit.table.branched import DAY_MS, add, begun, ids, new_table, rows, tier
+from unit.table.branching.branched import DAY_MS, add, begun, ids, new_table, rows, tier
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 KINDS = pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])

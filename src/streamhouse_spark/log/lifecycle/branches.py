@@ -7,25 +7,19 @@ both publishes the branch and ends it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from streamhouse_spark.config.branch_mark import BRANCH, BranchMark
-from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, TableNotFoundError
-from streamhouse_spark.log.commits import actions as act
-from streamhouse_spark.log.commits.actions import Action
+from streamhouse_spark.config.branch_mark import BRANCH
+from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.tags import NamedVersion
+from streamhouse_spark.log.commits.transaction_outcome import refused_of_branch
 from streamhouse_spark.log.commits.transactions import TransactionEntry
 
 BRANCH_TAG: Final = "branch:"
 """Begins the name of a branch's tag; the rest is the branch's name, a colon and its uuid. People's tags have no
 colon."""
-_NOT_ON_A_BRANCH: Final = (
-    act.LakePair | act.Retier | act.SetSchema | act.SetProperties | act.Trim | act.Tag | act.Undrop | act.KvSnapshot
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,31 +83,4 @@ def publications(state: TableState, name: str) -> tuple[str, ...]:
 def require_no_branch(state: TableState, doing: str) -> None:
     """Raise `InvalidOptionError` for a branch, of which something is asked that only a table can do."""
     if BRANCH in state.properties:
-        raise refused(state.name, doing)
-
-
-def refused(name: TablePath | str, doing: str) -> InvalidOptionError:
-    return InvalidOptionError(
-        f"{name} is a branch, which takes and gives rows alone: {doing} is for its table; do it there, or publish the "
-        "branch first (fast_forward)"
-    )
-
-
-def require_possible(state: TableState, actions: Sequence[Action]) -> None:
-    """Raise for actions that a branch does not take, so that none of its records is lost by its publication.
-
-    Raises `CommitConflictError` for rows of a branch that is being published, `InvalidOptionError` for what is a
-    table's alone.
-    """
-    mark = BranchMark.of_properties(state.properties)
-    if mark is None:
-        return
-    if mark.is_sealed and act.moves_rows(actions):
-        raise CommitConflictError(
-            f"branch {mark.name!r} ({state.name}) is being published and takes no more rows; nothing was written, "
-            "write to the table, or make another branch"
-        )
-    for action in actions:
-        is_seal = isinstance(action, act.SetProperties) and set(action.changed) == {BRANCH} and not action.removed
-        if isinstance(action, _NOT_ON_A_BRANCH) and not is_seal:
-            raise refused(state.name, f"an action {type(action).__name__}")
+        raise refused_of_branch(state.name, doing)

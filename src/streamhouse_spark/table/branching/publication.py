@@ -26,13 +26,13 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.append import appending, ends_after, truncating
 from streamhouse_spark.log.commits.actions import Action
-from streamhouse_spark.log.commits.branches import find_branch, published
 from streamhouse_spark.log.commits.checkpoint import read_tagged
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.table.branch_changes import BranchChanges, Publication, moved, require_same, sealed, told
-from streamhouse_spark.table.branches import end_log, open_log
-from streamhouse_spark.table.published_rows import staged_rows
+from streamhouse_spark.log.lifecycle.branches import find_branch, published
+from streamhouse_spark.table.branching.branches import end_log, open_log
+from streamhouse_spark.table.branching.changes import BranchChanges, Publication, moved, require_same, sealed, told
+from streamhouse_spark.table.branching.published_rows import staged_rows
 from streamhouse_spark.table.row_deletion import deleting
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def _published(table: TableHandle, name: str) -> Publication:
     branch, log = open_log(table, name)
     base = read_tagged(table.storage, table.uuid, branch.base.version, branch.base.uuid)
     if base.primary_key:
-        from streamhouse_spark.table.keyed_publication import publish_keyed as publish
+        from streamhouse_spark.table.branching.keyed_publication import publish_keyed as publish
     else:
         publish = _publish
     done = publish(table, BranchChanges(branch, base, log.state), log)

@@ -12,10 +12,10 @@ from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.commits.actions import Action, SetProperties, Untag
-from streamhouse_spark.log.commits.branches import Branch, require_branch
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.waiting import Committed
+from streamhouse_spark.log.lifecycle.branches import Branch, require_branch
 from streamhouse_spark.table.row_deletion import lost_partitions
 from streamhouse_spark.write.segment_merging import merge_if_due
 

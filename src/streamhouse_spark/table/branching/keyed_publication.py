@@ -26,7 +26,7 @@ from streamhouse_spark.lookup.lookup import Lookup
 from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.read.union_read import read_pin
-from streamhouse_spark.table.branch_changes import BranchChanges, Publication, moved, require_same, sealed, told
+from streamhouse_spark.table.branching.changes import BranchChanges, Publication, moved, require_same, sealed, told
 from streamhouse_spark.write.upsert import KeyedSchema, KeyedTable
 
 LOOKUP_ROWS: Final = 1 << 20
@@ -35,7 +35,7 @@ LOOKUP_ROWS: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Net:
-    """What the branch makes of the table: rows by bucket and key, those whose key goes marked."""
+    """The net change of the table: rows by bucket and key, those whose key goes marked."""
 
     batches: Mapping[int, KeyedBatch]
     num_written: int
