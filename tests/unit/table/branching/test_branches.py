@@ -129,6 +129,10 @@ def test_tables_that_cannot_have_branches(wh):
         with pytest.raises(InvalidOptionError, match=why):
             table.create_branch("b")
         assert table.refresh().version == version
+    apart = new_table(wh, name="d.apart")
+    add(apart, 1, 2)
+    engine.upsert(apart.to_arrow())
+    assert ids(engine) == [1, 2]
     with pytest.raises(InvalidOptionError, match="make one with create_branch"):
         new_table(wh, name="d.x", **{BRANCH: "{}"})
     with pytest.raises(InvalidOptionError):
@@ -210,10 +214,13 @@ def test_a_creator_that_sleeps_for_days_is_told(wh, clock, other_process, monkey
             other_process().table("d.t").maintain()
         return log
 
-    monkeypatch.setattr(branches, "begin_history", slept)
-    with pytest.raises(CommitConflictError, match="took longer than the grace"):
-        table.create_branch("b")
+    with monkeypatch.context() as patch:
+        patch.setattr(branches, "begin_history", slept)
+        with pytest.raises(CommitConflictError, match="took longer than the grace"):
+            table.create_branch("b")
     assert table.branches() == []
+    table.create_branch("b")
+    assert ids(table.branch("b")) == [1]
 
 
 def test_a_lake_snapshot_that_another_engine_expired_has_no_stand_in(wh, clock):
@@ -241,6 +248,9 @@ def test_a_warehouse_with_branches_is_moved_and_not_copied(tmp_path, store):
     assert ids(moved.table("d.t$branch_audit")) == list(range(7))
     moved.table("d.t").fast_forward("audit")
     assert ids(moved.table("d.t")) == list(range(7))
+    shutil.copytree(tmp_path / "b", tmp_path / "c")
+    relocate(str(tmp_path / "c"), copy=True)
+    assert ids(Warehouse(str(tmp_path / "c")).table("d.t")) == list(range(7))
 
 
 def test_older_versions_of_this_package_stop_at_a_branch(wh):

@@ -211,6 +211,9 @@ def test_a_branch_that_removed_rows_is_not_published_behind_changes(wh, changing
     table.drop_branch("audit")
     table.create_branch("audit")
     assert found(table.branch("audit")) == before
+    table.branch("audit").overwrite(rows(9))
+    table.fast_forward("audit")
+    assert ids(table) == [9]
 
 
 @pytest.mark.parametrize("upkeep", ["tier", "merge", "maintain", "compact"])
@@ -296,6 +299,10 @@ def test_a_change_between_the_look_and_the_record_is_found(wh, other_process, mo
     with pytest.raises(CommitConflictError, match="takes no more rows"):
         add(branch, 60)  # it was sealed by then
     table.drop_branch("audit")
+    table.create_branch("audit")
+    add(table.branch("audit"), 60)
+    table.fast_forward("audit")
+    assert ids(table) == [*range(6), 50, 60]
 
 
 # -- the end of a branch ----------------------------------------------------------------------------------------------
