@@ -75,7 +75,8 @@ def change(branch: Table) -> None:
         branch.delete(where=[("id", "=", 1)])
 
 
-KINDS = ["hot", "tiered by key", pytest.param("tiered", marks=pytest.mark.long)]
+BY_KEY = pytest.param("tiered by key", marks=pytest.mark.long)
+TIERED = pytest.param("tiered", marks=pytest.mark.long)
 
 
 @pytest.fixture(autouse=True)
@@ -83,17 +84,17 @@ def _own_cache(own_cache: Path) -> None:
     """Give each test a cache of rows by key, and put it back as it was."""
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=["hot", BY_KEY, TIERED])
 def plain(request) -> Made:
     return Made(request.param, with_branch=False)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=["hot", "tiered by key", TIERED])
 def branched(request) -> Made:
     return Made(request.param, with_branch=True)
 
 
-@pytest.fixture(scope="module", params=["hot", pytest.param("tiered by key", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["hot", BY_KEY])
 def planted(request) -> Made:
     return Made(request.param, with_branch=True)
 
@@ -188,7 +189,7 @@ def test_all_changes_are_published_once_or_not_at_all(branched, share):
     assert published(branched, share)
 
 
-@pytest.mark.sampled(80)
+@pytest.mark.sampled(400)
 def test_a_branch_is_dropped_or_there(branched, share):
     clocks: list[SimClock] = []
 
