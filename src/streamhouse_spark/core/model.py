@@ -10,6 +10,8 @@ from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, shown
 
 IDENTITY_NUMBERS: Final = "streamhouse.identity."
 """The beginning of the application ids under which a log remembers how many numbers were handed out."""
+PUBLICATIONS: Final = "streamhouse.branch."
+"""The beginning of the application ids under which a log remembers the publications of branches."""
 
 
 class NotAnOffsetRangeError(InvalidOptionError, ValueError):
@@ -208,11 +210,18 @@ def check_transaction(value: object) -> None:
 
 
 def check_app_id(app_id: str) -> None:
-    """Raise `InvalidOptionError` for an application id under which the log counts the numbers of identity columns."""
+    """Raise `InvalidOptionError` for an application id under which the log counts the numbers of identity columns, or
+    remembers a publication.
+    """
     if app_id.startswith(IDENTITY_NUMBERS):
         raise InvalidOptionError(
             f"transaction of {app_id!r}: application ids that begin with {IDENTITY_NUMBERS} say how many numbers of an "
             "identity column were handed out; take another one"
+        )
+    if app_id.startswith(PUBLICATIONS):
+        raise InvalidOptionError(
+            f"transaction of {app_id!r}: application ids that begin with {PUBLICATIONS} say which branches were "
+            "published; take another one"
         )
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from streamhouse_spark.core.model import PUBLICATIONS
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits import actions as act
@@ -93,7 +94,7 @@ def _row(record: Record, part: Attempt, *, is_keyed: bool) -> Sequence[Any]:
 
 def _of_branch(part: Attempt) -> str | None:
     """Return the name of what an attempt did with a branch of the table; None where it did nothing."""
-    if part.transaction is not None and part.transaction.app_id.startswith(BRANCH_TAG):
+    if part.transaction is not None and part.transaction.app_id.startswith(PUBLICATIONS):
         return "publish"
     if any(isinstance(action, act.Tag) and action.name.startswith(BRANCH_TAG) for action in part.actions):
         return "branch"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from streamhouse_spark.config.branch_mark import BRANCH
+from streamhouse_spark.core.model import PUBLICATIONS
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.tags import NamedVersion
@@ -37,8 +38,13 @@ class Branch:
 
 
 def tag_of(name: str, uuid: str) -> str:
-    """Return the name of the tag of a branch. It also names the publication, as an application does a transaction."""
+    """Return the name of the tag of a branch."""
     return f"{BRANCH_TAG}{name}:{uuid}"
+
+
+def publication_of(name: str, uuid: str) -> str:
+    """Return the application id of the publication of a branch."""
+    return f"{PUBLICATIONS}{name}.{uuid}"
 
 
 def branches_of(state: TableState) -> list[Branch]:
@@ -76,7 +82,7 @@ def publications(state: TableState, name: str) -> tuple[str, ...]:
     """Return the application ids of publications of branches of this name. Who makes another branch forgets them: so
     it is at most one.
     """
-    prefix = tag_of(name, "")
+    prefix = publication_of(name, "")
     return tuple(app_id for app_id in state.transactions if app_id.startswith(prefix))
 
 

@@ -15,7 +15,7 @@ from streamhouse_spark.log.commits.actions import Action, SetProperties, Untag
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.waiting import Committed
-from streamhouse_spark.log.lifecycle.branches import Branch, require_branch
+from streamhouse_spark.log.lifecycle.branches import Branch, publication_of, require_branch
 from streamhouse_spark.table.row_deletion import lost_partitions
 from streamhouse_spark.write.segment_merging import merge_if_due
 
@@ -73,7 +73,7 @@ class BranchChanges:
 
     @property
     def transaction(self) -> Transaction:
-        return Transaction(self.branch.tag, 1)
+        return Transaction(publication_of(self.branch.name, self.branch.uuid), 1)
 
     def ending(self, state: TableState) -> tuple[Untag, ...]:
         """Return the action that ends the branch. Raises `TableNotFoundError` where it was dropped meanwhile."""

@@ -9,11 +9,9 @@ import pyarrow.compute as pc
 import pytest
 
 from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import (
-    CommitConflictError,
-    TableNotFoundError,
-)
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, TableNotFoundError
 from streamhouse_spark.log.commits.actions import Drop
+from streamhouse_spark.log.lifecycle.branches import publication_of
 from streamhouse_spark.table.branching import publication, published_rows
 from unit.table.branching.branched import DAY_MS, add, begun, delete, found, ids, new_table, rows, tier
 
@@ -114,6 +112,15 @@ def test_a_truncated_branch_truncates_the_table(wh, keyed):
     branch.truncate()
     table.fast_forward("audit")
     assert ids(table) == []
+
+
+def test_nobody_else_can_say_that_a_branch_was_published(wh):
+    table, branch = begun(wh, keyed=False, lake=None)
+    add(branch, 6)
+    with pytest.raises(InvalidOptionError, match="say which branches were published"):
+        table.append(rows(9), transaction=Transaction(publication_of("audit", branch.uuid), 1))
+    table.fast_forward("audit")
+    assert ids(table) == list(range(7))
 
 
 @KINDS
@@ -291,9 +298,10 @@ def test_a_change_between_the_look_and_the_record_is_found(wh, other_process, mo
         add(other_process().table("d.t"), 50)
         return staged_rows(*given, **how)
 
-    monkeypatch.setattr(publication, "staged_rows", meanwhile)
-    with pytest.raises(CommitConflictError, match="were added or changed"):
-        table.fast_forward("audit")
+    with monkeypatch.context() as patch:
+        patch.setattr(publication, "staged_rows", meanwhile)
+        with pytest.raises(CommitConflictError, match="were added or changed"):
+            table.fast_forward("audit")
     assert ids(table) == [*range(6), 50]
     assert ids(branch) == [0, 2, 3, 4, 5]
     with pytest.raises(CommitConflictError, match="takes no more rows"):
