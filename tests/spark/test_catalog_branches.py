@@ -80,6 +80,7 @@ def test_write_audit_publish(spark, wh, table):
     assert rows(spark, suffixed(table, "lake")) == expected
 
 
+@pytest.mark.long
 def test_frames_and_overwrites(spark, wh, make):
     name = make(columns=COLUMNS, bucket_key="id")
     short = name.removeprefix("streamhouse.")

@@ -32,8 +32,6 @@ from streamhouse_spark.warehouse.relocation import relocate
 from unit.table.branching.branched import DAY_MS, add, begun, ids, new_table, rows, tier
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
-KINDS = pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
-LAKES = pytest.mark.parametrize("lake", [None, "iceberg", pytest.param("paimon", marks=pytest.mark.long)])
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
@@ -158,8 +156,15 @@ def upkeep(wh, clock, table):
         wh.clean_dropped()
 
 
-@KINDS
-@pytest.mark.parametrize("lake", [None, "iceberg"])
+@pytest.mark.parametrize(
+    ("keyed", "lake"),
+    [
+        (False, "iceberg"),
+        (True, None),
+        pytest.param(False, None, marks=pytest.mark.long),
+        pytest.param(True, "iceberg", marks=pytest.mark.long),
+    ],
+)
 def test_a_branch_lives_for_as_long_as_it_has_a_name(wh, clock, other_process, keyed, lake):
     table, branch = begun(wh, keyed=keyed, lake=lake)
     add(branch, 6)
