@@ -24,7 +24,7 @@ class TablePattern:
     table: str | None = None
 
     def covers(self, path: TablePath) -> bool:
-        return self.database in (None, path.database) and self.table in (None, path.table)
+        return self.database in (None, path.database) and self.table in (None, path.base.table)
 
 
 ALL_TABLES: Final = TablePattern()
@@ -40,6 +40,8 @@ def parse_pattern(text: str) -> TablePattern:
     name = parse_table_name(text)
     if name.suffix is not None:
         raise InvalidNameError(f"{text[:80]!r}: a right is on a table with all that it shows; leave out ${name.suffix}")
+    if name.path.branch is not None:
+        raise InvalidNameError(f"{text[:80]!r}: a right is on a table with its branches; say {name.path.base}")
     return TablePattern(name.path.database, name.path.table)
 
 

@@ -116,6 +116,22 @@ ELSEWHERE = {
     "drop the clones, clean the warehouse after the grace, and copy it then": (
         "unit/warehouse/test_cloning.py::test_a_warehouse_becomes_a_copy_without_its_clones"
     ),
+    "write to the table, or make another branch": (
+        "unit/table/branching/test_publication.py::test_a_change_between_the_look_and_the_record_is_found"
+    ),
+    "Drop the branch, make it again, and write it by": (
+        "unit/table/branching/test_publication.py::test_a_branch_that_removed_rows_is_not_published_behind_changes"
+    ),
+    "check them there, and copy them then": (
+        "unit/table/branching/test_branches.py::test_tables_that_cannot_have_branches"
+    ),
+    "run drop_branch again": ("unit/table/branching/test_publication.py::test_a_drop_that_was_cut_short_is_finished"),
+    "took longer than the grace; make it again": (
+        "unit/table/branching/test_branches.py::test_a_creator_that_sleeps_for_days_is_told"
+    ),
+    "publish or drop the branches, and copy the warehouse then": (
+        "unit/table/branching/test_branches.py::test_a_warehouse_with_branches_is_moved_and_not_copied"
+    ),
     "expired meanwhile; choose a later version": (
         "unit/table/test_tags.py::test_a_tag_that_has_not_seen_an_expiry_is_refused"
     ),

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.paths import (
     checkpoint_hint_key,
@@ -59,7 +60,10 @@ GENERATED_VERSION = 7
 """Format of a checkpoint with generated columns, which an older version of this package would not compute."""
 FIELDS_VERSION = 8
 """Format of a checkpoint with ids of fields inside columns: an older version would go by their names."""
-NEWEST_VERSION = 9
+BRANCH_VERSION = 9
+"""Format of a branch's checkpoint: an older version of this package would take the branch for a table without a name,
+and delete it."""
+NEWEST_VERSION = 10
 """Format of a checkpoint with a change archive, whose files an older version of this package would delete."""
 
 CHECKPOINT_INTERVAL = 40
@@ -177,6 +181,8 @@ def _version(state: TableState) -> int | None:
     """Return the oldest format that can hold all of the state."""
     if state.archive:
         return NEWEST_VERSION
+    if BRANCH in state.properties:
+        return BRANCH_VERSION
     if any(schema.has_field_ids for schema in state.schemas.values()):
         return FIELDS_VERSION
     if has_generated(state.properties):
