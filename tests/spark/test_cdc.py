@@ -285,6 +285,7 @@ class TestBadEvents:
             assert [letter["reason"] for letter in letters[:2]] == [breach, breach]
             assert "column 'code'" in letters[2]["reason"]
 
+    @pytest.mark.long
     def test_a_large_value_of_bytes_that_is_not_in_the_event(self, wh, source, tmp_path):
         made = wh.create_table("cdc.toasted", "id BIGINT, data BINARY", primary_key=["id"])
         missing = base64.b64encode(b"__debezium_unavailable_value").decode()

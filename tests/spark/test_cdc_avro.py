@@ -222,6 +222,7 @@ def _bad(value, registry) -> bytes:
     return value
 
 
+@pytest.mark.long
 def test_bad_bytes_have_their_reason_and_a_place(wh, topic, registry, make, run):
     table = make()
     number = registry.register(ONE)

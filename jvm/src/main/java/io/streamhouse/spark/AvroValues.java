@@ -24,6 +24,7 @@ import org.apache.avro.Schema;
 final class AvroValues {
   private static final String CONNECT_NAME = "connect.name";
   private static final String VARIABLE_SCALE = "io.debezium.data.VariableScaleDecimal";
+  private static final String SCALE = "scale";
   private static final int SCALE_MAX = 10_000;
 
   /** The names by which a whole number is a moment, and their unit. */
@@ -149,7 +150,7 @@ final class AvroValues {
 
   /** A decimal that has its own scale with it, as sources without a fixed one do. */
   private static AvroValue variableScale(Schema schema) {
-    boolean isScaleFirst = schema.getFields().get(0).name().equals("scale");
+    boolean isScaleFirst = schema.getFields().get(0).name().equals(SCALE);
     return (in, out) -> {
       int scale = isScaleFirst ? in.decoder().readInt() : 0;
       byte[] digits = in.value();
@@ -176,9 +177,9 @@ final class AvroValues {
   }
 
   private static int scale(Schema schema) {
-    Object scale = schema.getObjectProp("scale");
+    Object scale = schema.getObjectProp(SCALE);
     if (scale == null && schema.getObjectProp("connect.parameters") instanceof Map) {
-      scale = ((Map<?, ?>) schema.getObjectProp("connect.parameters")).get("scale");
+      scale = ((Map<?, ?>) schema.getObjectProp("connect.parameters")).get(SCALE);
     }
     return scale == null ? 0 : Integer.parseInt(scale.toString());
   }
