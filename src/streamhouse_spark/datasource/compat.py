@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyspark
 from pyspark.sql.pandas import types as arrow_types
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
 from streamhouse_spark.errors import InvalidOptionError
 
@@ -110,12 +110,9 @@ def java_class(session: Any, name: str) -> Any | None:
     return None if type(found).__name__ == "JavaPackage" else found
 
 
-def java_function(session: Any, function: Any, returned: DataType, argument: Column) -> Column:
-    """Return the values of an object of Java, a ``UDF1`` of Spark, for a column. Only in a classic session."""
+def java_function(function: Any, argument: Column, *more: Any) -> Column:
+    """Return the column that a function of Java makes of one and of plain values. Only in a classic session."""
     from pyspark.sql import Column
-    from pyspark.sql.classic.column import _to_java_column, _to_seq
+    from pyspark.sql.classic.column import _to_java_column
 
-    kind = session._jsparkSession.parseDataType(returned.json())  # noqa: SLF001 - as PySpark's own functions do
-    functions: Any = java_class(session, "org.apache.spark.sql.functions")
-    made = functions.udf(function, kind)
-    return Column(made.apply(_to_seq(session.sparkContext, [argument], _to_java_column)))
+    return Column(function(_to_java_column(argument), *more))

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Column
-from pyspark.sql.types import IntegerType, StringType, StructType
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.datasource import compat
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CLASS: Final = "io.streamhouse.spark.AvroEvents"
-_READ: Final = StructType().add("text", StringType()).add("reason", StringType()).add("unknown", IntegerType())
 _ASKED_MAX: Final = 1_000
 """Ids of one batch that are asked for. Damaged bytes may have any id."""
 
@@ -54,8 +52,8 @@ class AvroSchemas:
 
     def read(self, session: SparkSession, events: Column, refused: Mapping[int, str]) -> Column:
         """Return for each event its ``text``, the ``reason`` why it has none, and the id of an ``unknown`` schema."""
-        function = _java_class(session)(dict(self.known), dict(refused), self.given)
-        return compat.java_function(session, function, _READ, events)
+        function = _java_class(session).read
+        return compat.java_function(function, events, dict(self.known), dict(refused), self.given)
 
     def learn(self, numbers: Iterable[int]) -> dict[int, str]:
         """Ask for schemas; return the ids that have none, with the reason. Raises as `SchemaRegistry.schema`."""

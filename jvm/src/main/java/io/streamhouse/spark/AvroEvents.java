@@ -11,9 +11,13 @@ import java.util.Map;
 import java.util.Set;
 import org.apache.avro.Schema;
 import org.apache.avro.generic.GenericDatumReader;
+import org.apache.spark.sql.Column;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.api.java.UDF1;
+import org.apache.spark.sql.functions;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructType;
 
 /**
  * Change events in Avro as JSON: their kind, and the rows before and after.
@@ -27,6 +31,11 @@ public final class AvroEvents implements UDF1<byte[], Row> {
   private static final int HEAD_BYTES = 5;
   private static final Set<String> PARTS = Set.of("op", "before", "after");
   private static final JsonFactory JSON = new JsonFactory();
+  private static final StructType READ =
+      new StructType()
+          .add("text", DataTypes.StringType)
+          .add("reason", DataTypes.StringType)
+          .add("unknown", DataTypes.IntegerType);
 
   private final HashMap<Integer, String> schemas;
   private final HashMap<Integer, String> refused;
@@ -52,6 +61,12 @@ public final class AvroEvents implements UDF1<byte[], Row> {
     this.schemas = new HashMap<>(schemas);
     this.refused = new HashMap<>(refused);
     this.given = given;
+  }
+
+  /** A column with the texts, reasons and unknown schemas of one that has events. */
+  public static Column read(Column events, Map<Integer, String> schemas, Map<Integer, String> refused, String given) {
+    UDF1<byte[], Row> function = new AvroEvents(schemas, refused, given);
+    return functions.udf(function, READ).apply(events);
   }
 
   /** The reason why a schema is none of change events; null for one that is. */
