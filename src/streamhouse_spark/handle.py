@@ -85,7 +85,7 @@ class TableHandle:
     def refresh(self) -> TableState:
         """Read the newest state. Raises `TableNotFoundError` where the table was dropped."""
         state = self.require_there(self._log.refresh())
-        if state.name != str(self._path):
+        if state.name != str(self._path) and self._path.branch is None:
             self._path = parse_table_name(state.name).path  # it was renamed
         return state
 

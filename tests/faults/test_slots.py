@@ -26,9 +26,10 @@ from streamhouse_spark.log.commits.checkpoint import read_floor, write_floor
 from streamhouse_spark.log.commits.record import Record, read_attempt
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.first_record import put_first_record
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.creation import create_action, put_first_record
+from streamhouse_spark.warehouse.creation import create_action
 
 PATH = TablePath("sales", "orders")
 UUID = "0" * 32

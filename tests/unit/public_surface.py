@@ -47,6 +47,7 @@ class World:
         wh.create_database("empty")
         wh.table("log").append(ROWS)
         wh.table("log").create_tag("kept")
+        wh.table("log").create_branch("audit")
         wh.table("hot").append(ROWS)
         wh.table("keyed").upsert(ROWS)
         for name in ("log", "keyed"):
@@ -207,6 +208,11 @@ CALLS: dict[str, Call | list[Call]] = {
     "Table.create_tag": Call(_log, {"name": "a", "version": "kept", "retain_ms": 1000}),
     "Table.drop_tag": Call(_log, {"name": "kept"}),
     "Table.tags": Call(_log, {}),
+    "Table.create_branch": Call(_log, {"name": "a"}),
+    "Table.branch": Call(_log, {"name": "audit"}),
+    "Table.branches": Call(_log, {}),
+    "Table.fast_forward": Call(_log, {"name": "audit", "to": "main"}),
+    "Table.drop_branch": Call(_log, {"name": "audit"}),
     "Table.read_version": Call(_log, {"version": 1, "columns": None, "filter": None}),
     "Table.rollback_to_timestamp": Call(_log, {"timestamp_ms": 1 << 42, "dry_run": True}),
     "Table.retier": Call(_log, {"allow_loss": False, "dry_run": True}),

@@ -37,6 +37,12 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "tag": ("tag_commands", "Name a version of a table, and keep what its readers need."),
         "tags": ("tag_commands", "Show the tags of a table."),
         "drop-tag": ("tag_commands", "Drop a tag of a table."),
+        "branch": ("tag_commands", "Begin a branch, whose changes no reader of the table sees."),
+        "publish-branch": (
+            "tag_commands",
+            "Make the changes of a branch the table's, all of them at once, and end it.",
+        ),
+        "drop-branch": ("tag_commands", "End a branch of a table, and lose its changes."),
         "drop": ("table_commands", "Drop a table and its lake table, after asking."),
         "undrop": ("dropped_commands", "Bring a dropped table back, with all rows, offsets and its lake."),
     },

@@ -16,7 +16,7 @@ from rich.text import Text
 from streamhouse_spark.cli.doctor import Finding, run_doctor
 from streamhouse_spark.cli.output import Output
 from streamhouse_spark.cli.session import Command, Failure, Session, fail_for, take_duration_ms
-from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
+from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_branches, verify_lake, verify_log
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.table.maintain import MaintainReport
@@ -139,6 +139,7 @@ def _verified(table: Table, output: Output) -> Verification:
     with output.progress("segments") as progress:
         task = progress.add_task(f"verify the log of {table.name}", total=len(state.live_segments()))
         verify_log(table, state, result, lambda n: progress.advance(task, n))
+    verify_branches(table, result)
     plan = open_lake_plan(table, state, result)
     if plan is not None:
         with output.progress("rows") as progress:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.core.paths import is_placed
 from streamhouse_spark.errors import (
@@ -17,6 +18,7 @@ from streamhouse_spark.errors import (
     LakeMismatchError,
     LakeRolledBackError,
     SnapshotExpiredError,
+    TableNotFoundError,
     WarehouseMovedError,
 )
 from streamhouse_spark.lake.file_access import lake_files
@@ -69,6 +71,18 @@ def verify_log(table: Table, state: TableState, result: Verification, advance: A
         advance(1)
 
 
+def verify_branches(table: Table, result: Verification) -> None:
+    """Check the logs of the table's branches, as `verify_log` does; problems alone are told of them."""
+    for branch in table.branches():
+        found = Verification(f"{table.name}$branch_{branch.name}")
+        try:
+            opened = table.branch(branch.name)
+            verify_log(opened, opened.state, found, lambda _: None)
+        except (CorruptDataError, TableNotFoundError) as error:
+            found.problems.append(str(error))
+        result.problems.extend(f"{found.table}: {problem}" for problem in found.problems)
+
+
 def _owner_problems(table: Table) -> Iterator[str]:
     places = places_of(table.storage)
     try:
@@ -92,7 +106,7 @@ def gaps_of(bucket: int, log: BucketLog) -> Iterator[str]:
 
 def open_lake_plan(table: Table, state: TableState, result: Verification) -> LakePlan | None:
     """Return the recorded lake snapshot as a plan to read; None if there is none, or it cannot be read."""
-    if state.has_lake and not _is_of_log(table, state, result):
+    if state.has_lake and BRANCH not in state.properties and not _is_of_log(table, state, result):
         return None
     if state.lake is None:
         return None

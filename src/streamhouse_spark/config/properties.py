@@ -14,6 +14,7 @@ from typing import Final, Literal
 import pyarrow as pa
 
 from streamhouse_spark.config.auto_partition import AUTO_PARTITION_PROPERTIES, AutoPartition, parse_auto_partition
+from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.config.paimon_limits import check_paimon_columns
 from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core import text_values as values
@@ -131,6 +132,7 @@ FIXED_PROPERTIES: Final = frozenset(
         VERSION_COLUMN,
         CHANGELOG_IMAGE,
         VIEW,
+        BRANCH,
     }
 )
 """Properties that cannot change after creation, because data is laid out by them; those that `FIELD` matches and those
@@ -166,6 +168,7 @@ _KNOWN: Final = (
     CHANGELOG_IMAGE,
     INSERT_EXISTING,
     VIEW,
+    BRANCH,
     "fields.<column>.agg",
     "fields.<column>.listagg.delimiter",
 )

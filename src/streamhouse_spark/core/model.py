@@ -10,6 +10,8 @@ from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, shown
 
 IDENTITY_NUMBERS: Final = "streamhouse.identity."
 """The beginning of the application ids under which a log remembers how many numbers were handed out."""
+PUBLICATIONS: Final = "streamhouse.branch."
+"""The beginning of the application ids under which a log remembers the publications of branches."""
 
 
 class NotAnOffsetRangeError(InvalidOptionError, ValueError):
@@ -84,20 +86,42 @@ class BucketOffsets(Mapping[int, OffsetRange]):
         return f"BucketOffsets({{{inner}}})"
 
 
+BRANCH_PREFIX: Final = "branch_"
+"""Begins the part of a name behind ``$`` that makes it a branch's: ``sales.orders$branch_audit``."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TablePath:
     """``<database>.<table>``, both in lower case: names are unique without regard to case."""
 
     database: str
     table: str
+    """The table's name; of a branch of it ``<table>$branch_<name>``."""
 
     def __str__(self) -> str:
         return f"{self.database}.{self.table}"
 
+    @property
+    def branch(self) -> str | None:
+        """The name of the branch that it is; None for a table."""
+        return self.table.partition(f"${BRANCH_PREFIX}")[2] or None
+
+    @property
+    def base(self) -> TablePath:
+        """The path of the table, of a branch that of the table that it is a branch of."""
+        return self if self.branch is None else TablePath(self.database, self.table.partition("$")[0])
+
+    def of_branch(self, name: str) -> TablePath:
+        """Return the path of a branch of the table."""
+        return TablePath(self.database, f"{self.table}${BRANCH_PREFIX}{name}")
+
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table path with an optional read-only suffix: ``sales.orders$lake$snapshots`` has suffix ``lake$snapshots``."""
+    """A table path with an optional read-only suffix: ``sales.orders$lake$snapshots`` has suffix ``lake$snapshots``.
+
+    The name of a branch is a path of its own, and may have a suffix as well.
+    """
 
     path: TablePath
     suffix: str | None = None
@@ -106,7 +130,18 @@ class TableName:
         return f"{self.path}${self.suffix}" if self.suffix else str(self.path)
 
     def require_table(self, doing: str) -> TablePath:
-        """Return the path, and refuse a name with a suffix: suffixed names are read-only."""
+        """Return the path of a table, and refuse a name with a suffix, and a branch."""
+        if (path := self.require_rows(doing)).branch is not None:
+            raise InvalidNameError(
+                f"cannot {doing} {self}: a branch takes and gives rows alone; use {path.base}, or for the branch "
+                "itself fast_forward and drop_branch",
+            )
+        return path
+
+    def require_rows(self, doing: str) -> TablePath:
+        """Return the path of a table or a branch, which can be written, and refuse a name with a suffix: suffixed names
+        are read-only.
+        """
         if self.suffix is not None:
             raise InvalidNameError(
                 f"cannot {doing} {self}: names with a $ suffix are read-only; use {self.path} instead",
@@ -175,11 +210,18 @@ def check_transaction(value: object) -> None:
 
 
 def check_app_id(app_id: str) -> None:
-    """Raise `InvalidOptionError` for an application id under which the log counts the numbers of identity columns."""
+    """Raise `InvalidOptionError` for an application id under which the log counts the numbers of identity columns, or
+    remembers a publication.
+    """
     if app_id.startswith(IDENTITY_NUMBERS):
         raise InvalidOptionError(
             f"transaction of {app_id!r}: application ids that begin with {IDENTITY_NUMBERS} say how many numbers of an "
             "identity column were handed out; take another one"
+        )
+    if app_id.startswith(PUBLICATIONS):
+        raise InvalidOptionError(
+            f"transaction of {app_id!r}: application ids that begin with {PUBLICATIONS} say which branches were "
+            "published; take another one"
         )
 
 

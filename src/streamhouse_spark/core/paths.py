@@ -27,7 +27,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from streamhouse_spark.core.model import TableName, TablePath
+from streamhouse_spark.core.model import BRANCH_PREFIX, TableName, TablePath
 from streamhouse_spark.errors import InvalidNameError, shown
 
 WAREHOUSE_KEY = "streamhouse.json"
@@ -44,6 +44,7 @@ RESERVED_DATABASES = frozenset({"tables", "lake", "streamhouse"})
 NAME_CHARS_MAX = 128
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*\Z")
+_BRANCH = re.compile(rf"{BRANCH_PREFIX}[a-z_][a-z0-9_]{{0,{NAME_CHARS_MAX - 1}}}\Z")
 _UUID = re.compile(r"[0-9a-f]{32}\Z")
 _PLACED = "810c"
 _PLACED_AT = 12
@@ -61,7 +62,9 @@ def parse_database(text: object) -> str:
 
 
 def parse_table_name(text: object) -> TableName:
-    """Parse ``[<database>.]<table>[$<suffix>]``; a bare name means database ``default``. Raises `InvalidNameError`."""
+    """Parse ``[<database>.]<table>[$branch_<name>][$<suffix>]``; a bare name means database ``default``. Raises
+    `InvalidNameError`.
+    """
     if not isinstance(text, str) or not text:
         raise InvalidNameError(f"a table name is a non-empty string like 'sales.orders', found {_shown(text)}")
     base, dollar, suffix = text.partition("$")
@@ -74,7 +77,20 @@ def parse_table_name(text: object) -> TableName:
     path = TablePath(database, _checked_name(parts[-1], "table"))
     if dollar and not suffix:
         raise InvalidNameError(f"table name {_shown(text)} ends with '$': add a suffix, for example {path}$lake")
-    return TableName(path, suffix.lower() if dollar else None)
+    first, second_dollar, rest = suffix.lower().partition("$")
+    if not _BRANCH.match(first):
+        return TableName(path, suffix.lower() if dollar else None)
+    if second_dollar and not rest:
+        raise InvalidNameError(f"table name {_shown(text)} ends with '$': add a suffix, for example {path}${first}")
+    return TableName(path.of_branch(first.removeprefix(BRANCH_PREFIX)), rest or None)
+
+
+def parse_branch(text: object) -> str:
+    """Return the name of a branch in lower case. Raises `InvalidNameError`."""
+    name = _checked_name(text, "branch")
+    if name == "main":
+        raise InvalidNameError("branch name 'main' means the table itself; choose another name")
+    return name
 
 
 def _checked_name(text: object, what: str) -> str:

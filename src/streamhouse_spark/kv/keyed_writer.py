@@ -66,6 +66,8 @@ class KeyedWriter:
 
     log: CommitLog
     stager: ChangeStager
+    beside: Callable[[TableState], Sequence[Action]] | None = None
+    """Returns the actions that the record gets besides, from the state that it follows; raises to give up."""
 
     def write(
         self,
@@ -163,7 +165,7 @@ class _Write(FollowingPlan):
         overwrite: bool,
         rebase: Rebase | None,
     ) -> None:
-        self._log, self._stager = writer.log, writer.stager
+        self._log, self._stager, self._beside = writer.log, writer.stager, writer.beside
         self._batches = batches
         self._ready = ready
         self._transaction = transaction
@@ -244,7 +246,8 @@ class _Write(FollowingPlan):
         self.staged.update(self._stager.staged(self._batches, moved, state, self.overlay))
         self._times_planned += 1
         self._has_followed = self._has_followed or bool(self.earlier)
-        return (*self._emptying(state), *self._appended(state, time_ms))
+        beside = () if self._beside is None else self._beside(state)
+        return (*self._emptying(state), *self._appended(state, time_ms), *beside)
 
     def _emptying(self, state: TableState) -> Sequence[Action]:
         return truncating(state) if self._overwrite else ()

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from streamhouse_spark.config.branch_mark import BranchMark
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transaction_outcome import refused_of_branch
 from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -41,6 +43,15 @@ class LakeTableSpec:
     """All fields of the partitioning, where one is a transform of a column; else ``partition_by`` are all."""
     former_uuids: tuple[str, ...] = ()
     """Uuids of the originals that this table is a copy of: the lake has rows in files that they wrote."""
+    branch: str | None = None
+    """The branch for which the lake of its table is only read."""
+
+    def require_own(self, doing: str) -> None:
+        """Raise `InvalidOptionError` for a branch: the lake is that of its table, which nothing of the branch
+        changes.
+        """
+        if self.branch is not None:
+            raise refused_of_branch(self.path.of_branch(self.branch), doing)
 
     @property
     def layout(self) -> tuple[PartitionField, ...]:
@@ -55,10 +66,11 @@ class LakeTableSpec:
     @classmethod
     def of(cls, state: TableState) -> Self:
         """Return the spec for a state of the table."""
-        properties = state.parsed
+        properties, branch = state.parsed, BranchMark.of_properties(state.properties)
         return cls(
-            table_uuid=state.table_uuid,
-            path=parse_table_name(state.name).path,
+            table_uuid=state.table_uuid if branch is None else branch.of,
+            path=parse_table_name(state.name).path.base,
+            branch=None if branch is None else branch.name,
             location=state.lake_location,
             schema=state.schema,
             partition_by=state.partition_by,

@@ -6,12 +6,14 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from streamhouse_spark.core.model import PUBLICATIONS
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.record import Attempt, Record, read_record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import BRANCH_TAG
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
 
@@ -78,7 +80,7 @@ def _row(record: Record, part: Attempt, *, is_keyed: bool) -> Sequence[Any]:
     return (
         record.number,
         record.time_ms,
-        operation_of(part.actions, added, is_keyed=is_keyed),
+        _of_branch(part) or operation_of(part.actions, added, is_keyed=is_keyed),
         record.author.user if record.author else None,
         record.author.engine if record.author else None,
         part.transaction.app_id if part.transaction else None,
@@ -88,6 +90,16 @@ def _row(record: Record, part: Attempt, *, is_keyed: bool) -> Sequence[Any]:
         len(files),
         _details(part),
     )
+
+
+def _of_branch(part: Attempt) -> str | None:
+    """Return the name of what an attempt did with a branch of the table; None where it did nothing."""
+    if part.transaction is not None and part.transaction.app_id.startswith(PUBLICATIONS):
+        return "publish"
+    if any(isinstance(action, act.Tag) and action.name.startswith(BRANCH_TAG) for action in part.actions):
+        return "branch"
+    gone = (name for action in part.actions if isinstance(action, act.Untag) for name in action.names)
+    return "drop branch" if any(name.startswith(BRANCH_TAG) for name in gone) else None
 
 
 def operation_of(actions: Sequence[act.Action], added: Sequence[Segment], *, is_keyed: bool) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.history import require_dropped, require_of_history
@@ -60,6 +61,8 @@ def with_stand_ins(table: TableHandle, pin: Pin, begun: Begun, read: Callable[[P
 
 
 def _stand_ins(table: TableHandle, pin: Pin, begun: Begun) -> Iterator[Pin]:
+    if BRANCH in pin.state.properties:
+        return  # the lake's newer snapshots are those of the branch's table
     if pin.lake is not None:
         newest = _newest_of_lake(table, pin.state)
         if newest is None or (pin.lake.offsets and not newest.offsets):  # how it goes with the log cannot be told
@@ -101,7 +104,7 @@ def repinned(table: TableHandle) -> Pin:
 
 def _pinned_to_lake(table: TableHandle) -> Pin:
     state = table.refresh()
-    if not state.has_lake:
+    if not state.has_lake or BRANCH in state.properties:
         return pin_newest(state)
     newest = _newest_of_lake(table, state)
     if newest is None:

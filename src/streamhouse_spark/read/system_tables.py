@@ -15,6 +15,7 @@ from streamhouse_spark.errors import InvalidNameError, ObjectNotFoundError, show
 from streamhouse_spark.log.commits.actions import Append
 from streamhouse_spark.log.commits.record import Attempt, Record, read_record
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import BRANCH_TAG, branches_of
 from streamhouse_spark.read.history import history_rows
 from streamhouse_spark.storage.base import Storage
 
@@ -119,8 +120,13 @@ class SystemTables:
         tags = [
             (name, "TAG", tag.version, tag.time_ms, tag.until_ms, tag.lake_snapshot)
             for name, tag in sorted(self.state.tags.items())
+            if not name.startswith(BRANCH_TAG)
         ]
-        return [("main", "BRANCH", self.state.version, self.state.time_ms, None, lake), *tags]
+        branches = [
+            (one.name, "BRANCH", one.base.version, one.base.time_ms, None, one.base.lake_snapshot)
+            for one in branches_of(self.state)
+        ]
+        return [("main", "BRANCH", self.state.version, self.state.time_ms, None, lake), *branches, *tags]
 
     def _segments(self) -> Sequence[Sequence[Any]]:
         return [

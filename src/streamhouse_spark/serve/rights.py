@@ -24,7 +24,7 @@ class TablePattern:
     table: str | None = None
 
     def covers(self, path: TablePath) -> bool:
-        return self.database in (None, path.database) and self.table in (None, path.table)
+        return self.database in (None, path.database) and self.table in (None, path.base.table)
 
 
 ALL_TABLES: Final = TablePattern()
@@ -40,6 +40,8 @@ def parse_pattern(text: str) -> TablePattern:
     name = parse_table_name(text)
     if name.suffix is not None:
         raise InvalidNameError(f"{text[:80]!r}: a right is on a table with all that it shows; leave out ${name.suffix}")
+    if name.path.branch is not None:
+        raise InvalidNameError(f"{text[:80]!r}: a right is on a table with its branches; say {name.path.base}")
     return TablePattern(name.path.database, name.path.table)
 
 
@@ -83,8 +85,13 @@ def client_of(request: Request) -> Client:
 
 def require(request: Request, right: Right, table: str) -> None:
     """Raise `NotAuthorizedError` where the client of a request lacks a right on a table, whether that exists or not."""
-    client, path = client_of(request), parse_table_name(table).path
+    path = parse_table_name(table).path
     request.scope.setdefault("state", {}).update(right=right, table=str(path))
+    require_right(client_of(request), right, path)
+
+
+def require_right(client: Client, right: Right, path: TablePath) -> None:
+    """Raise `NotAuthorizedError` where a client lacks a right on a table, whether that exists or not."""
     if not client.may(right, path):
         raise NotAuthorizedError(
             f'the client {client.name} may not {right} {path}; ask for a right on it: {right} = ["{path}"] in the '

@@ -23,6 +23,7 @@ from streamhouse_spark.log.commits.actions import (
 )
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import name_sum
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.log.row_places import places_of
 from streamhouse_spark.schema.checks.check import Check, parse_checks
 
@@ -56,6 +57,7 @@ def alter_table(table: TableHandle, change: Alteration) -> None:
 
 def altering(table: TableHandle, state: TableState, change: Alteration) -> Sequence[Action]:
     """Return the actions that alter a table of this state; none if it is that already. Raises as `Table.alter`."""
+    require_no_branch(state, "ALTER TABLE")
     table.require_there(state)  # of a dropped table it is no answer that it has this column already
     after = altered_from(state, change)
     if state.primary_key:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.core.arguments import checks_arguments
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.forks import cached_property
@@ -18,6 +19,7 @@ from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, LakeSnapshot
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, check_grace
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_tables
@@ -35,8 +37,10 @@ from streamhouse_spark.table.lake_maintain import (
 def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
     """Delete the lake table of a dropped table, files included, unless it lies in an outside catalog.
 
-    An adopted lake table stays, without an owner.
+    An adopted lake table stays, without an owner, and the lake that a branch only read.
     """
+    if BRANCH in state.properties:
+        return
     properties = state.parsed
     if properties.datalake_adopted is not None:
         from streamhouse_spark.lake.formats import release_lake_table
@@ -57,6 +61,7 @@ class LakeView:
     """Reads the lake table of a streamhouse table. Empty, with the table's columns, before the first tiering round."""
 
     def __init__(self, table: TableHandle) -> None:
+        require_no_branch(table.state, "reading and keeping the lake alone")
         self._table = table
         _ = self._lake  # a table without a lake is an error at once
 

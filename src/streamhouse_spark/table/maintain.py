@@ -17,6 +17,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.history import require_dropped, require_of_history
 from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.log.lifecycle.cleaning import CleanReport, check_grace, clean
 from streamhouse_spark.log.lifecycle.retention import is_trimmed, trim
 from streamhouse_spark.log.lifecycle.transaction_expiry import due_transactions, expire_transactions
@@ -45,6 +46,7 @@ def maintain(
 ) -> MaintainReport:
     """Maintain the table as `Table.maintain` does, with only these steps of the lake."""
     check_grace(grace_ms)
+    require_no_branch(table.state, "upkeep")
     lake = table.open_lake() if table.refresh().recorded_lake is not None else None
     if lake is not None and not dry_run:
         looks: list[Callable[[], LakeSnapshot | None]] = [partial(lake.require_home, "maintenance"), lake.newest]

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.pin import pin_newest
@@ -53,6 +54,7 @@ class DropPartitionReport:
 def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bool = False) -> DropPartitionReport:
     """Drop partitions as `Table.drop_partition` does; those of all matches go in one step."""
     state = table.refresh()
+    require_no_branch(state, "dropping a partition")
     if state.primary_key:
         _require_deletable(table, state)
         return _counted_by_key(table, chosen) if dry_run else _delete(table, chosen)

@@ -18,6 +18,7 @@ from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Retier
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ def retier(table: TableHandle, *, allow_loss: bool = False, dry_run: bool = Fals
 
 def _report(state: TableState, *, allow_loss: bool, dry_run: bool = False) -> RetierReport:
     """Report the effect on a table of this state. Raises if the effect is not allowed."""
+    require_no_branch(state, "building a lake anew")
     properties = state.parsed
     if not properties.datalake_enabled:
         raise InvalidOptionError(

@@ -95,7 +95,7 @@ def commit_rewrite(
             return deletions
         if sum(runs.num_rows for d in deletions for runs in d.rows.values()) < _num_rows(rows):
             raise changed(state, "rows that it replaces were removed by others")
-        if _lost_partitions(state, read):
+        if lost_partitions(state, read):
             raise changed(state, "a partition was dropped")
         return (*deletions, appending(state, marked, time_ms))
 
@@ -103,7 +103,7 @@ def commit_rewrite(
     return table.log.commit(plan, staged_ms=staged.staged_ms if staged is not None else None).state
 
 
-def _lost_partitions(state: TableState, read: ReadBase) -> bool:
+def lost_partitions(state: TableState, read: ReadBase) -> bool:
     """Tell whether a partition was dropped since a state was read: its rows keep their offsets in the log.
 
     Lake snapshots lack more rows then, and yet no more of the deletions that records name.

@@ -21,6 +21,7 @@ from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.tags import of_version
+from streamhouse_spark.log.lifecycle.branches import BRANCH_TAG, find_branch, require_no_branch
 from streamhouse_spark.read.pin import Pin, pin_newest
 
 NAME_CHARS_MAX: Final = 128
@@ -43,10 +44,11 @@ class TableTag:
 
 
 def tags_of(state: TableState) -> list[TableTag]:
-    """Return the tags by name."""
+    """Return the tags by name, without those that stand for branches."""
     return [
         TableTag(name, tag.version, tag.time_ms, tag.until_ms, tag.lake_snapshot)
         for name, tag in sorted(state.tags.items())
+        if not name.startswith(BRANCH_TAG)
     ]
 
 
@@ -61,7 +63,7 @@ def version_of(state: TableState, version: int | str) -> int:
         return state.tags[text.lower()].version
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return int(text)
-    known = ", ".join(sorted(state.tags)) or "none"
+    known = ", ".join(tag.name for tag in tags_of(state)) or "none"
     raise InvalidOptionError(
         f"{state.name} VERSION AS OF {shown(version)}: expected a commit number of {state.name}$commits or a tag, its "
         f"tags are: {known}; snapshot ids, tags and branches of the lake belong to {state.name}$lake"
@@ -78,6 +80,7 @@ def pinned_segments(pin: Pin) -> Iterator[Segment]:
 
 def create_tag(table: TableHandle, name: str, version: int | str | None, retain_ms: int | None) -> TableTag:
     """Give a version a name; see `Table.create_tag`."""
+    require_no_branch(table.state, "a tag")
     name = _parsed(name)
     if retain_ms is not None and (type(retain_ms) is not int or retain_ms < 1):
         raise InvalidOptionError(
@@ -105,7 +108,7 @@ def drop_tag(table: TableHandle, name: str) -> None:
         return (Untag((name,)),) if name in state.tags else ()
 
     if name not in table.refresh().tags:
-        known = ", ".join(sorted(table.state.tags)) or "none"
+        known = ", ".join(tag.name for tag in tags_of(table.state)) or "none"
         raise InvalidOptionError(f"{table.name} has no tag {name!r}; its tags are: {known}")
     table.log.commit(plan)
 
@@ -122,6 +125,8 @@ def _parsed(name: str) -> str:
 
 
 def _require_new(state: TableState, name: str) -> None:
+    if find_branch(state, name) is not None:
+        raise InvalidOptionError(f"{state.name} has a branch {name!r}, and one name means one version; choose another")
     if name in state.tags:
         raise InvalidOptionError(
             f"{state.name} has a tag {name!r} already, of version {state.tags[name].version}; drop it first, or choose "

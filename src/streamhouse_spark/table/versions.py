@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from streamhouse_spark.core.arguments import checks_arguments
 from streamhouse_spark.handle import TableHandle
@@ -11,6 +11,8 @@ from streamhouse_spark.handle import TableHandle
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from streamhouse_spark.table.branching.branches import TableBranch
+    from streamhouse_spark.table.branching.changes import Publication
     from streamhouse_spark.table.rollback import RollbackReport
     from streamhouse_spark.table.tags import TableTag
 
@@ -69,6 +71,63 @@ class Versions(TableHandle):
         from streamhouse_spark.table.tags import tags_of
 
         return tags_of(self.refresh())
+
+    # -- branches -------------------------------------------------------------------------------------------------
+
+    def create_branch(self, name: str) -> TableBranch:
+        """Begin a branch with the newest version. **Commit point:** one record. Rows of the hot log are copied; no file
+        of the lake is.
+
+        `branch` opens it, and SQL knows it as ``orders$branch_<name>``. Writes to it are seen there alone, and those to
+        the table are not seen in it, until `fast_forward` publishes it or `drop_branch` ends it. Meanwhile its records
+        and the lake snapshot that it reads stay.
+
+        Raises `TableExistsError` for a name that another branch has, `InvalidNameError` for an impossible one, and
+        `InvalidOptionError` for a table that cannot have branches, all before anything is written.
+        """
+        from streamhouse_spark.table.branching.branches import create_branch
+
+        return create_branch(self, name)
+
+    def branch(self, name: str) -> Self:
+        """Open a branch: a table that can be read and written. Upkeep, columns and properties are the table's own.
+
+        Raises `TableNotFoundError` for an unknown name, and where it was published or dropped.
+        """
+        from streamhouse_spark.table.branching.branches import open_log
+
+        branch, log = open_log(self, name)
+        return type(self)(self._storage, self._settings, self._path.of_branch(branch.name), log, self._world)
+
+    def branches(self) -> list[TableBranch]:
+        """Return the branches by name, as ``$refs`` shows them."""
+        from streamhouse_spark.table.branching.branches import list_branches
+
+        return list_branches(self)
+
+    def fast_forward(self, name: str, *, to: str = "main") -> Publication:
+        """Publish a branch: its changes become the table's at once, all of them or none, and the branch ends.
+
+        **Commit point:** one record. Publishing again, after a crash or by two processes, is one publication. Where the
+        table changed since the branch began, the branch is published only if that is right behind these changes: of a
+        table without a primary key if the branch only added rows, of one with if nobody changed a key that the branch
+        changed or read.
+
+        Raises `CommitConflictError` where it is not, and `TableNotFoundError` for an unknown name; nothing was
+        published. `CommitStateUnknownError`: publish again, which tells.
+        """
+        from streamhouse_spark.table.branching.publication import fast_forward
+
+        return fast_forward(self, name, to=to)
+
+    def drop_branch(self, name: str) -> None:
+        """End a branch, and lose its changes. **Commit point:** the record that takes its name away.
+
+        Its files go after the grace of `Warehouse.clean_dropped`. Raises `TableNotFoundError` for an unknown name.
+        """
+        from streamhouse_spark.table.branching.branches import drop_branch
+
+        drop_branch(self, name)
 
     def read_version(self, version: int | str, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
         """Read the rows as of a commit number or a tag.

@@ -37,12 +37,13 @@ from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.first_record import put_first_record
 from streamhouse_spark.log.lifecycle.location import new_table_uuid, require_log_location
 from streamhouse_spark.log.lifecycle.names import NamePointer
 from streamhouse_spark.log.lifecycle.renaming import free
 from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.warehouse.creation import create_action, put_first_record
+from streamhouse_spark.warehouse.creation import create_action
 
 if TYPE_CHECKING:
     from streamhouse_spark.kv.adopted_rows import AdoptedBucket

@@ -23,25 +23,19 @@ from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.core.paths import commits_prefix, lake_location
+from streamhouse_spark.core.paths import lake_location
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Rename
-from streamhouse_spark.log.commits.checkpoint import write_checkpoint, write_floor
-from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.history import state_at
-from streamhouse_spark.log.commits.record import Record
-from streamhouse_spark.log.commits.state import TableState, fold
-from streamhouse_spark.log.commits.stored_objects import manifest_keys, referenced_keys
+from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.log.lifecycle.clones import CLONE
-from streamhouse_spark.log.lifecycle.copying import at_home, copy_version
 from streamhouse_spark.log.lifecycle.renaming import free
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.read_ahead import delete_all
 from streamhouse_spark.table.tags import keep_version, version_of
-from streamhouse_spark.warehouse.creation import put_first_record
-from streamhouse_spark.write.segment_merging import merge_inline
+from streamhouse_spark.table.version_copy import begin_history, begun, copy_rows, first
 
 logger = logging.getLogger(__name__)
 
@@ -74,13 +68,13 @@ def _make(storage: Storage, world: World, source: TableHandle, target: TablePath
     database, pointer = names.ready_to_name(storage, world, target)
     if not free(storage, world, target, pointer):
         return False
-    state = _first(storage, world, _begun(then, target, world.ids.new_uuid(), storage.now_ms()))
-    write_checkpoint(storage, state)
+    before = _begun(then, target, world.ids.new_uuid(), storage.now_ms())
+    state = first(storage, world, before, Rename(before.name))
     keep_version(source, f"{CLONE}{state.table_uuid}", then, then.kept_segments())
-    copy_version(storage, source.uuid, state)
+    copy_rows(source, state)
     if state.lake is not None:
         source.open_lake().clone(state, state.lake.snapshot_id)
-    _begin_history(storage, source, world, state, target)
+    begin_history(source, state, target)
     if not names.point(storage, target, pointer, state.table_uuid, world):
         return False
     with after_commit(logger, "keeping the database", database.name):
@@ -90,59 +84,17 @@ def _make(storage: Storage, world: World, source: TableHandle, target: TablePath
 
 
 def _begun(then: TableState, target: TablePath, uuid: str, now_ms: int) -> TableState:
-    """Return the state of a clone before its first record: that of the version, without what is told of the other
-    table's readers, cleaners and names. The clone of a view is a table, which nobody refreshes.
-    """
-    lake_format = then.parsed.datalake_format
-    inline = {segment.commit for segment in then.kept_segments() if segment.uuid is None}
-    return replace(
-        then,
-        table_uuid=uuid,
-        name=str(target),
-        created_ms=now_ms,
-        time_ms=now_ms,
-        properties={name: text for name, text in at_home(then.properties).items() if name != VIEW},
-        lake_location=lake_location(target, uuid, taken=True, lake_format=lake_format),
-        lake_history=() if then.lake is None else (then.lake,),
-        former_uuids=(*then.former_uuids, then.table_uuid),
-        manifests={number: manifest for number, manifest in then.manifests.items() if number in inline},
-        condemned={},
-        consumers={},
-        tags={},
-        expiring=frozenset(),
-        former_lakes=(),
-        dropped=False,
-        successor=None,
-    )
-
-
-def _first(storage: Storage, world: World, begun: TableState) -> TableState:
-    """Store the clone's first record, which says its name, and return the state behind it. Nobody else knows its uuid,
-    so nobody else puts a record there.
-    """
-    attempt, actions = world.ids.new_uuid(), (Rename(begun.name),)
-    record = Record(
-        begun.version + 1, begun.table_uuid, attempt, begun.time_ms, actions, author=world.author, after=begun.attempt
-    )
-    put_first_record(storage, record)
-    return fold(begun, record)
-
-
-def _begin_history(storage: Storage, source: TableHandle, world: World, state: TableState, target: TablePath) -> None:
-    log = CommitLog(storage, state.table_uuid, world)
-    log.refresh()
-    merge_inline(TableHandle(storage, source.settings, target, log, world))
-    log.commit(lambda current, _: (Rename(current.name),))
-    write_floor(storage, state.table_uuid, 1, state.version)
-    write_checkpoint(storage, log.state, floor_index=1, floor=state.version)
-    copies = [key for key in referenced_keys(state) if key.startswith(commits_prefix(state.table_uuid))]
-    delete_all(storage, [*copies, *manifest_keys(state)])
+    """Return the state of a clone before its first record. The clone of a view is a table, which nobody refreshes."""
+    properties = {name: text for name, text in then.properties.items() if name != VIEW}
+    location = lake_location(target, uuid, taken=True, lake_format=then.parsed.datalake_format)
+    return replace(begun(then, str(target), uuid, now_ms, properties), lake_location=location)
 
 
 def _require_clonable(source: TableHandle, now: TableState, then: TableState) -> None:
     """Raise `InvalidOptionError` for a version that cannot be cloned, and `SnapshotExpiredError` for one whose lake
     snapshot another engine expired, before anything is written.
     """
+    require_no_branch(now, "cloning")
     if ADOPTED in then.properties:
         raise InvalidOptionError(
             f"table {now.name} was made of a lake table that was there before, whose rows are not in its log; copy its "

@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from streamhouse_spark.config import spark_options as options
 from streamhouse_spark.core.clock import World, system_author
 from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import DifferentHistoryError
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.branches import require_branch
 from streamhouse_spark.log.lifecycle.renaming import is_named
 from streamhouse_spark.log.lifecycle.sql_views import is_a_view
 from streamhouse_spark.table.table import Table
@@ -65,6 +67,8 @@ class Connection:
         """Return the table as `table` does; None where there is none."""
         process = _opened(os.getpid(), self)
         path = parse_table_name(name).path
+        if path.branch is not None:
+            return self._find_branch(process, path)
         if process.tables:  # a table that this process had open is only read on
             pointer = names.resolve(process.warehouse.storage, path)
             if pointer.view is not None:
@@ -81,6 +85,19 @@ class Connection:
         if table is not None:
             process.tables.keep(table)
         return table
+
+    def _find_branch(self, process: _Process, path: TablePath) -> Table | None:
+        """Return a branch; None where its table is none. Raises `TableNotFoundError` for a branch that is none."""
+        if (table := self.find_table(str(path.base))) is None:
+            return None
+        name = path.branch or ""
+        known = process.tables.get(require_branch(table.state, name).uuid)
+        if known is not None and not known.log.is_severed:
+            known.refresh()
+            return known
+        branch = table.branch(name)
+        process.tables.keep(branch)
+        return branch
 
     def table_by_uuid(self, name: str, uuid: str) -> Table:
         """Return the table that was planned for, whatever its name means by now. Its state is read on first use."""

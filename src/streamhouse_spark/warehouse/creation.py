@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.config.properties import (
     ADOPTED,
     PARTITION_FIELDS,
@@ -21,14 +22,15 @@ from streamhouse_spark.config.properties import (
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath, is_text_list
-from streamhouse_spark.core.paths import commit_key, lake_location, manifest_key
+from streamhouse_spark.core.paths import lake_location
 from streamhouse_spark.core.text_values import join_names, parse_names
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.log.commits.actions import Create, has_constraints
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.record import Record, encode_record
+from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.first_record import put_first_record
 from streamhouse_spark.log.lifecycle.location import new_table_uuid
 from streamhouse_spark.log.lifecycle.renaming import free
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
@@ -38,7 +40,6 @@ from streamhouse_spark.schema.reserved_names import require_free_partition_name
 from streamhouse_spark.schema.table_schema import TableSchema, check_column_name
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import at_once
-from streamhouse_spark.storage.slots import fill, slot_of_bytes
 from streamhouse_spark.warehouse.arguments import property_texts
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def create_action(
             f"table {path}: the property {ADOPTED} says that a table was made of a lake table, and is set by "
             "adopting one (adopt_table); leave it out"
         )
+    if BRANCH in texts:
+        raise InvalidOptionError(f"table {path}: the property {BRANCH} is a branch's; make one with create_branch")
     if adopted is not None:
         if has_constraints(texts):
             raise InvalidOptionError(
@@ -118,18 +121,6 @@ def _partitioned(
     if any(field.transform != "identity" for field in fields):
         texts[PARTITION_FIELDS] = join_fields(fields)
     return check_partition_columns([field.column for field in fields if field.transform == "identity"], schema)
-
-
-def put_first_record(storage: Storage, record: Record) -> Record:
-    """Store the first record of a table, and return it as it is stored. Its uuid is new, so nobody else puts a
-    record there.
-    """
-    uuid = record.table_uuid
-    encoded = encode_record(record, uuid)
-    if encoded.manifest is not None:
-        fill(storage, manifest_key(uuid, uuid), encoded.manifest)
-    slot_of_bytes(storage, commit_key(uuid, record.number), encoded.data).take(encoded.data).won()
-    return encoded.stored
 
 
 def create_named(

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.parallel import in_parallel
@@ -47,7 +48,7 @@ def dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
     found = [
         DroppedTable(state.name, state.table_uuid, state.time_ms, state.num_rows)
         for state in states
-        if state is not None and state.dropped and not state.buried
+        if state is not None and state.dropped and not state.buried and BRANCH not in state.properties
     ]
     return sorted(found, key=lambda table: (table.name, -table.dropped_ms, table.uuid))
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.core.arguments import checked
 from streamhouse_spark.core.locations import is_same_place, plain_root
 from streamhouse_spark.core.paths import RELOCATION_KEY, TABLES_PREFIX, WAREHOUSE_KEY, is_placed, parse_table_name
@@ -39,6 +40,7 @@ from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.stored_objects import referenced_keys
 from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.lifecycle.branches import branches_of
 from streamhouse_spark.log.lifecycle.clones import clones_of
 from streamhouse_spark.log.lifecycle.copying import copy_log
 from streamhouse_spark.log.lifecycle.home import WarehouseFile, read_warehouse_file
@@ -176,6 +178,11 @@ class _Relocation:
             )
 
     def _require_no_clones(self, states: list[TableState]) -> None:
+        if self._copy and (found := sorted(state.name for state in states if branches_of(state))):
+            raise InvalidOptionError(
+                f"{', '.join(found)} of {self._url} has branches, which are known by uuids that a copy would change; "
+                "publish or drop the branches, and copy the warehouse then"
+            )
         if self._copy and (found := sorted(state.name for state in states if clones_of(state))):
             raise InvalidOptionError(
                 f"{', '.join(found)} of {self._url} has clones, which are known by uuids that a copy would change; "
@@ -200,7 +207,7 @@ class _Relocation:
                 continue
             if begun is not None and uuid in begun.tables and (state is None or state.buried):
                 yield self._ended(uuid, begun.tables[uuid])
-            elif state is not None and not state.buried:
+            elif state is not None and not state.buried and BRANCH not in state.properties:  # it has no lake of its own
                 yield state
 
     def _ended(self, uuid: str, new_uuid: str) -> TableState:

@@ -14,10 +14,10 @@ from streamhouse_spark.log.commits.actions import Create, Drop
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import fold
+from streamhouse_spark.log.lifecycle.first_record import put_first_record
 from streamhouse_spark.log.lifecycle.location import new_table_uuid, require_log_location
 from streamhouse_spark.log.lifecycle.succession import succeed
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.creation import put_first_record
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 

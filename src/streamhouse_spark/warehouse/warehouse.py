@@ -260,18 +260,18 @@ class Warehouse:
         )
 
     def table(self, name: str) -> Table:
-        """Open a table. Raises `TableNotFoundError` naming the nearest one; `InvalidNameError` for a suffix."""
-        path = parse_table_name(name).require_table("open as a table")
+        """Open a table or a branch. Raises `TableNotFoundError` naming the nearest; `InvalidNameError` for a suffix."""
         if (table := self.find_table(name)) is None:
-            raise self._not_found(path)
+            raise self._not_found(parse_table_name(name).path.base)
         return table
 
     def find_table(self, name: str) -> Table | None:
         """Open a table as `table` does; None where there is none, without a look for one of a similar name."""
-        path = parse_table_name(name).require_table("open as a table")
-        if (pointer := self._pointer(path)).view is not None:
-            raise is_a_view(path, self.url)
-        return self._open(path, pointer.uuid) if pointer.uuid else None
+        path = parse_table_name(name).require_rows("open as a table")
+        if (pointer := self._pointer(path.base)).view is not None:
+            raise is_a_view(path.base, self.url)
+        found = self._open(path.base, pointer.uuid) if pointer.uuid else None
+        return found if found is None or path.branch is None else found.branch(path.branch)
 
     def view(self, name: str) -> TableView:
         """Open anything readable by name: the table itself, ``<table>$lake``, ``<table>$changelog``, system tables.

@@ -43,6 +43,13 @@ ELSEWHERE = {
         "unit/datasource/read/test_follow.py::test_queries_that_run_already_take_cores_too"
     ),
     "SCHEMA_REGISTRY_REFUSED": "spark/test_cdc_avro.py::test_credentials_and_their_refusal",
+    "the ticket's part can no longer be read as it was offered": (
+        "unit/serve/test_flight.py::test_a_part_that_can_no_longer_be_read_as_it_was_offered"
+    ),
+    "the ticket is for part": "unit/serve/test_flight.py::test_a_ticket_for_a_part_that_there_is_not",
+    "the ticket has uuid, plan and part in part only": (
+        "unit/serve/test_flight.py::test_a_ticket_for_a_part_that_there_is_not"
+    ),
     "other writers took the next numbers of column": (
         "faults/test_identity_calls.py::test_a_writer_that_others_are_always_ahead_of_gives_up"
     ),
@@ -115,6 +122,22 @@ ELSEWHERE = {
     ),
     "drop the clones, clean the warehouse after the grace, and copy it then": (
         "unit/warehouse/test_cloning.py::test_a_warehouse_becomes_a_copy_without_its_clones"
+    ),
+    "write to the table, or make another branch": (
+        "unit/table/branching/test_publication.py::test_a_change_between_the_look_and_the_record_is_found"
+    ),
+    "Drop the branch, make it again, and write it by": (
+        "unit/table/branching/test_publication.py::test_a_branch_that_removed_rows_is_not_published_behind_changes"
+    ),
+    "check them there, and copy them then": (
+        "unit/table/branching/test_branches.py::test_tables_that_cannot_have_branches"
+    ),
+    "run drop_branch again": ("unit/table/branching/test_publication.py::test_a_drop_that_was_cut_short_is_finished"),
+    "took longer than the grace; make it again": (
+        "unit/table/branching/test_branches.py::test_a_creator_that_sleeps_for_days_is_told"
+    ),
+    "publish or drop the branches, and copy the warehouse then": (
+        "unit/table/branching/test_branches.py::test_a_warehouse_with_branches_is_moved_and_not_copied"
     ),
     "expired meanwhile; choose a later version": (
         "unit/table/test_tags.py::test_a_tag_that_has_not_seen_an_expiry_is_refused"

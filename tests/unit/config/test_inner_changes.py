@@ -416,6 +416,6 @@ class TestForms:
         table.drop_column("s")  # a schema of before has them still
         write_checkpoint(store, table.refresh())
         assert read_checkpoint(store, table.uuid, table.state.version) == table.state
-        monkeypatch.setattr(checkpoint_module, "NEWEST_VERSION", checkpoint_module.NEWEST_VERSION - 1)
+        monkeypatch.setattr(checkpoint_module, "NEWEST_VERSION", checkpoint_module.FIELDS_VERSION - 1)
         with pytest.raises(FormatVersionError, match="upgrade"):
             read_checkpoint(store, table.uuid, table.state.version)

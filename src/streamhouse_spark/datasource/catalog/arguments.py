@@ -21,11 +21,16 @@ class StructJson:
 
 
 def table_path(database: object, table: object, doing: str) -> TablePath:
-    """Return the path of two names that Spark keeps apart. Raises `InvalidNameError`, also for a suffix.
+    """Return the path of two names that Spark keeps apart. Raises `InvalidNameError`, also for a suffix or a branch.
 
     Each part is checked on its own, so that no dot or ``$`` in one of them can name another table.
     """
     return parse_table_name(f"{parse_database(database)}.{table}").require_table(doing)
+
+
+def rows_path_of(args: Mapping[str, Any], doing: str) -> TablePath:
+    """Return the path in ``database`` and ``table``, which may be that of a branch."""
+    return parse_table_name(f"{parse_database(args['database'])}.{args['table']}").require_rows(doing)
 
 
 def path_of(args: Mapping[str, Any], doing: str) -> TablePath:

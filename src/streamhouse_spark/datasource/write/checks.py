@@ -27,7 +27,7 @@ def table_for_writing(connection: Connection, name: str, schema: StructType) -> 
         TableNotFoundError: with the CREATE TABLE that would make a table for these rows.
         InvalidNameError: for a read-only name.
     """
-    path = parse_table_name(name).require_table("write to")
+    path = parse_table_name(name).require_rows("write to")
     try:
         table = connection.table(str(path))
     except TableNotFoundError as error:

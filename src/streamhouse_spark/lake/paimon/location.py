@@ -120,8 +120,9 @@ class PaimonLocation:
 
     def require_home(self, doing: str) -> None:
         """Check the warehouse's home, before anything of the lake is written or deleted. Raises
-        `WarehouseMovedError`.
+        `WarehouseMovedError`, and for a branch `InvalidOptionError`.
         """
+        self.spec.require_own(doing)
         self._home.require(f"{doing} of {self.spec.path}")
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits.anchors import HistoryMark
@@ -288,12 +289,11 @@ def _of_parts(kind: str, segments: Iterable[Segment]) -> str:
 
 
 def _with_checks(kind: str, properties: Mapping[str, str], schema: TableSchema | None = None) -> str:
-    """Return the kind of an action with these properties, or this schema.
-
-    With constraints, generated columns or field ids it has a name of its own: a version of this package that does not
-    know them would write rows that they forbid, or read fields by their names, so it is stopped here.
+    """Return the kind of an action with these properties, or this schema. With constraints, generated columns, field
+    ids or a branch's mark it has a name of its own: a version of this package that does not know them stops here.
     """
     form = "-generated" if has_generated(properties) else "-checked" if has_constraints(properties) else ""
+    form = "-branch" if BRANCH in properties else form
     return f"{kind}-fields" if schema is not None and schema.has_field_ids else kind + form
 
 
@@ -406,7 +406,7 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return lake_from_json(data)
         case "retier":
             return Retier(data["lake_location"], _from_json_map(data["starts"]))
-        case "properties" | "properties-checked":
+        case "properties" | "properties-checked" | "properties-branch":
             return SetProperties(data["set"], tuple(data["unset"]))
         case "schema" | "schema-fields":
             return SetSchema(data["schema_id"], TableSchema.from_json(data["columns"]))

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.paths import (
     checkpoint_hint_key,
@@ -56,8 +57,11 @@ CHECKS_VERSION = 6
 """Format of a checkpoint with constraints: an older version of this package would write rows that they forbid."""
 GENERATED_VERSION = 7
 """Format of a checkpoint with generated columns, which an older version of this package would not compute."""
-NEWEST_VERSION = 8
+FIELDS_VERSION = 8
 """Format of a checkpoint with ids of fields inside columns: an older version would go by their names."""
+NEWEST_VERSION = 9
+"""Format of a branch's checkpoint: an older version of this package would take the branch for a table without a name,
+and delete it."""
 
 CHECKPOINT_INTERVAL = 40
 HINT_EVERY: Final = 20
@@ -172,8 +176,10 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
 
 def _version(state: TableState) -> int | None:
     """Return the oldest format that can hold all of the state."""
-    if any(schema.has_field_ids for schema in state.schemas.values()):
+    if BRANCH in state.properties:
         return NEWEST_VERSION
+    if any(schema.has_field_ids for schema in state.schemas.values()):
+        return FIELDS_VERSION
     if has_generated(state.properties):
         return GENERATED_VERSION
     if has_constraints(state.properties):

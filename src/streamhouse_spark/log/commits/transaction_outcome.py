@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.config.branch_mark import BRANCH, BranchMark
+from streamhouse_spark.core.model import TablePath, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
     DifferentHistoryError,
+    InvalidOptionError,
     TableNotFoundError,
     TransactionConflictError,
 )
+from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.actions import Action, Bury, Condemn, Purge, Rename, Undrop
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import TransactionEntry, name_sum
 
 IN_REAL_TIME: Final = " in real-time mode"
 """Ends the owner of the application id of a query in Spark's real-time mode."""
+_NOT_ON_A_BRANCH: Final = (
+    act.LakePair | act.Retier | act.SetSchema | act.SetProperties | act.Trim | act.Tag | act.Undrop | act.KvSnapshot
+)
 
 
 def stored_outcome(entry: TransactionEntry | None, transaction: Transaction, table: str) -> TransactionEntry | None:
@@ -112,12 +118,45 @@ def known_transaction(state: TableState, transaction: Transaction | None) -> Tra
     return stored_outcome(entry, transaction, state.name)
 
 
+def refused_of_branch(name: TablePath | str, doing: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        f"{name} is a branch, which takes and gives rows alone: {doing} is for its table; do it there, or publish the "
+        "branch first (fast_forward)"
+    )
+
+
+def _require_possible(state: TableState, actions: Sequence[Action]) -> None:
+    """Raise for actions that a branch does not take, so that none of its records is lost by its publication.
+
+    Raises `CommitConflictError` for rows of a branch that is being published, `InvalidOptionError` for what is a
+    table's alone.
+    """
+    mark = BranchMark.of_properties(state.properties)
+    if mark is None:
+        return
+    if mark.is_sealed and act.moves_rows(actions):
+        raise CommitConflictError(
+            f"branch {mark.name!r} ({state.name}) is being published and takes no more rows; nothing was written, "
+            "write to the table, or make another branch"
+        )
+    for action in actions:
+        is_seal = isinstance(action, act.SetProperties) and set(action.changed) == {BRANCH} and not action.removed
+        if isinstance(action, _NOT_ON_A_BRANCH) and not is_seal:
+            raise refused_of_branch(state.name, f"an action {type(action).__name__}")
+
+
 def require_live(state: TableState, actions: Sequence[Action]) -> None:
+    """Raise for actions that a dropped table, or a branch, does not take."""
     if not all(isinstance(a, Undrop | Bury | Rename | Condemn | Purge) for a in actions):
         require_there(state)
+    _require_possible(state, actions)
 
 
 def require_there(state: TableState) -> None:
     """Raise `TableNotFoundError` for a dropped table."""
+    if state.dropped and BRANCH in state.properties:
+        raise TableNotFoundError(
+            f"branch {state.name} was published or dropped; read its table, or make another branch"
+        )
     if state.dropped:
         raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; open it again by its name")

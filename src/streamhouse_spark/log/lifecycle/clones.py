@@ -15,6 +15,7 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.tags import NamedVersion
+from streamhouse_spark.log.lifecycle.branches import branches_of
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import at_once
 
@@ -40,11 +41,13 @@ def live_clones(storage: Storage, state: TableState) -> list[str]:
 
 
 def forget_gone(log: CommitLog, storage: Storage, state: TableState, *, dry_run: bool = False) -> list[str]:
-    """Drop the tags of clones that are buried for good, and return their names. **Commit point:** the record."""
-    if not (known := clones_of(state)):
-        return []
-    live = set(live_clones(storage, state))
-    gone = [f"{CLONE}{uuid}" for uuid in known if uuid not in live]
+    """Drop the tags of clones and branches that are buried for good, and return their names. **Commit point:** the
+    record.
+    """
+    known = {f"{CLONE}{uuid}": uuid for uuid in clones_of(state)}
+    known |= {branch.tag: branch.uuid for branch in branches_of(state)}
+    buried = at_once(storage, lambda uuid: _is_buried(storage, uuid), list(known.values()))
+    gone = [name for name, is_buried in zip(known, buried, strict=True) if is_buried]
     if gone and not dry_run:
         log.commit(lambda current, _: (Untag(names),) if (names := tuple(n for n in gone if n in current.tags)) else ())
     return gone

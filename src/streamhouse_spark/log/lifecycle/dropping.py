@@ -1,6 +1,7 @@
 """Deletion of the files of tables that nobody can open any more.
 
-Dropped tables, and tables that never got a name because their creator died, go in steps, each of which may be
+Dropped tables, tables that never got a name because their creator died, and branches that their table no longer names
+go in steps, each of which may be
 interrupted and repeated: the drop record (commit point of dropping; `renaming.undrop` takes it back); the grace later a
 record that buries the table, so that nobody can bring it back any more, and a tombstone, a floor above every record
 number, so that a writer that slept can never be acknowledged in a slot that deletion re-opened; another grace later the
@@ -14,6 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from streamhouse_spark.config.branch_mark import BranchMark
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import TABLES_PREFIX, commits_prefix, floors_prefix, table_prefix
@@ -24,6 +26,7 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.log.lifecycle.branches import tag_of
 from streamhouse_spark.log.lifecycle.cleaning import CleanReport, check_grace
 from streamhouse_spark.log.lifecycle.clones import clones_of, live_clones
 from streamhouse_spark.log.lifecycle.names import resolve
@@ -95,6 +98,11 @@ def _finalize(storage: Storage, world: World, uuid: str, floor_index: int, grace
 
 
 def _is_named(storage: Storage, world: World, state: TableState) -> bool:
+    if (mark := BranchMark.of_properties(state.properties)) is not None:
+        with suppress(TableNotFoundError):  # the table's files are gone
+            owner = CommitLog(storage, mark.of, world).refresh()
+            return not owner.buried and tag_of(mark.name, state.table_uuid) in owner.tags
+        return False
     database, _, table = state.name.partition(".")
     uuid = resolve(storage, TablePath(database, table)).uuid
     if uuid is None or uuid == state.table_uuid:

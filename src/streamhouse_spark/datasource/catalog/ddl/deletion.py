@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.datasource.catalog.arguments import path_of
+from streamhouse_spark.datasource.catalog.arguments import rows_path_of
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import literal_value
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -41,14 +41,14 @@ _TEXT_TESTS: Final[Mapping[str, Callable[[pc.Expression, str], pc.Expression]]] 
 
 def can_delete(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Answer whether `delete_where` takes the conditions. Raises `InvalidOptionError` for a table that takes none."""
-    state = connection.table_by_uuid(str(path_of(args, "delete from")), args["uuid"]).refresh()
+    state = connection.table_by_uuid(str(rows_path_of(args, "delete from")), args["uuid"]).refresh()
     require_deletable(state)
     return {"can": condition_of(args["filters"], state.schema) is not None}
 
 
 def delete_where(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Delete the rows of the loaded table for which all conditions are true. **Commit point:** one record."""
-    table = connection.table_by_uuid(str(path_of(args, "delete from")), args["uuid"])
+    table = connection.table_by_uuid(str(rows_path_of(args, "delete from")), args["uuid"])
     condition = condition_of(args["filters"], table.refresh().schema)
     if condition is None:
         raise InvalidOptionError(

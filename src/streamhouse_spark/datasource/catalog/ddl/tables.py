@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.config.properties import ADOPTED, PARTITION_FIELDS, PRIMARY_KEY, parse_properties
 from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_database, parse_table_name
 from streamhouse_spark.core.text_values import parse_names
-from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of
+from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, rows_path_of
 from streamhouse_spark.datasource.catalog.ddl.databases import require_database
 from streamhouse_spark.datasource.catalog.ddl.partitions import drop_rows, empty_partitions, partition_rows
 from streamhouse_spark.datasource.catalog.description import PROVIDER, STATUS_PREFIX, properties_of
@@ -26,7 +27,7 @@ from streamhouse_spark.warehouse.connection import Connection
 
 _OF_SPARK = frozenset({"owner", "is_managed_location"})
 """Properties that Spark adds to every CREATE TABLE."""
-_OF_ONE_TABLE = frozenset({*_OF_SPARK, "provider", "location", ADOPTED, VIEW, PRIMARY_KEY, PARTITION_FIELDS})
+_OF_ONE_TABLE = frozenset({*_OF_SPARK, "provider", "location", ADOPTED, VIEW, BRANCH, PRIMARY_KEY, PARTITION_FIELDS})
 """Properties of a table that one like it has not, or has by its key and its partitioning."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _REFUSED_METADATA = {
@@ -164,7 +165,7 @@ def _refuse_column_clauses(path: TablePath, schema: str) -> None:
 
 def describe(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Answer the properties for SHOW TBLPROPERTIES and DESCRIBE EXTENDED."""
-    return {"properties": properties_of(connection.table(str(path_of(args, "describe"))))}
+    return {"properties": properties_of(connection.table(str(rows_path_of(args, "describe"))))}
 
 
 def drop_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -175,7 +176,7 @@ def drop_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, 
 
 def truncate_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Remove all rows of the loaded table. Raises `TableNotFoundError` if it was dropped since."""
-    table = connection.table_by_uuid(str(path_of(args, "truncate")), args["uuid"])
+    table = connection.table_by_uuid(str(rows_path_of(args, "truncate")), args["uuid"])
     table.truncate()
     return {}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from streamhouse_spark.core.text_values import nearest
+from streamhouse_spark.datasource.catalog.procedures import branches
 from streamhouse_spark.datasource.catalog.procedures import lake as lake_procedures
 from streamhouse_spark.datasource.catalog.procedures import rollback as going_back
 from streamhouse_spark.datasource.catalog.procedures import tags as tag_procedures
@@ -262,6 +263,31 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
             (_TABLE, Parameter("tag", "string", "Name of the tag")),
             tag_procedures.DROPPED,
             tag_procedures.drop_tag,
+        ),
+        Procedure(
+            "create_branch",
+            "Begin a branch of a table, whose changes are seen in it alone until it is published",
+            (_TABLE, Parameter("branch", "string", "Name of the branch")),
+            branches.CREATED,
+            branches.create_branch,
+        ),
+        Procedure(
+            "drop_branch",
+            "End a branch of a table, and lose its changes",
+            (_TABLE, Parameter("branch", "string", "Name of the branch")),
+            branches.DROPPED,
+            branches.drop_branch,
+        ),
+        Procedure(
+            "fast_forward",
+            "Publish a branch: its changes become the table's, all of them or none, and it ends",
+            (
+                _TABLE,
+                Parameter("branch", "string", "'main', the table itself, which goes forward"),
+                Parameter("to", "string", "Name of the branch to publish"),
+            ),
+            branches.PUBLISHED,
+            branches.fast_forward,
         ),
         Procedure(
             "clone",

@@ -40,6 +40,7 @@ from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.model.marks import LakeMarks
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import find_branch
 from streamhouse_spark.log.segments.metadata_columns import (
     CHANGELOG_FIELDS,
     CHANGES_FIELDS,
@@ -72,8 +73,16 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         raise TableNotFoundError(
             f"table {name.path} does not exist in {connection.warehouse().url}; SHOW TABLES lists them"
         )
+    if name.suffix is None and (branch := _branch_of_version(newest.state, args)) is not None:
+        return load(connection, {"database": args["database"], "table": newest.path.of_branch(branch).table})
     lake = lake_marks(newest, is_read=name.suffix == LAKE)
     return described(connection, pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us")), lake)
+
+
+def _branch_of_version(state: TableState, args: Mapping[str, Any]) -> str | None:
+    """Return the branch that ``VERSION AS OF`` names; None where it names none."""
+    found = find_branch(state, str(args.get("version") or "").strip().lower())
+    return None if found is None else found.name
 
 
 def described(connection: Connection, pin: QueryPin, lake: LakeMarks | None) -> Mapping[str, Any]:

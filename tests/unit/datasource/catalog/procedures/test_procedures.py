@@ -58,6 +58,9 @@ def test_procedures_say_their_parameters_and_results(catalog):
         "rollback_to_timestamp",
         "create_tag",
         "drop_tag",
+        "create_branch",
+        "drop_branch",
+        "fast_forward",
         "clone",
     }
     expire = {p["name"]: (p["type"], p["default"]) for p in found["expire_snapshots"]["parameters"]}
@@ -127,6 +130,35 @@ def test_versions_get_tags(catalog, call):
     assert table.read_version("one")["id"].to_pylist() == [1]
     assert call("drop_tag", table="sales.named", tag="one") == [{"table": "sales.named", "tag": "one"}]
     assert [tag.name for tag in table.tags()] == ["two"]
+
+
+def test_branches(catalog, call):
+    table = catalog.connection.warehouse().create_table("sales.branched", "id BIGINT")
+    table.append([{"id": 1}])
+    (made,) = call("create_branch", table="sales.branched", branch="audit")
+    assert made == {
+        "table": "sales.branched",
+        "branch": "audit",
+        "version": table.state.version,
+        "lake_snapshot_id": None,
+    }
+    table.branch("audit").append([{"id": 2}, {"id": 3}])
+    for name in ("audit", "other"):
+        with pytest.raises(InvalidOptionError, match="the table itself, alone goes forward"):
+            call("fast_forward", table="sales.branched", branch=name, to="main")
+    (done,) = call("fast_forward", table="sales.branched", branch="main", to="audit")
+    assert done == {
+        "table": "sales.branched",
+        "branch": "audit",
+        "version": table.refresh().version,
+        "rows_written": 2,
+        "rows_deleted": 0,
+    }
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2, 3]
+    call("create_branch", table="sales.branched", branch="b")
+    assert call("drop_branch", table="sales.branched", branch="b") == [{"table": "sales.branched", "branch": "b"}]
+    with pytest.raises(InvalidNameError, match="a branch takes and gives rows alone"):
+        call("tier", table="sales.branched$branch_b")
 
 
 def test_a_table_is_cloned(catalog, call):

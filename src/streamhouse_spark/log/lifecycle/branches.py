@@ -1,0 +1,92 @@
+"""Branches, as states know them. Pure.
+
+A branch is a log of its own, with a mark (`BranchMark`) that says whose branch it is. It is there while the log of its
+table names it, by a tag of the version with which it began: so files of that version stay, and one record of the table
+both publishes the branch and ends it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from streamhouse_spark.config.branch_mark import BRANCH
+from streamhouse_spark.core.model import PUBLICATIONS
+from streamhouse_spark.errors import TableNotFoundError
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.tags import NamedVersion
+from streamhouse_spark.log.commits.transaction_outcome import refused_of_branch
+from streamhouse_spark.log.commits.transactions import TransactionEntry
+
+BRANCH_TAG: Final = "branch:"
+"""Begins the name of a branch's tag; the rest is the branch's name, a colon and its uuid. People's tags have no
+colon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A branch that the log of its table names."""
+
+    name: str
+    uuid: str
+    base: NamedVersion
+    """The version with which it began."""
+
+    @property
+    def tag(self) -> str:
+        return tag_of(self.name, self.uuid)
+
+
+def tag_of(name: str, uuid: str) -> str:
+    """Return the name of the tag of a branch."""
+    return f"{BRANCH_TAG}{name}:{uuid}"
+
+
+def publication_of(name: str, uuid: str) -> str:
+    """Return the application id of the publication of a branch."""
+    return f"{PUBLICATIONS}{name}.{uuid}"
+
+
+def branches_of(state: TableState) -> list[Branch]:
+    """Return the branches that a table names, by name."""
+    found = []
+    for tag, version in sorted(state.tags.items()):
+        if tag.startswith(BRANCH_TAG):
+            name, _, uuid = tag.removeprefix(BRANCH_TAG).partition(":")
+            found.append(Branch(name, uuid, version))
+    return found
+
+
+def find_branch(state: TableState, name: str) -> Branch | None:
+    """Return a branch by its name; None for an unknown one."""
+    return next((branch for branch in branches_of(state) if branch.name == name), None)
+
+
+def require_branch(state: TableState, name: str) -> Branch:
+    """Return a branch by its name. Raises `TableNotFoundError`, which tells of one that was published."""
+    if (branch := find_branch(state, name)) is not None:
+        return branch
+    if (entry := published(state, name)) is not None:
+        found = f"it was published by commit {entry.commit}"
+    else:
+        found = f"its branches are: {', '.join(branch.name for branch in branches_of(state)) or 'none'}"
+    raise TableNotFoundError(f"{state.name} has no branch {name!r}; {found}")
+
+
+def published(state: TableState, name: str) -> TransactionEntry | None:
+    """Return the publication of the last branch of this name; None where the table knows of none."""
+    return next((state.transactions[app_id] for app_id in publications(state, name)), None)
+
+
+def publications(state: TableState, name: str) -> tuple[str, ...]:
+    """Return the application ids of publications of branches of this name. Who makes another branch forgets them: so
+    it is at most one.
+    """
+    prefix = publication_of(name, "")
+    return tuple(app_id for app_id in state.transactions if app_id.startswith(prefix))
+
+
+def require_no_branch(state: TableState, doing: str) -> None:
+    """Raise `InvalidOptionError` for a branch, of which something is asked that only a table can do."""
+    if BRANCH in state.properties:
+        raise refused_of_branch(state.name, doing)

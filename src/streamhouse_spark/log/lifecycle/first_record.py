@@ -1,0 +1,20 @@
+"""The first record of a log, whose uuid nobody else knows yet."""
+
+from __future__ import annotations
+
+from streamhouse_spark.core.paths import commit_key, manifest_key
+from streamhouse_spark.log.commits.record import Record, encode_record
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.slots import fill, slot_of_bytes
+
+
+def put_first_record(storage: Storage, record: Record) -> Record:
+    """Store the first record of a table, and return it as it is stored. Its uuid is new, so nobody else puts a
+    record there.
+    """
+    uuid = record.table_uuid
+    encoded = encode_record(record, uuid)
+    if encoded.manifest is not None:
+        fill(storage, manifest_key(uuid, uuid), encoded.manifest)
+    slot_of_bytes(storage, commit_key(uuid, record.number), encoded.data).take(encoded.data).won()
+    return encoded.stored

@@ -1,0 +1,190 @@
+"""Branches: changes of a table that nobody else sees before they are published.
+
+A branch is a log of its own, which begins as a copy of its table's hot log, and reads the table's lake at the snapshot
+with which it began. It is never tiered, trimmed or cleaned: its records since it began are its changes, and
+`table.publication` brings them into the table.
+
+**Commit point** of creating one: the record in the table's log that names it. Before it there is a log without a name,
+and a tag as a clone's, both of which cleaning takes away. Of dropping one: the record that takes the name away. Before
+it the branch's own log ends, so that no writer is told of rows that nobody will see.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from streamhouse_spark.config.branch_mark import BRANCH, BranchMark
+from streamhouse_spark.config.properties import ADOPTED, MERGE_ENGINE
+from streamhouse_spark.config.view_definition import VIEW
+from streamhouse_spark.core.paths import parse_branch, tag_key
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    InvalidOptionError,
+    SnapshotExpiredError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.actions import Action, Drop, ForgetTransactions, SetProperties, Tag, Untag
+from streamhouse_spark.log.commits.checkpoint import write_tagged
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import (
+    Branch,
+    branches_of,
+    find_branch,
+    publications,
+    require_branch,
+    require_no_branch,
+    tag_of,
+)
+from streamhouse_spark.log.lifecycle.clones import CLONE
+from streamhouse_spark.table.tags import keep_version
+from streamhouse_spark.table.version_copy import begin_history, begun, copy_rows, first
+
+logger = logging.getLogger(__name__)
+
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TableBranch:
+    """A branch of a table."""
+
+    name: str
+    version: int
+    """The commit of the table with which it began."""
+    created_ms: int
+    lake_snapshot: int | None = None
+    """The lake snapshot that it reads."""
+
+
+def list_branches(table: TableHandle) -> list[TableBranch]:
+    """Return the branches by name; see `Table.branches`."""
+    return [_described(branch) for branch in branches_of(table.refresh())]
+
+
+def create_branch(table: TableHandle, name: str) -> TableBranch:
+    """Begin a branch with the table's newest version; see `Table.create_branch`."""
+    name = parse_branch(name)
+    for attempt in range(_TRIES):
+        now = table.refresh()
+        _require_branchable(now)
+        dropped = _dropped(table, now, name)
+        _require_free(now, name, dropped)
+        try:
+            return _make(table, now, name, dropped)
+        except SnapshotExpiredError:
+            if attempt == _TRIES - 1:
+                raise  # else the newest version was merged or trimmed meanwhile: there is a newer one
+    raise AssertionError
+
+
+def open_log(table: TableHandle, name: str) -> tuple[Branch, CommitLog]:
+    """Return a branch and its log, freshly read. Raises `TableNotFoundError`."""
+    branch = require_branch(table.refresh(), parse_branch(name))
+    log = CommitLog(table.storage, branch.uuid, table.world)
+    if log.refresh().dropped:
+        raise TableNotFoundError(f"branch {branch.name!r} of {table.name} is being dropped; run drop_branch again")
+    return branch, log
+
+
+def drop_branch(table: TableHandle, name: str) -> None:
+    """End a branch, and take its name away; see `Table.drop_branch`."""
+    branch = require_branch(table.refresh(), parse_branch(name))
+    with suppress(TableNotFoundError):  # an earlier run came so far that cleaning has taken the files away
+        end_log(CommitLog(table.storage, branch.uuid, table.world))
+    table.log.commit(lambda state, _: (Untag((branch.tag,)),) if branch.tag in state.tags else ())
+
+
+def end_log(log: CommitLog) -> None:
+    """End the log of a branch: nobody reads or writes it any more. **Commit point:** the record."""
+    log.refresh()
+    log.commit(lambda state, _: () if state.dropped else (Drop(),))
+
+
+def _described(branch: Branch) -> TableBranch:
+    return TableBranch(branch.name, branch.base.version, branch.base.time_ms, branch.base.lake_snapshot)
+
+
+def _dropped(table: TableHandle, state: TableState, name: str) -> Branch | None:
+    """Return the branch of a name whose dropping came so far that only its name is left."""
+    branch = find_branch(state, name)
+    if branch is None:
+        return None
+    try:
+        is_there = not CommitLog(table.storage, branch.uuid, table.world).refresh().dropped
+    except TableNotFoundError:
+        is_there = False
+    return None if is_there else branch
+
+
+def _require_free(state: TableState, name: str, dropped: Branch | None) -> None:
+    found = find_branch(state, name)
+    if found is not None and found != dropped:
+        raise TableExistsError(
+            f"{state.name} has a branch {name!r} already, since commit {found.base.version}; publish or drop it first, "
+            "or choose another name"
+        )
+    if name in state.tags:
+        raise InvalidOptionError(f"{state.name} has a tag {name!r}, and one name means one version; choose another")
+
+
+def _require_branchable(state: TableState) -> None:
+    """Raise `InvalidOptionError` for a table whose branch could not be read, or not be published."""
+    require_no_branch(state, "making a branch")
+    properties = state.parsed
+    if ADOPTED in state.properties:
+        why = "it was made of a lake table that was there before, whose rows are not in its log"
+    elif VIEW in state.properties:
+        why = "its rows are those of its query"
+    elif properties.identity is not None:
+        why = "it has an identity column, of which branch and table would give the same numbers"
+    elif state.properties.get(MERGE_ENGINE, "last_row").strip().lower() != "last_row":
+        why = f"its merge engine ({MERGE_ENGINE}) makes another row of a published one than the branch has"
+    else:
+        return
+    raise InvalidOptionError(
+        f"table {state.name} cannot have branches: {why}; write the rows into a table of their own, check them there, "
+        "and copy them then (INSERT INTO … SELECT)"
+    )
+
+
+def _make(table: TableHandle, then: TableState, name: str, dropped: Branch | None) -> TableBranch:
+    storage, world = table.storage, table.world
+    path, uuid = table.path.of_branch(name), world.ids.new_uuid()
+    before = begun(then, str(path), uuid, storage.now_ms(), then.properties)
+    mark = BranchMark(then.table_uuid, name, then.version)
+    state = first(storage, world, before, SetProperties({BRANCH: mark.to_text()}))
+    keep_version(table, f"{CLONE}{uuid}", then, then.kept_segments())
+    copy_rows(table, state)
+    log = begin_history(table, state, path)
+    branch = _name(table, then, tag_of(name, uuid), name, dropped)
+    if log.refresh().dropped:  # its creator slept for so long that cleaning took it for one without a name
+        table.log.commit(lambda state, _: (Untag((branch.tag,)),) if branch.tag in state.tags else ())
+        raise CommitConflictError(f"branch {name!r} of {table.name} took longer than the grace; make it again")
+    return _described(branch)
+
+
+def _name(table: TableHandle, then: TableState, tag: str, name: str, dropped: Branch | None) -> Branch:
+    """Name the branch in the table's log: **the commit point** of its creation."""
+    kept, uuid = f"{CLONE}{tag.rpartition(':')[2]}", table.world.ids.new_uuid()
+    lake_snapshot = then.lake.snapshot_id if then.lake is not None else None
+    write_tagged(table.storage, then, uuid)
+
+    def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+        if tag in state.tags:
+            return ()
+        _require_free(state, name, dropped)
+        if kept not in state.tags or tag_key(state.table_uuid, uuid) in state.condemned:
+            raise CommitConflictError(f"branch {name!r} of {state.name} took longer than the grace; make it again")
+        gone = (kept,) if dropped is None or dropped.tag not in state.tags else (kept, dropped.tag)
+        forgotten = publications(state, name)
+        naming = (Tag(tag, then.version, uuid, lake_snapshot), Untag(gone))
+        return (*naming, ForgetTransactions(forgotten)) if forgotten else naming
+
+    return require_branch(table.log.commit(plan).state, name)

@@ -1,0 +1,139 @@
+"""Publishing a branch of a table with a primary key: the net change of each key that the branch changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.keys.keyed_batch import KeyedBatch
+from streamhouse_spark.kv.keyed_properties import engine_of
+from streamhouse_spark.kv.keyed_writer import KeyedWriter
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.kv.rebase import Rebase
+from streamhouse_spark.log.commits.actions import Action
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.reader import InlineRecords
+from streamhouse_spark.log.segments.scan import plan_range, read_split
+from streamhouse_spark.lookup.lookup import Lookup
+from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read.pin import pin_newest
+from streamhouse_spark.read.union_read import read_pin
+from streamhouse_spark.table.branching.changes import BranchChanges, Publication, moved, require_same, sealed, told
+from streamhouse_spark.write.upsert import KeyedSchema, KeyedTable
+
+LOOKUP_ROWS: Final = 1 << 20
+"""Keys that are looked up at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Net:
+    """The net change of the table: rows by bucket and key, those whose key goes marked."""
+
+    batches: Mapping[int, KeyedBatch]
+    num_written: int
+    num_deleted: int | None
+    """None where the branch emptied the table: how many keys that had is not known here."""
+
+
+def publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publication:
+    """Publish the branch, as `publication` says."""
+    keyed = KeyedTable(table)
+    _require_same_columns(table.refresh(), changes)
+    shape = keyed.shape(table.state)
+    net = _net(table, shape, changes, log)
+    _judge(table, shape, changes, net)
+    before, changes = changes.made, sealed(changes, log)
+    if changes.made.ends != before.ends:
+        net = _net(table, shape, changes, log)
+    engine = engine_of(replace(shape.properties, identity=None), shape.schema, None)
+
+    def beside(state: TableState) -> Sequence[Action]:
+        _require_same_columns(state, changes)
+        return changes.ending(state)
+
+    writer = KeyedWriter(table.log, keyed.stager(shape, engine), beside)
+    try:
+        _, committed = writer.write(
+            net.batches, transaction=changes.transaction, overwrite=changes.is_emptied, read=_read(changes)
+        )
+    except CommitConflictError as error:
+        raise _told(changes, error) from error
+    return told(table, changes, committed, net.num_written, net.num_deleted)
+
+
+def _require_same_columns(state: TableState, changes: BranchChanges) -> None:
+    require_same(state, changes.branch)
+    if state.schema_id != changes.base.schema_id:
+        raise changes.conflict("columns of the table changed")
+
+
+def _read(changes: BranchChanges) -> ReadBase:
+    """Return the state that the branch read, and of it the rows: none where it only wrote by key."""
+    rewrites = any(
+        segment.rewrites and segment.end_offset > changes.base.buckets[bucket].end
+        for bucket, log in changes.made.buckets.items()
+        for segment in log.segments
+    )
+    read = replace(ReadBase.of(changes.base), is_strict=changes.is_emptied)
+    return read if rewrites else replace(read, scope=_reads_nothing)
+
+
+def _reads_nothing(_state: TableState, _rows: pa.RecordBatch) -> bool:
+    return False
+
+
+def _judge(table: TableHandle, shape: KeyedSchema, changes: BranchChanges, net: _Net) -> None:
+    """Raise `CommitConflictError` where the changes are not right behind the table's newest state, before the branch
+    is sealed.
+    """
+    if moved(table.state, changes.base) is None:
+        return
+    try:
+        Rebase(_read(changes), table.storage, shape.layout).judge(table.state, net.batches)
+    except CommitConflictError as error:
+        raise _told(changes, error) from error
+
+
+def _told(changes: BranchChanges, error: CommitConflictError) -> CommitConflictError:
+    why = str(error).partition(" was running: ")[2].partition("; nothing was")[0]
+    return changes.conflict(f"others changed what the branch depends on ({why or error})")
+
+
+def _net(table: TableHandle, shape: KeyedSchema, changes: BranchChanges, log: CommitLog) -> _Net:
+    branch = TableHandle(table.storage, table.settings, table.path.of_branch(changes.branch.name), log, table.world)
+    if changes.is_emptied:
+        rows = read_pin(branch, pin_newest(changes.made), Projection.of(changes.made.schema, None, None))
+        gone = np.zeros(rows.num_rows, np.bool_)
+        return _Net(shape.batches(rows, gone), rows.num_rows, None)
+    keys = _changed_keys(table, shape, changes)
+    lookup, parts = Lookup(KeyedTable(branch)), range(0, keys.num_rows, LOOKUP_ROWS)
+    found = [lookup.rows(keys.slice(start, LOOKUP_ROWS), max_staleness_ms=0) for start in parts]
+    if not found:
+        return _Net({}, 0, 0)
+    rows = pa.concat_tables(found)
+    is_there = rows.column(rows.num_columns - 1)
+    gone = pc.invert(is_there).to_numpy()
+    batches = shape.batches(rows.select(list(shape.schema.names)), gone)
+    return _Net(batches, int((~gone).sum()), int(gone.sum()))
+
+
+def _changed_keys(table: TableHandle, shape: KeyedSchema, changes: BranchChanges) -> pa.Table:
+    """Return the keys that the branch changed, each once."""
+    made, names = changes.made, list(shape.key_schema.names)
+    records = InlineRecords(table.storage, made.table_uuid)
+    parts = [shape.key_schema.arrow.empty_table()]
+    for bucket, offsets in changes.added.items():
+        split = plan_range(made, bucket, offsets)
+        of_bucket = read_split(table.storage, split, made.written_schema(made.schema_id), names, records=records)
+        parts += [pa.Table.from_batches([found.batch]).cast(parts[0].schema) for found in of_bucket]
+    keys = pa.concat_tables(parts)
+    distinct = keys.group_by(names, use_threads=False).aggregate([])
+    return distinct.select(names).cast(parts[0].schema)

@@ -1,0 +1,96 @@
+"""Publishing a branch: its changes become the table's, all of them or none, and it ends.
+
+**Commit point:** the one record of the table that has the changes and takes the branch's name away. It is a
+transaction of the branch's, so whoever publishes again, after a crash or at the same time, adds nothing. Before it the
+branch is sealed by a record of its own log: no writer is told of rows that are not published. A crash between the two
+leaves a sealed branch, which can be read, published and dropped.
+
+The table takes the changes where it has not changed since the branch began. Where it has, it takes them only if they
+are right behind what others committed:
+
+* of a table without a primary key if the branch only added rows;
+* of a table with one if nobody changed a key that the branch changed, and no statement read what the other changed
+  (`kv.rebase`). The changes are then the net change of each key.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from streamhouse_spark.core.aftermath import after_commit
+from streamhouse_spark.core.paths import parse_branch
+from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError, shown
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.log.append import appending, ends_after, truncating
+from streamhouse_spark.log.commits.actions import Action
+from streamhouse_spark.log.commits.checkpoint import read_tagged
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import find_branch, published
+from streamhouse_spark.table.branching.branches import end_log, open_log
+from streamhouse_spark.table.branching.changes import BranchChanges, Publication, moved, require_same, sealed, told
+from streamhouse_spark.table.branching.published_rows import staged_rows
+from streamhouse_spark.table.row_deletion import deleting
+
+logger = logging.getLogger(__name__)
+
+MAIN: Final = "main"
+
+
+def fast_forward(table: TableHandle, name: str, *, to: str = MAIN) -> Publication:
+    """Publish a branch; see `Table.fast_forward`."""
+    if to.strip().lower() != MAIN:
+        raise InvalidOptionError(
+            f"fast_forward(to={shown(to)}): a branch is published to its table, which is called 'main'; leave it out"
+        )
+    name = parse_branch(name)
+    try:
+        return _published(table, name)
+    except TableNotFoundError:  # perhaps because others were faster
+        state = table.refresh()
+        if find_branch(state, name) is not None or (entry := published(state, name)) is None:
+            raise
+        return Publication(table.name, name, entry.commit)
+
+
+def _published(table: TableHandle, name: str) -> Publication:
+    branch, log = open_log(table, name)
+    base = read_tagged(table.storage, table.uuid, branch.base.version, branch.base.uuid)
+    if base.primary_key:
+        from streamhouse_spark.table.branching.keyed_publication import publish_keyed as publish
+    else:
+        publish = _publish
+    done = publish(table, BranchChanges(branch, base, log.state), log)
+    with after_commit(logger, "ending the log of branch", name):
+        end_log(log)
+    return done
+
+
+def _publish(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publication:
+    """Publish a branch of a table without a primary key."""
+    _require_right(table.state, changes)
+    changes = sealed(changes, log)
+    deleted, is_emptied = changes.deleted, changes.is_emptied
+    staged = staged_rows(table, changes.made, changes.added, rewrites=bool(deleted))
+    read = ReadBase.of(changes.base)
+
+    def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+        _require_right(state, changes)
+        emptying = truncating(state) if is_emptied else ()
+        deletions = deleting(state, deleted, read) if deleted and not is_emptied else ()
+        added = (appending(state, staged, time_ms, ends_after(state, emptying)),) if staged.segments else ()
+        return (*emptying, *deletions, *added, *changes.ending(state))
+
+    committed = table.log.commit(plan, transaction=changes.transaction, staged_ms=staged.staged_ms)
+    num_deleted = changes.base.num_rows if is_emptied else sum(runs.num_rows for runs in deleted.values())
+    return told(table, changes, committed, staged.num_rows, num_deleted)
+
+
+def _require_right(state: TableState, changes: BranchChanges) -> None:
+    """Raise `CommitConflictError` where the changes are not right behind the state of the table."""
+    require_same(state, changes.branch)
+    if (changes.deleted or changes.is_emptied) and (why := moved(state, changes.base)) is not None:
+        raise changes.conflict(f"{why}, and the branch did not only add rows,")

@@ -1,0 +1,20 @@
+"""Rights on the branches of a table are those on the table."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.errors import InvalidNameError
+from streamhouse_spark.serve import rights
+
+
+def test_who_may_write_a_table_may_write_its_branches():
+    client = rights.Client("a", writable=(rights.parse_pattern("sales.orders"),))
+    assert client.may("write", parse_table_name("sales.orders$branch_audit").path)
+    assert not client.may("read", parse_table_name("sales.items$branch_audit").path)
+
+
+def test_there_is_no_right_on_a_branch_alone():
+    with pytest.raises(InvalidNameError, match=r"say sales\.orders"):
+        rights.parse_pattern("sales.orders$branch_audit")
