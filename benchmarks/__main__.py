@@ -38,6 +38,7 @@ from benchmarks.serving import serving
 from benchmarks.spark import spark_read, spark_sink
 from benchmarks.starts import starts
 from benchmarks.statements import row_statements
+from benchmarks.stream_pruning import stream_pruning
 from benchmarks.writers import many_upserters, many_writers
 
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
@@ -76,6 +77,7 @@ RUNTIMES: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "sinks": sinks,
     "row-statements": row_statements,
     "remote-lake": remote_lake,
+    "stream-pruning": stream_pruning,
 }
 """Those that need PySpark 4.1 and fetch other formats' runtimes: `make bench-spark` names them."""
 SERVERS: dict[str, Callable[[Bench], Iterator[Figure]]] = {

@@ -250,12 +250,15 @@ def cdc(
     into: str,
     *,
     checkpoint: str,
-    format: Literal["debezium-json", "maxwell-json", "canal-json"] = "debezium-json",
+    format: Literal["debezium-json", "debezium-avro", "maxwell-json", "canal-json"] = "debezium-json",
     warehouse: str | None = None,
     value: str = "value",
     position: Sequence[str] | None = None,
     times: Literal["millis", "micros", "nanos"] | None = None,
     decimals: Literal["text", "base64"] | None = None,
+    registry: str | None = None,
+    registry_auth: tuple[str, str] | str | None = None,
+    avro_schema: str | None = None,
     new_columns: Literal["fail", "ignore"] = "fail",
     dead_letter: str | None = None,
     trigger: Mapping[str, Any] | None = None,
@@ -279,13 +282,19 @@ def cdc(
 
     **Guarantees.** Each micro-batch is one commit record of ``into``, stored once whatever is repeated. A batch with an
     event that cannot be read (no JSON, no key, a value that is none of its column's type, a null in a NOT NULL column,
-    a truncation) is not written, and the query ends, unless ``dead_letter`` names a table that takes such events with
-    the reason; it is made if it is not there. A column that the table lacks ends the query too, unless ``new_columns``
-    is ``ignore``.
+    a truncation) or whose row the table refuses (a constraint, a text that is too long) is not written, and the query
+    ends, unless ``dead_letter`` names a table that takes such events with the reason; it is made if it is not there. A
+    column that the table lacks ends the query too, unless ``new_columns`` is ``ignore``.
 
     ``times`` is the unit of timestamps that are numbers, and ``decimals`` the form of decimals, which Debezium's events
-    do not tell; both are asked for where the table has such columns. Dates are days or ``yyyy-mm-dd``, binary values
-    base64.
+    in JSON do not tell; both are asked for where the table has such columns. Dates are days or ``yyyy-mm-dd``, binary
+    values base64.
+
+    **Avro.** With ``debezium-avro`` the column ``value`` has bytes, in Confluent's wire format. ``registry`` is the URL
+    of the registry with their schemas, and ``registry_auth`` a user with a password, or a token. The driver asks for a
+    schema once, when an event has its id. Where the registry is away the query ends, after half a minute, with nothing
+    of the batch written. ``avro_schema`` is the schema of events that are Avro and nothing else. The session needs the
+    package's jar (`configure`).
 
     ``trigger`` is that of Spark, such as ``{"availableNow": True}``. ``warehouse`` and ``settings`` are as for
     `lookup_join`.
@@ -307,7 +316,10 @@ def cdc(
 
     connection = session_connection(events.sparkSession, warehouse, settings)
     forms = ValueForms(times, decimals)
-    plan = planned(connection, events, into, format, forms, value, position, new_columns, dead_letter)
+    plan = planned(
+        connection, events, into, format, forms, value, position, new_columns, dead_letter, registry, registry_auth,
+        avro_schema,
+    )  # fmt: skip
     return start(plan, events, checkpoint, trigger)
 
 

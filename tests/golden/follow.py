@@ -135,7 +135,8 @@ def planned(folder: Path, name: str) -> dict[str, Any]:
     schema = compat.spark_schema_of(pa.schema([*fields, *metadata]))
     given = {"pin": pin.to_text(), "options": {"startingOffsets": "earliest"}}
     begun = begin_real_time(connection, given)
-    asked = {"start": begun["offset"], "begun": begun["begun"], "columns": schema.names, "parallelism": 1, "tasks": 1}
+    asked = {"start": begun["offset"], "begun": begun["begun"], "columns": schema.names}
+    asked |= {"parallelism": 1, "tasks": 1, "taken": 0}
     (task,) = follow_log(connection, {**given, **asked})["tasks"]
     return {"schema": schema.json(), "task": {**task, "folder": f"tables/{table.uuid}"}}
 

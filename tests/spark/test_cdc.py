@@ -257,6 +257,45 @@ class TestBadEvents:
         with pytest.raises(StreamingQueryException, match="column 'name' is null, and NOT NULL"):
             sh.cdc(events, made.name, warehouse=wh.url, checkpoint=checkpoint, trigger=trigger).awaitTermination()
 
+    def test_rows_that_the_table_refuses(self, wh, source, tmp_path):
+        ddl = "id BIGINT, n INT, code VARCHAR(3), at TIMESTAMP, price DECIMAL(9, 2), words ARRAY<STRING>"
+        properties = {"table.constraint.positive": "n > 0"}
+        made = wh.create_table("cdc.checked", ddl, primary_key=["id"], properties=properties)
+        whole = {"n": 1, "code": "abc", "at": "2026-01-31T10:00:00Z", "price": "1.50", "words": ["x"]}
+        source.put(
+            debezium("c", None, {"id": 1, **whole}),
+            debezium("c", None, {"id": 2, **whole, "n": 0}),
+            debezium("u", None, {"id": 1, **whole, "n": -1}),
+            debezium("c", None, {"id": 3, **whole, "code": "long"}),
+            debezium("c", None, {"id": 4, **whole, "n": None}),
+            debezium("d", {"id": 9, "n": -1}),
+        )
+        options = {"checkpoint": str(tmp_path / "c"), "trigger": {"availableNow": True}, "times": "micros"}
+        options |= {"decimals": "text", "warehouse": wh.url}
+        with pytest.raises(StreamingQueryException, match=r"CONSTRAINT_VIOLATED|SCHEMA_MISMATCH"):
+            sh.cdc(source.stream(), made.name, **options).awaitTermination()
+        assert made.to_arrow().num_rows == 0
+        for _ in range(2):
+            sh.cdc(source.stream(), made.name, dead_letter="cdc.checked_letters", **options).awaitTermination()
+            rows = {found["id"]: found["n"] for found in made.to_arrow().to_pylist()}
+            assert rows == {1: 1, 4: None}, "the event before the refused one counts"
+            letters = wh.table("cdc.checked_letters").to_arrow().sort_by("position").to_pylist()
+            assert [letter["position"] for letter in letters] == ["{1}", "{2}", "{3}"]
+            breach = "its row is in breach of constraint 'positive' CHECK (n > 0)"
+            assert [letter["reason"] for letter in letters[:2]] == [breach, breach]
+            assert "column 'code'" in letters[2]["reason"]
+
+    @pytest.mark.long
+    def test_a_large_value_of_bytes_that_is_not_in_the_event(self, wh, source, tmp_path):
+        made = wh.create_table("cdc.toasted", "id BIGINT, data BINARY", primary_key=["id"])
+        missing = base64.b64encode(b"__debezium_unavailable_value").decode()
+        source.put(debezium("u", None, {"id": 1, "data": missing}))
+        query = sh.cdc(
+            source.stream(), made.name, warehouse=wh.url, checkpoint=str(tmp_path / "c"), trigger={"availableNow": True}
+        )
+        with pytest.raises(StreamingQueryException, match="REPLICA IDENTITY FULL"):
+            query.awaitTermination()
+
 
 class TestRefusals:
     @pytest.mark.parametrize(
@@ -269,6 +308,7 @@ class TestRefusals:
             (DDL, {}, {"position": ["lsn"]}, "no column 'lsn' by which"),
             (DDL, {"table.merge-engine": "first_row"}, {}, "merge engine first_row"),
             (DDL, {}, {"format": "avro"}, "format is 'avro', expected one of debezium-json"),
+            (DDL, {}, {"registry": "http://r"}, "are of events in Avro"),
             (DDL, {}, {"checkpoint": " "}, "checkpoint is empty"),
         ],
     )

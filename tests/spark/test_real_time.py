@@ -209,6 +209,36 @@ def test_unions_joins_and_what_ends_a_query(spark: Any, wh: Warehouse, tmp_path:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("real_time")
+def test_queries_that_need_more_cores_together_are_refused_but_the_first(
+    spark: Any, wh: Warehouse, tmp_path: Path
+) -> None:
+    """Spark would run the tasks of the first, and leave those of the second waiting without a word."""
+    slots = spark.sparkContext.defaultParallelism
+    table = wh.create_table("rt.wide", "id BIGINT NOT NULL", buckets=slots, properties={"bucket.key": "id"})
+    table.append([{"id": 1}])
+    wide = Stream(
+        spark, lambda: spark.readStream.option("realTimeTasks", slots).table("streamhouse.rt.wide"), tmp_path / "wide"
+    )
+    narrow = Stream(spark, lambda: spark.readStream.table("streamhouse.rt.wide"), tmp_path / "narrow")
+    first = wide.start()
+    wide.wait_for(first, 1)
+    text = ended(narrow.start())
+    assert "INVALID_OPTION: a query that reads rt.wide in real-time mode would make" in text
+    assert f"{slots + 1} tasks that run at once, with {slots} of the real-time queries that run already" in text
+    table.append([{"id": 2}])
+    wide.wait_for(first, 2)  # it goes on
+    end = time.monotonic() + WAIT_S
+    while wide.stored() < 2 and time.monotonic() < end:  # its later batches are not refused either
+        assert first.exception() is None
+        time.sleep(0.1)
+    first.stop()
+    second = narrow.start()
+    assert narrow.wait_for(second, 2) == ["(1,)", "(2,)"]
+    second.stop()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("real_time")
 def test_a_query_of_more_streams_than_cores_is_refused(spark: Any, wh: Warehouse, tmp_path: Path) -> None:
     """Spark would read some of them, and say nothing of the others. With a shuffle it refuses them itself."""
     has_unions(spark)

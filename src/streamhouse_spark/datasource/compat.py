@@ -6,6 +6,7 @@ without arguments and would read everything at once, so rate limits are refused 
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,9 @@ HAS_ADMISSION_CONTROL = spark_version() >= ADMISSION_CONTROL_SINCE
 HAS_VIEWS = spark_version() >= VIEWS_SINCE
 """Whether Spark's catalogs may have views. Spark before 4.2 cannot load a class that has them."""
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
 if TYPE_CHECKING or not HAS_ADMISSION_CONTROL:
 
     class SupportsTriggerAvailableNow(ABC):
@@ -45,6 +49,8 @@ __all__ = [
     "HAS_VIEWS",
     "SupportsTriggerAvailableNow",
     "arrow_schema_of",
+    "java_class",
+    "java_function",
     "limit_rows_and_bytes",
     "read_limit",
     "refuse_limits_without_admission_control",
@@ -94,3 +100,19 @@ def limit_rows_and_bytes(limit: Any, max_rows: int | None, max_bytes: int | None
     rows = [n for n in (max_rows, getattr(limit, "max_rows", None)) if n is not None]
     sizes = [n for n in (max_bytes, getattr(limit, "max_bytes", None)) if n is not None]
     return min(rows, default=None), min(sizes, default=None)
+
+
+def java_class(session: Any, name: str) -> Any | None:
+    """Return a class of Java, to make objects of; None where the session's JVM does not have it. Only of a classic
+    session, whose JVM is at hand.
+    """
+    found = functools.reduce(getattr, name.split("."), session._jvm)  # noqa: SLF001 - as PySpark's own functions do
+    return None if type(found).__name__ == "JavaPackage" else found
+
+
+def java_function(function: Any, argument: Column, *more: Any) -> Column:
+    """Return the column that a function of Java makes of one and of plain values. Only in a classic session."""
+    from pyspark.sql import Column
+    from pyspark.sql.classic.column import _to_java_column
+
+    return Column(function(_to_java_column(argument), *more))

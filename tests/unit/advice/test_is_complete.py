@@ -36,6 +36,13 @@ ASKS_FOR_MORE = re.compile(
 )
 
 ELSEWHERE = {
+    "start the query again when the registry answers": (
+        "spark/test_cdc_avro.py::test_a_registry_that_is_away_ends_the_query_and_a_restart_goes_on"
+    ),
+    "use a smaller realTimeTasks, or end another query first": (
+        "unit/datasource/read/test_follow.py::test_queries_that_run_already_take_cores_too"
+    ),
+    "SCHEMA_REGISTRY_REFUSED": "spark/test_cdc_avro.py::test_credentials_and_their_refusal",
     "the ticket's part can no longer be read as it was offered": (
         "unit/serve/test_flight.py::test_a_part_that_can_no_longer_be_read_as_it_was_offered"
     ),
@@ -58,7 +65,7 @@ ELSEWHERE = {
     "Start with a new checkpointLocation to write all rows; or, ": (
         "unit/datasource/write/test_real_time.py::test_another_table_of_the_name_is_noticed"
     ),
-    "a smaller realTimeTasks, or read the streams in several queries": (
+    "use a smaller realTimeTasks for these streams": (
         "unit/datasource/read/test_follow.py::test_all_streams_of_a_query_need_a_core_for_each_of_their_tasks"
     ),
     "all rows from there on are written": (

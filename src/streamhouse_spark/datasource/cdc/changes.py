@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from pyspark.sql import Column, DataFrame, Window
@@ -12,7 +14,10 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import compat
-from streamhouse_spark.datasource.cdc.envelope import DELETE, FORMATS, EventFormat, envelope
+from streamhouse_spark.datasource.cdc.avro import AvroSchemas
+from streamhouse_spark.datasource.cdc.envelope import AVRO, DELETE, FORMATS, UPSERT, EventFormat, envelope
+from streamhouse_spark.datasource.cdc.registry import Auth
+from streamhouse_spark.datasource.cdc.row_rules import RowRules, judged
 from streamhouse_spark.datasource.cdc.values import UNAVAILABLE, ValueForms, typed
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
@@ -21,6 +26,7 @@ from streamhouse_spark.table.dead_letters import DEAD_LETTERS
 from streamhouse_spark.warehouse.connection import Connection
 
 if TYPE_CHECKING:
+    from pyspark.sql import Row
     from pyspark.sql.streaming.query import StreamingQuery
 
 NewColumns = Literal["fail", "ignore"]
@@ -29,6 +35,7 @@ _POSITION: Final = "_streamhouse_position"
 _PLACE: Final = "_streamhouse_place"
 _RANK: Final = "_streamhouse_rank"
 _QUERY_ID: Final = "sql.streaming.queryId"
+_UNAVAILABLE_BYTES: Final = base64.b64encode(UNAVAILABLE.encode()).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,8 @@ class CdcPlan:
     position: tuple[str, ...]
     new_columns: NewColumns
     dead_letter: str | None
+    avro: AvroSchemas | None
+    """The schemas of events in Avro."""
 
 
 def planned(
@@ -57,6 +66,9 @@ def planned(
     position: Sequence[str] | None,
     new_columns: NewColumns,
     dead_letter: str | None,
+    registry: str | None,
+    registry_auth: Auth | None,
+    avro_schema: str | None,
 ) -> CdcPlan:
     """Plan the query and refuse everything that can be refused. See `streamhouse_spark.cdc`."""
     if how not in FORMATS:
@@ -69,12 +81,12 @@ def planned(
     columns = StructType(
         [StructField(c.name, c.dataType, c.nullable) for c in compat.spark_schema_of(state.schema.arrow).fields]
     )
-    forms.require(columns, are_numbers=how == "debezium-json")
+    forms.require(columns, are_numbers=how == "debezium-json", are_told=how == AVRO)
     given = {field.name: field.dataType for field in events.schema}
-    if not isinstance(given.get(value), StringType | BinaryType):
-        raise InvalidOptionError(
-            f"the events have no column '{value}' of text or bytes; name the one that has the event"
-        )
+    kinds = BinaryType if how == AVRO else StringType | BinaryType
+    if not isinstance(given.get(value), kinds):
+        of = "bytes" if how == AVRO else "text or bytes"
+        raise InvalidOptionError(f"the events have no column '{value}' of {of}; name the one that has the event")
     order = tuple(position) if position is not None else ("offset",)
     missing = [name for name in order if name not in given]
     if missing or not order:
@@ -82,12 +94,17 @@ def planned(
             f"the events have no column '{', '.join(missing)}' by which those of one key are ordered; name columns of "
             "the source's position as position=, such as the log sequence number"
         )
+    avro = None
+    if how == AVRO:
+        avro = AvroSchemas.of(events.sparkSession, registry, registry_auth, avro_schema, table.world)
+    elif (registry, registry_auth, avro_schema) != (None, None, None):
+        raise InvalidOptionError(f"registry, registry_auth and avro_schema are of events in Avro; format is {how!r}")
     if dead_letter is not None:
         connection.warehouse().create_table(
             str(parse_table_name(dead_letter).require_table("write to")), DEAD_LETTERS, if_not_exists=True
         )
     return CdcPlan(
-        connection, table.name, columns, state.primary_key, how, forms, value, order, new_columns, dead_letter
+        connection, table.name, columns, state.primary_key, how, forms, value, order, new_columns, dead_letter, avro
     )
 
 
@@ -119,10 +136,10 @@ def apply(plan: CdcPlan, batch: DataFrame, batch_id: int) -> None:
     query_id = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
     if not query_id:
         raise InvalidOptionError("cdc runs as a streaming query, whose id is not known here; start it with cdc(...)")
-    decoded = _decoded(plan, batch).persist()
+    decoded, found = _decoded_once(plan, batch)
     try:
-        num_bad = _check(plan, decoded)
-        if num_bad and plan.dead_letter is not None:
+        _check(plan, found)
+        if found["bad"] and plan.dead_letter is not None:
             _write(plan, _dead_letters(plan, decoded), plan.dead_letter, query_id, batch_id)
         rows = _last_changes(plan, decoded)
         _write(plan, rows, plan.table, query_id, batch_id, rowKindColumn=_KIND)
@@ -130,19 +147,57 @@ def apply(plan: CdcPlan, batch: DataFrame, batch_id: int) -> None:
         decoded.unpersist()
 
 
-def _decoded(plan: CdcPlan, batch: DataFrame) -> DataFrame:
-    """Return ``event``, its position, ``changes`` in the table's types, ``reason`` and ``names``; no tombstones."""
-    text = _column(plan.value).cast("string")
+def _decoded_once(plan: CdcPlan, batch: DataFrame) -> tuple[DataFrame, Row]:
+    """Return the decoded events, kept, and a look at all of them. Events with schemas that nobody had asked for are
+    decoded again once these are known, which is rare: an id means one schema for ever.
+    """
+    refused: dict[int, str] = {}
+    while True:
+        decoded = _decoded(plan, batch, refused).persist()
+        try:
+            found = _look(decoded)
+            unknown = {number for number in found["unknown"] if number not in refused}
+            if plan.avro is None or not unknown:
+                return decoded, found
+            refused |= plan.avro.learn(unknown)
+        except BaseException:
+            decoded.unpersist()
+            raise
+        decoded.unpersist()
+
+
+def _decoded(plan: CdcPlan, batch: DataFrame, refused: Mapping[int, str]) -> DataFrame:
+    """Return ``changes`` in the table's types, the ``reason`` of bad events and their ``event`` as it came, ``names``
+    and ``unknown``; no tombstones.
+    """
+    value = _column(plan.value)
     order = f.struct(*(_column(name).alias(name) for name in plan.position))
-    events = batch.where(text.isNotNull()).select(text.alias("event"), order.alias(_POSITION))
-    read = envelope(f.col("event"), plan.how, plan.columns, plan.key)
+    events = batch.where(value.isNotNull()).select(value.alias("value"), order.alias(_POSITION))
+    if plan.avro is None:
+        events = events.select(
+            "*", f.col("value").cast("string").alias("text"), f.lit(None).cast("int").alias("unknown")
+        )
+        unread, event = f.lit(None).cast("string"), f.col("text")
+    else:
+        read = plan.avro.read(batch.sparkSession, f.col("value"), refused)
+        events = events.withColumn("read", read).select("*", "read.text", "read.unknown")
+        unread, event = f.col("read.reason"), f.base64("value")
+    told = envelope(f.col("text"), plan.how, plan.columns, plan.key)
     events = events.select(
-        "*", read.changes.alias("texts"), read.reason.alias("reason"), read.new_columns.alias("names")
+        "*",
+        f.transform(told.changes, lambda change: _typed_change(plan, change)).alias("changes"),
+        f.coalesce(unread, told.reason).alias("reason"),
+        told.new_columns.alias("names"),
     )
-    events = events.withColumn("changes", f.transform("texts", lambda change: _typed_change(plan, change)))
-    wrong = f.element_at(f.flatten(f.transform("changes", lambda change: change["wrong"])), 1)
-    wrong = f.when(f.size(f.flatten(f.transform("changes", lambda change: change["wrong"]))) > 0, wrong)
-    return events.withColumn("reason", f.coalesce("reason", wrong)).drop("texts")
+    wrong = f.flatten(f.transform("changes", lambda change: change["wrong"]))
+    reason = f.coalesce("reason", f.when(f.size(wrong) > 0, f.element_at(wrong, 1)))
+    events = events.withColumn("reason", reason)
+    events = events.select(_POSITION, "changes", "reason", "names", "unknown", event.alias("event"))
+    if plan.dead_letter is not None:
+        rules = RowRules.of(plan.connection.table(plan.table), plan.columns)
+        if rules is not None:
+            events = events.mapInArrow(partial(judged, rules, UPSERT), events.schema)
+    return events.withColumn("event", f.when(f.col("reason").isNotNull(), f.col("event")))
 
 
 def _column(name: str) -> Column:
@@ -167,23 +222,28 @@ def _typed_change(plan: CdcPlan, change: Column) -> Column:
                 what, f.lit("not in the event: the source's log lacks large values that did not change; ")
             )
             advice = f.lit("set REPLICA IDENTITY FULL there")
-            reason = f.coalesce(f.when(counts & (text == UNAVAILABLE), f.concat(missing, advice)), reason)
+            words = (UNAVAILABLE, _UNAVAILABLE_BYTES) if isinstance(column.dataType, BinaryType) else (UNAVAILABLE,)
+            reason = f.coalesce(f.when(counts & text.isin(*words), f.concat(missing, advice)), reason)
         wrong.append(reason)
     return f.struct(kind.alias("kind"), f.struct(*values).alias("row"), f.array_compact(f.array(*wrong)).alias("wrong"))
 
 
-def _check(plan: CdcPlan, decoded: DataFrame) -> int:
-    """Return how many events cannot be read. Raises `SchemaMismatchError` where they have no other place, and for new
-    columns.
-    """
+def _look(decoded: DataFrame) -> Row:
+    """Return how many events are ``bad``, the ``first`` of them, all ``names`` of columns and ``unknown`` schemas."""
     is_bad = f.col("reason").isNotNull()
     first = f.min_by(f.struct("reason", f.col(_POSITION).cast("string").alias("at")), f.when(is_bad, f.col(_POSITION)))
     found = decoded.agg(
         f.count_if(is_bad).alias("bad"),
         first.alias("first"),
         f.array_distinct(f.flatten(f.collect_set(f.when(~is_bad, f.col("names"))))).alias("names"),
+        f.collect_set("unknown").alias("unknown"),
     ).head()
     assert found is not None
+    return found
+
+
+def _check(plan: CdcPlan, found: Row) -> None:
+    """Raise `SchemaMismatchError` for events that cannot be read and have no other place, and for new columns."""
     known = {column.name for column in plan.columns}
     new = sorted(set(found["names"] or ()) - known)
     if new and plan.new_columns == "fail":
@@ -197,7 +257,6 @@ def _check(plan: CdcPlan, decoded: DataFrame) -> int:
             f"{found['first']['at']}: {found['first']['reason']}; nothing was written: correct the source, or name a "
             "table for such events as dead_letter="
         )
-    return int(found["bad"])
 
 
 def _last_changes(plan: CdcPlan, decoded: DataFrame) -> DataFrame:

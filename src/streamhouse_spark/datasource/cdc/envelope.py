@@ -14,20 +14,29 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-EventFormat = Literal["debezium-json", "maxwell-json", "canal-json"]
+EventFormat = Literal["debezium-json", "debezium-avro", "maxwell-json", "canal-json"]
 FORMATS: Final = get_args(EventFormat)
+AVRO: Final = "debezium-avro"
+"""Its events were made JSON before, by their schemas."""
 
 UPSERT: Final = "update_after"
 DELETE: Final = "delete"
 _CORRUPT: Final = "_streamhouse_corrupt"
 _UPSERTED: Final = {
     "debezium-json": ("r", "c", "u"),
+    "debezium-avro": ("r", "c", "u"),
     "maxwell-json": ("insert", "update", "bootstrap-insert"),
     "canal-json": ("INSERT", "UPDATE"),
 }
-_DELETED: Final = {"debezium-json": ("d",), "maxwell-json": ("delete",), "canal-json": ("DELETE",)}
+_DELETED: Final = {
+    "debezium-json": ("d",),
+    "debezium-avro": ("d",),
+    "maxwell-json": ("delete",),
+    "canal-json": ("DELETE",),
+}
 _PASSED: Final = {
     "debezium-json": ("m",),
+    "debezium-avro": ("m",),
     "maxwell-json": ("bootstrap-start", "bootstrap-complete", "table-create", "table-alter", "database-create"),
     "canal-json": ("CREATE", "ALTER", "CINDEX", "DINDEX", "QUERY"),
 }
@@ -59,7 +68,7 @@ def envelope(text: Column, how: EventFormat, columns: StructType, key: Sequence[
     """Read events of a format, for a table with these columns and primary key."""
     row = text_schema(columns)
     match how:
-        case "debezium-json":
+        case "debezium-json" | "debezium-avro":
             return _debezium(text, row, key)
         case "maxwell-json":
             return _maxwell(text, row, key)
@@ -121,7 +130,7 @@ def _of_parts(
     how: EventFormat, parsed: Column, kind: Column, before: Column, after: Column, key: Sequence[str], names: Column
 ) -> Envelope:
     is_deleted = kind.isin(*_DELETED[how])
-    word = "op" if how == "debezium-json" else "type"
+    word = "op" if how.startswith("debezium") else "type"
     reason = (
         f.when(_is_broken(parsed), f.lit("it is no JSON object"))
         .when(kind.isNull(), f.lit(f"it has no {word}"))

@@ -29,14 +29,17 @@ class ValueForms:
     """The unit of timestamps that are numbers."""
     decimals: DecimalForm | None
 
-    def require(self, columns: t.StructType, *, are_numbers: bool) -> None:
+    def require(self, columns: t.StructType, *, are_numbers: bool, are_told: bool) -> None:
         """Raise `InvalidOptionError` for a wrong form, and for one that is not given and that the columns need.
 
-        ``are_numbers`` says whether events of the format may have numbers for timestamps, and bytes for decimals.
+        ``are_numbers`` says whether events of the format may have numbers for timestamps, and bytes for decimals;
+        ``are_told`` whether their schemas say so.
         """
         for name, given, known in (("times", self.times, TimeUnit), ("decimals", self.decimals, DecimalForm)):
             if given is not None and given not in get_args(known):
                 raise InvalidOptionError(f"{name} is {given!r}, expected one of {', '.join(get_args(known))}")
+        if are_told and self.decimals is not None:
+            raise InvalidOptionError("decimals is of events in JSON; in Avro the schemas have it, leave it out")
         if not are_numbers:
             return
         for field in columns:
@@ -73,8 +76,8 @@ def typed(text: Column, kind: t.DataType, forms: ValueForms) -> Column:
 
 def _moment(text: Column, kind: t.DataType, forms: ValueForms) -> Column:
     read = text.try_cast(kind)
-    if forms.times is None:
-        return read
+    if forms.times is None:  # a number without a unit is no moment, and Spark would take it for a year
+        return f.when(~text.rlike(_WHOLE), read)
     number = text.try_cast("bigint")
     if forms.times == "nanos":
         micros = f.call_function("div", number - f.pmod(number, f.lit(1000)), f.lit(1000))

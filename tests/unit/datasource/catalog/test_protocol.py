@@ -164,7 +164,7 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     assert ask("drop_view", database="sales", table="twos") == {"dropped": True}
     log = ask("load", database="sales", table="keyed$changelog", version=None, timestamp_us=None)["pin"]
     begun = ask("begin_real_time", pin=log, options={"startingOffsets": "latest"})
-    following = {"start": begun["offset"], "parallelism": 2, "tasks": 1, "columns": ["id", "dt"]}
+    following = {"start": begun["offset"], "parallelism": 2, "tasks": 1, "taken": 0, "columns": ["id", "dt"]}
     followed = ask("follow_log", pin=log, options={}, begun=begun["begun"], **following)
     check_keys(followed["tasks"], "task")
     check_keys(followed["tasks"][0]["buckets"], "followed_bucket")

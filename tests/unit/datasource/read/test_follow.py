@@ -48,6 +48,8 @@ class Query:
 
     num_needed = 0
     """Tasks of all sources of the query, where its plan tells."""
+    num_taken = 0
+    """Tasks of the queries that run already."""
 
     def __init__(self, wh: Warehouse, name: str, parallelism: int = 2, **options: str) -> None:
         self.connection, self.name, self.options, self.parallelism = (
@@ -69,7 +71,7 @@ class Query:
 
     def follow(self, start: Mapping[str, Any], *columns: str) -> dict[str, Any]:
         given = {"pin": self.pin, "options": self.options, "parallelism": self.parallelism, "begun": self.begun}
-        given["tasks"] = self.num_needed
+        given["tasks"], given["taken"] = self.num_needed, self.num_taken
         found = follow_log(self.connection, {**given, "start": start, "columns": [*self.columns, *columns]})
         self.begun = found["begun"]
         return json.loads(json.dumps(found))
@@ -115,6 +117,18 @@ def test_all_streams_of_a_query_need_a_core_for_each_of_their_tasks(wh, table):
     assert len(query.follow(query.begin())["tasks"]) == 1
     query.num_needed = 3
     with pytest.raises(InvalidOptionError, match=r"other streams .* needs 3 tasks that run at once.* session has 2"):
+        query.follow(query.reached())
+
+
+def test_queries_that_run_already_take_cores_too(wh, table):
+    query = Query(wh, "db.t", parallelism=4, realTimeTasks="2")
+    query.num_taken = 2
+    assert len(query.follow(query.begin())["tasks"]) == 2
+    query.num_taken = 3
+    with pytest.raises(InvalidOptionError, match=r"would make 5 tasks that run at once, with 3 .* session has 4"):
+        query.follow(query.reached())
+    query.num_needed, query.num_taken = 4, 1
+    with pytest.raises(InvalidOptionError, match=r"would make 5 tasks .* Give it 5 cores"):
         query.follow(query.reached())
 
 

@@ -73,7 +73,7 @@ def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, 
         stream.options,
         tells_changes=stream.suffix == CHANGELOG and not stream.state.primary_key,
     )
-    num_tasks = _num_tasks(stream, found, args["parallelism"], args["tasks"])
+    num_tasks = _num_tasks(stream, found, args["parallelism"], args["tasks"], args["taken"])
     return {
         "offset": found.begin.to_json(),
         "begun": json.dumps(begun.to_json()),
@@ -113,10 +113,10 @@ def _stream(connection: Connection, args: Mapping[str, Any], pin: QueryPin) -> _
     return _Stream(pin.name, name.suffix, table, state, options)
 
 
-def _num_tasks(stream: _Stream, found: Backlog, slots: int, num_needed: int) -> int:
+def _num_tasks(stream: _Stream, found: Backlog, slots: int, num_needed: int, num_taken: int) -> int:
     """Return the number of tasks. Raises `InvalidOptionError` where the query needs more than there are slots: Spark
     would let rows wait without a word. ``num_needed`` are the tasks of all sources of the query, as far as its plan
-    tells.
+    tells, and ``num_taken`` those of the queries that run already.
     """
     num_tasks = min(stream.options.real_time_tasks, len(found.begin.offsets))
     if num_tasks > slots:
@@ -128,6 +128,14 @@ def _num_tasks(stream: _Stream, found: Backlog, slots: int, num_needed: int) -> 
         raise InvalidOptionError(
             f"a query that reads {stream.name} and other streams in real-time mode needs {num_needed} tasks that run "
             f"at once, each as long as a batch, and this session has {slots}: rows of some streams would never come. "
-            "Give it more cores, use a smaller realTimeTasks, or read the streams in several queries"
+            "Give it more cores, or use a smaller realTimeTasks for these streams"
+        )
+    num_together = num_taken + max(num_tasks, num_needed)
+    if num_together > slots:
+        raise InvalidOptionError(
+            f"a query that reads {stream.name} in real-time mode would make {num_together} tasks that run at once, "
+            f"with {num_taken} of the real-time queries that run already, and this session has {slots}: rows of some "
+            f"queries would never come. Give it {num_together} cores, use a smaller realTimeTasks, or end another "
+            "query first"
         )
     return num_tasks

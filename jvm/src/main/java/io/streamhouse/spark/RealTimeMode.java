@@ -114,7 +114,19 @@ final class RealTimeMode {
     return read instanceof ReadableTable ? Math.min(wanted, ((ReadableTable) read).bucketsOfLog()) : 1;
   }
 
-  private static Object of(Object owner, String name) throws ReflectiveOperationException {
+  /**
+   * The tasks of the queries in real-time mode that began before the one of this thread, which needs so many, and still
+   * run. 0 where this Spark does not tell.
+   */
+  static int taken(int tasks) {
+    try {
+      return RealTimeTasks.before(query(Thread.currentThread()), tasks);
+    } catch (ReflectiveOperationException | RuntimeException e) {
+      return 0;
+    }
+  }
+
+  static Object of(Object owner, String name) throws ReflectiveOperationException {
     return owner.getClass().getMethod(name).invoke(owner);
   }
 

@@ -69,7 +69,9 @@ final class RealTimeStream implements MicroBatchStream, SupportsAdmissionControl
 
   @Override
   public InputPartition[] planInputPartitions(Offset start) {
-    ObjectNode request = request().put("parallelism", slots).put("tasks", RealTimeMode.tasks());
+    int needed = RealTimeMode.tasks();
+    ObjectNode request = request().put("parallelism", slots).put("tasks", needed);
+    request.put("taken", RealTimeMode.taken(Math.max(1, needed)));
     request.set("start", JsonTree.parse(start.json()));
     request.set("begun", begun);
     ArrayNode columns = request.putArray("columns");

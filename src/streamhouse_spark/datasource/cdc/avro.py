@@ -1,0 +1,83 @@
+"""Events in Avro: their schemas, and the JVM's function that makes JSON of them.
+
+The function is in the package's jar and uses the Avro library that Spark has with it. It gives values as texts that SQL
+reads, by what the schemas say of them, so all that follows is as with events in JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import Column
+
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource.cdc.registry import Auth, SchemaRegistry
+from streamhouse_spark.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CLASS: Final = "io.streamhouse.spark.AvroEvents"
+_ASKED_MAX: Final = 1_000
+"""Ids of one batch that are asked for. Damaged bytes may have any id."""
+
+
+@dataclass(frozen=True, slots=True)
+class AvroSchemas:
+    """The schemas of a query's events: one that was given, or those of a registry, which stay known once asked for."""
+
+    given: str | None
+    registry: SchemaRegistry | None
+    known: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, session: SparkSession, registry: str | None, auth: Auth | None, given: str | None, world: World
+    ) -> AvroSchemas:
+        """Raise `InvalidOptionError` where the session lacks the jar, and for schemas that cannot be had so."""
+        if (registry is None) == (given is None):
+            raise InvalidOptionError(
+                "events in Avro need their schemas: give the URL of their registry as registry=, or the schema of "
+                "events without a schema's id as avro_schema="
+            )
+        if auth is not None and registry is None:
+            raise InvalidOptionError("registry_auth is given without registry, the URL that it is for")
+        made = _java_class(session)
+        if given is not None and (problem := made.problem(given)) is not None:
+            raise InvalidOptionError(f"avro_schema is no schema of Debezium's events: {problem}")
+        return cls(given, None if registry is None else SchemaRegistry.of(registry, auth, world))
+
+    def read(self, session: SparkSession, events: Column, refused: Mapping[int, str]) -> Column:
+        """Return for each event its ``text``, the ``reason`` why it has none, and the id of an ``unknown`` schema."""
+        function = _java_class(session).read
+        return compat.java_function(function, events, dict(self.known), dict(refused), self.given)
+
+    def learn(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Ask for schemas; return the ids that have none, with the reason. Raises as `SchemaRegistry.schema`."""
+        assert self.registry is not None, "only events with ids lack schemas"
+        refused = {}
+        # The ids of a registry are small, and those in damaged bytes mostly large or negative.
+        for place, number in enumerate(sorted(numbers, key=lambda number: (number < 0, number))):
+            if number < 0 or place >= _ASKED_MAX:
+                refused[number] = f"its schema {number} was not asked for: a batch may have {_ASKED_MAX} new ones"
+                continue
+            answer = self.registry.schema(number)
+            if answer.schema is None:
+                refused[number] = answer.reason
+            else:
+                self.known[number] = answer.schema
+        return refused
+
+
+def _java_class(session: SparkSession) -> Any:
+    """Return the class of the function. Raises `InvalidOptionError` in a session without the jar."""
+    found = compat.java_class(session, _CLASS)
+    if found is None:
+        raise InvalidOptionError(
+            "events in Avro are read by the jar of the package, which Spark was started without; make the session with "
+            'streamhouse_spark.configure, or start Spark with --jars "$(streamhouse jar)"'
+        )
+    return found
