@@ -24,7 +24,7 @@ FIELDS = ("a", "b", "f", "g")
 def altered(rng: Random, target: Target) -> Statement | None:
     """A change of columns, or of fields in a struct; None where the chosen kind finds nothing to change."""
     kinds: list[Callable[[Random, Target], Statement | None]] = [_add, _add, _rename, _drop, _widen]
-    kinds += [_add_field, _rename_field, _drop_field, _widen_field, _evolving_merge]
+    kinds += [_add_field, _rename_field, _drop_field, _widen_field, _evolving_merge, _default, _default]
     return rng.choice(kinds)(rng, target)
 
 
@@ -83,6 +83,19 @@ def _widen(rng: Random, target: Target) -> Statement | None:
     wider = WIDER[str(old.kind)]
     text = f"ALTER COLUMN {old.name} TYPE {wider}"
     return _alter("widen COLUMN", text, text, _with(target, old, replace(old, kind=wider)))
+
+
+def _default(rng: Random, target: Target) -> Statement | None:
+    plain = [c for c in _loose(target) if c.kind in ("INT", "BIGINT", "STRING", "DATE")]
+    if not plain:
+        return None
+    old = rng.choice(plain)
+    if old.default is not None and rng.random() < 0.5:
+        text = f"ALTER COLUMN {old.name} DROP DEFAULT"
+        return _alter("DROP DEFAULT", text, text, _with(target, old, replace(old, default=None)))
+    default = {"STRING": "'d'", "DATE": "DATE '2024-02-29'"}.get(str(old.kind), str(rng.randrange(20, 30)))
+    text = f"ALTER COLUMN {old.name} SET DEFAULT {default}"
+    return _alter("SET DEFAULT", text, text, _with(target, old, replace(old, default=default)))
 
 
 def _struct(rng: Random, target: Target) -> Column | None:
@@ -172,7 +185,7 @@ def replaced(rng: Random, target: Target) -> Statement:
         "CREATE OR REPLACE AS, other columns",
         f"CREATE OR REPLACE TABLE {{t}}{form.clauses()} AS {query}",
         (f"CREATE OR REPLACE TABLE {{t}} AS {query}",),
-        columns=(*(replace(c, required=False) for c in kept), new),
+        columns=(*(replace(c, required=False, default=None) for c in kept), new),
         form=form,
         alone=True,
     )

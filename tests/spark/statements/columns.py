@@ -24,6 +24,7 @@ class Column:
     name: str
     kind: str | tuple[Column, ...]
     required: bool = False
+    default: str | None = None
 
     def type_in_spark(self) -> str:
         if isinstance(self.kind, str):

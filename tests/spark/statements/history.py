@@ -86,6 +86,7 @@ class History:
         self.house, self.seed, self.steps, self.without, self.company = house, seed, steps, without, company
         self.reference, self.figures = Reference(), Figures()
         self.script: list[str] = []
+        upkeep.CLOCK.ahead_ms = 0
         rng = Random(f"{seed}")
         first = form or random_form(rng)
         self.subjects = [Subject(f"h{seed}_0", first_columns(first), first)]
@@ -166,7 +167,7 @@ class History:
         statement = Statement(
             "rollback",
             f"CALL streamhouse.system.rollback_to_version('{self.house.full_name(subject.name)}', {number})",
-            (f"CREATE OR REPLACE TABLE {{t}} AS FROM {version.copy}",),
+            ("DELETE FROM {t}", f"INSERT INTO {{t}} FROM {version.copy}") if version.changes == subject.changes else (),
             may=(GONE, NOT_TOLD, *(() if subject.form.deletes_rows else (PAIMON_ROWS,))),
             must=COLUMNS_CHANGED if version.changes != subject.changes else None,
             gone="TRUE",
@@ -210,6 +211,7 @@ class History:
             else:
                 self.house.clone(subject.name, made.name, number)
             self.reference.copy(version.copy if version is not None else subject.name, made.name)
+            self.reference.set_defaults(made.name, made.columns)
             self.subjects.append(made)
             self.figures.statements["clone"] += 1
             self._compare("a clone", made, self.house.python_rows(made.name, made.names))

@@ -42,6 +42,12 @@ class Reference:
     def copy(self, name: str, to: str) -> None:
         self._duck.execute(f"CREATE OR REPLACE TABLE {to} AS FROM {name}")
 
+    def set_defaults(self, name: str, columns: Sequence[Column]) -> None:
+        """Give the copy of a table the defaults of its columns."""
+        for column in columns:
+            if column.default is not None:
+                self._duck.execute(f"ALTER TABLE {name} ALTER COLUMN {column.name} SET DEFAULT {column.default}")
+
     def drop(self, name: str) -> None:
         self._duck.execute(f"DROP TABLE IF EXISTS {name}")
 
