@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
@@ -16,7 +16,16 @@ from spark.statements.changes import altered, replaced
 from spark.statements.columns import MARK, Column, Form, ddl_in_spark, first_columns, in_reference, random_form
 from spark.statements.company import Appender, Keeper, beside
 from spark.statements.grammar import PAIMON_ROWS, SKIPPED, TWO_ROWS, Grammar, Statement, Target
-from spark.statements.lakehouse import COLUMNS_CHANGED, CONFLICT, GONE, NO_CLONE, NOT_TOLD, Lakehouse, reason_of
+from spark.statements.lakehouse import (
+    COLUMNS_CHANGED,
+    CONFLICT,
+    GONE,
+    NO_CLONE,
+    NOT_TOLD,
+    Lakehouse,
+    reason_of,
+    rows_of,
+)
 from spark.statements.reference import Reference, Rows, exact
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 
@@ -378,6 +387,8 @@ class History:
                 self._check_version(subject, number, rng)
             self._check_changes(subject)
             self._check_changelog(subject)
+            if rng.random() < 0.25:
+                self._check_stream(subject)
             self.script.append(f"tier({subject.name})")
             upkeep.done(self.house, rng, subject.name, "tier")
             for reader, read in self.house.lake_readers(subject.name, subject.names).items():
@@ -417,8 +428,21 @@ class History:
             return
         if any(log.start > state.first_offset(bucket) for bucket, log in state.buckets.items()):
             return
-        rows: Rows = Counter()
-        for change in self.house.changelog(subject.name):
-            sign = -1 if change["_change_type"] in ("update_before", "delete") else 1
-            rows[tuple(exact(change[name]) for name in subject.names)] += sign
-        self._compare("$changelog", subject, Counter({row: count for row, count in rows.items() if count}))
+        changes = self.house.changelog(subject.name)
+        self._compare("$changelog", subject, _replayed(changes, subject.names))
+
+    def _check_stream(self, subject: Subject) -> None:
+        """A stream from the beginning has the rows of now; of a table with a key, changes that lead to them."""
+        if not subject.form.key:
+            self._compare("a stream", subject, rows_of(self.house.streamed(subject.name, ""), subject.names))
+        elif subject.form.images == "full":
+            changes = self.house.streamed(subject.name, "$changelog").to_pylist()
+            self._compare("a stream of changes", subject, _replayed(changes, subject.names))
+
+
+def _replayed(changes: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Rows:
+    rows: Rows = Counter()
+    for change in changes:
+        sign = -1 if change["_change_type"] in ("update_before", "delete") else 1
+        rows[tuple(exact(change[name]) for name in names)] += sign
+    return Counter({row: count for row, count in rows.items() if count})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -128,6 +129,17 @@ class Lakehouse:
 
     def changelog(self, name: str) -> list[dict[str, Any]]:
         return self._opened.view(f"{self.full_name(name)}$changelog").to_arrow().to_pylist()
+
+    def streamed(self, name: str, suffix: str) -> pa.Table:
+        """All rows that a stream reads from the beginning to now."""
+        query = f"streamed_{name}"
+        with tempfile.TemporaryDirectory() as folder:
+            stream = self.spark.readStream.table(f"streamhouse.{self.database}.`{name}{suffix}`")
+            writer = stream.writeStream.format("memory").queryName(query).option("checkpointLocation", folder)
+            writer.trigger(availableNow=True).start().awaitTermination()
+        found = self.spark.table(query).toArrow()
+        self.spark.catalog.dropTempView(query)
+        return found
 
     def query(self, name: str, items: str, where: str) -> Rows:
         found = self.spark.sql(in_spark(f"SELECT {items} FROM {self.sql_name(name)} AS t WHERE {where}"))
