@@ -32,6 +32,7 @@ def main() -> int:
         Path(folder, "conf").mkdir()
         fill_conf_folder(Path(folder, "conf"))
         spark = session(Path(folder))
+        spark.sparkContext.setLogLevel("OFF")  # many statements have to be refused
         try:
             house = Lakehouse(spark, f"{folder}/warehouse")
             return run(house, given)

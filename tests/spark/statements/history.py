@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from changes_replayed import ADDS, changes
+from spark.differential.compare import configured
 from spark.statements import upkeep
 from spark.statements.changes import altered, replaced
 from spark.statements.columns import MARK, Column, Form, ddl_in_spark, first_columns, in_reference, random_form
@@ -32,6 +33,14 @@ from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 STEPS = 14
 VERSIONS_KEPT = 6
 TABLES_MAX = 3
+QUICK = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""Each statement is another one, and to compile it takes longer than to run it."""
+QUICK_SHARE = 0.8
 
 
 class DifferenceError(AssertionError):
@@ -91,7 +100,10 @@ class History:
         without: Collection[int] = (),
         company: bool = True,
         form: Form | None = None,
+        bias: Mapping[str, int] | None = None,
     ) -> None:
+        """``bias`` has other weights of kinds of steps and of upkeep."""
+        self.bias = bias or {}
         self.house, self.seed, self.steps, self.without, self.company = house, seed, steps, without, company
         self.reference, self.figures = Reference(), Figures()
         self.script: list[str] = []
@@ -104,14 +116,11 @@ class History:
     def run(self) -> None:
         """Raises `DifferenceError`."""
         step = -1
+        settings = QUICK if Random(f"{self.seed} settings").random() < QUICK_SHARE else {}
         try:
-            for step in range(-1, self.steps + 1):
-                if step == -1:
-                    self._create(self.subjects[0])
-                elif step == self.steps:
-                    self._finish(Random(f"{self.seed} end"))
-                elif step not in self.without:
-                    self._step(Random(f"{self.seed} {step}"))
+            with configured(self.house.spark, settings):
+                for step in range(-1, self.steps + 1):
+                    self._numbered(step)
         except Exception as error:
             shown = str(error) if isinstance(error, DifferenceError) else f"{type(error).__name__}: {error}"
             raise DifferenceError(self._story(step, shown[:3000])) from error
@@ -119,6 +128,14 @@ class History:
             self.reference.close()
             with contextlib.suppress(StreamhouseError):
                 self.house.forget([subject.name for subject in self.subjects])
+
+    def _numbered(self, step: int) -> None:
+        if step == -1:
+            self._create(self.subjects[0])
+        elif step == self.steps:
+            self._finish(Random(f"{self.seed} end"))
+        elif step not in self.without:
+            self._step(Random(f"{self.seed} {step}"))
 
     def _story(self, step: int, text: str) -> str:
         lines = "\n".join(f"  {line}" for line in self.script)
@@ -139,17 +156,21 @@ class History:
 
     def _step(self, rng: Random) -> None:
         subject = rng.choice(self.subjects)
-        kinds: list[tuple[Callable[[Subject, Random], None], int]] = [
-            (self._statement, 50),
-            (self._alter, 9),
-            (self._replace, 2),
-            (self._roll_back, 6),
-            (self._tag, 3),
-            (self._clone, 4),
-            (self._upkeep, 26),
-        ]
-        rng.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])[0](subject, rng)
+        kinds: dict[str, tuple[Callable[[Subject, Random], None], int]] = {
+            "statement": (self._statement, 50),
+            "alter": (self._alter, 9),
+            "replace": (self._replace, 2),
+            "rollback": (self._roll_back, 6),
+            "tag": (self._tag, 3),
+            "clone": (self._clone, 4),
+            "upkeep": (self._upkeep, 26),
+        }
+        kinds[self._chosen(rng, {kind: weight for kind, (_, weight) in kinds.items()})][0](subject, rng)
         self._check(subject, rng)
+
+    def _chosen(self, rng: Random, weights: Mapping[str, int]) -> str:
+        weights = {kind: self.bias.get(kind, weight) for kind, weight in weights.items()}
+        return rng.choices(list(weights), list(weights.values()))[0]
 
     def _target(self, subject: Subject) -> Target:
         return Target(tuple(subject.columns), subject.form, other=len(self.subjects) > 1)
@@ -226,7 +247,7 @@ class History:
             self._compare("a clone", made, self.house.python_rows(made.name, made.names))
 
     def _upkeep(self, subject: Subject, rng: Random) -> None:
-        (kind,) = rng.choices(list(upkeep.KINDS), [weight for _, weight in upkeep.KINDS.values()])
+        kind = self._chosen(rng, {kind: weight for kind, (_, weight) in upkeep.KINDS.items()})
         self.script.append(f"{kind}({subject.name})")
         reason = upkeep.done(self.house, rng, subject.name, kind)
         self.figures.upkeep[f"{kind}: {reason}" if reason else kind] += 1

@@ -158,7 +158,9 @@ class Lakehouse:
             "pyiceberg": lambda: StaticTable.from_metadata(location).scan().to_arrow(),
             "DuckDB": lambda: self._by_duckdb(location),
         }
-        if table.properties.datalake_format == "paimon":
+        if table.lake.newest() is None:  # never a row to tier
+            others = {}
+        elif table.properties.datalake_format == "paimon":
             others = {"pypaimon": lambda: self._by_pypaimon(state.lake_location)}
         return readers | {reader: partial(_selected, read, columns) for reader, read in others.items()}
 
