@@ -39,8 +39,9 @@ def _with(target: Target, old: Column, new: Column | None) -> tuple[Column, ...]
 
 
 def _alter(kind: str, in_spark: str, in_reference: str, columns: tuple[Column, ...]) -> Statement:
+    """A default is changed alone: the rows of others would have it or not, by the moment at which they came."""
     texts = (f"ALTER TABLE {{t}} {in_spark}", (f"ALTER TABLE {{t}} {in_reference}",))
-    return Statement(f"ALTER {kind}", *texts, columns=columns)
+    return Statement(f"ALTER {kind}", *texts, columns=columns, alone="DEFAULT" in kind)
 
 
 def _free(rng: Random, taken: list[str], names: tuple[str, ...]) -> str | None:

@@ -31,7 +31,7 @@ NOT_TOLD = "no record tells"
 NO_CLONE = "cannot be cloned"
 REFUSALS = {
     PAIMON_ROWS: r"cannot be deleted one by one yet",
-    TWO_ROWS: r"rows of one primary key|is there already|has to have a new key",
+    TWO_ROWS: r"rows of one primary key|inserts a row under a primary key that a row has",
     CARDINALITY: r"MERGE_CARDINALITY_VIOLATION",
     OUTSIDE: r"new rows are not among the rows",
     CONFLICT: r"COMMIT_CONFLICT",
