@@ -224,7 +224,7 @@ class History:
     def _clone(self, subject: Subject, rng: Random) -> None:
         if len(self.subjects) >= TABLES_MAX:
             return
-        made = Subject(f"h{self.seed}_{self.num_made}", subject.columns, subject.form)
+        made = Subject(f"h{self.seed}_{self.num_made}", subject.columns, subject.form, appended=subject.appended)
         self.num_made += 1
         number, version = None, None
         if subject.versions and rng.random() < 0.4:
