@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -17,6 +19,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from duckdb_extensions import import_extension
+from pyarrow import flight
 
 from benchmarks import data
 from benchmarks.lake import tier
@@ -28,11 +31,13 @@ _BUCKETS = {"bucket.num": "4", "bucket.key": "o_orderkey"}
 _CLIENTS = 8
 _BATCH_ROWS = 500
 _PEER = "the lake alone"
+_GET_ROWS = 100_000
+_READERS = 4
 
 
 def serving(bench: Bench) -> Iterator[Figure]:
     """A catalog's answer and DuckDB's query behind an append, over a lake of all orders and 10,000 hot rows; then the
-    first answer with a million hot rows; then rows over HTTP from eight clients.
+    first answer with a million hot rows; then bulk reads by Arrow Flight, and rows over HTTP from eight clients.
     """
     orders = data.load(bench.data, "orders", quick=bench.quick)
     url = str(bench.scratch / "warehouse")
@@ -41,7 +46,7 @@ def serving(bench: Bench) -> Iterator[Figure]:
     table.append(orders)
     tier(table)
     table.append(orders.slice(0, 10_000))
-    with _server(url) as port:
+    with _server(url) as (port, flight_port):
         yield from _answers(bench, table, orders, port)
         many = warehouse.create_table("bench.many", orders.schema, properties=_BUCKETS)
         rows = orders.slice(0, 1_000_000)
@@ -51,6 +56,7 @@ def serving(bench: Bench) -> Iterator[Figure]:
             "pyarrow": [timed(lambda: _written(rows, bench.scratch))],
         }
         yield time_figure(f"serve: first answer with {rows.num_rows:,} hot rows", first, "pyarrow", ours_at_most(3_000))
+        yield from _bulk(bench, table, port, flight_port)
         yield from _ingest(bench, warehouse, orders, port)
 
 
@@ -73,6 +79,49 @@ def _answers(bench: Bench, table: Table, orders: pa.Table, port: int) -> Iterato
     beyond_ms = 1e3 * median(a - b for a, b in zip(runs["ours"], runs[_PEER], strict=True))
     note = f"{beyond_ms:,.0f} ms beyond the lake's query"
     yield time_figure("serve: DuckDB's query behind an append of 100 rows", runs, _PEER, note=note)
+
+
+def _bulk(bench: Bench, table: Table, port: int, flight_port: int) -> Iterator[Figure]:
+    client = flight.connect(f"grpc://127.0.0.1:{flight_port}")
+    num_rows = table.refresh().num_rows
+    runs = in_turns(
+        {
+            "ours": lambda: timed(lambda: _flown(client, table.name, num_rows)),
+            "Table.to_arrow": lambda: timed(table.to_arrow),
+        },
+        bench.rounds(7, 2),
+        warm_up=1,
+    )
+    note = f"{_READERS} streams"
+    yield rate_figure("serve: all rows by Arrow Flight", runs, "Table.to_arrow", num_rows, note=note)
+    few = min(_GET_ROWS, num_rows)
+    runs = in_turns(
+        {
+            "ours": lambda: timed(lambda: _flown(client, table.name, few, few)),
+            "GET …/rows as Arrow": lambda: timed(lambda: _got(port, table.name, few)),
+        },
+        bench.rounds(15, 3),
+        warm_up=1,
+    )
+    yield rate_figure(f"serve: {few:,} rows by Arrow Flight", runs, "GET …/rows as Arrow", few)
+
+
+def _flown(client: flight.FlightClient, table: str, num_rows: int, limit: int | None = None) -> None:
+    asked = {"table": table, "parts": _READERS} | ({"limit": limit} if limit is not None else {})
+    info = client.get_flight_info(flight.FlightDescriptor.for_command(json.dumps(asked)))
+    with ThreadPoolExecutor(_READERS) as pool:
+        found = pool.map(lambda endpoint: client.do_get(endpoint.ticket).read_all().num_rows, info.endpoints)
+        assert sum(found) == num_rows
+
+
+def _got(port: int, table: str, limit: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    headers = {"Accept": "application/vnd.apache.arrow.stream"}
+    connection.request("GET", f"/api/v1/tables/{table}/rows?limit={limit}", headers=headers)
+    answer = connection.getresponse()
+    assert answer.status == 200, answer.read()
+    assert pa.ipc.open_stream(answer.read()).read_all().num_rows == limit
+    connection.close()
 
 
 def _ingest(bench: Bench, warehouse: Warehouse, orders: pa.Table, port: int) -> Iterator[Figure]:
@@ -98,14 +147,15 @@ def _ingest(bench: Bench, warehouse: Warehouse, orders: pa.Table, port: int) -> 
 
 
 @contextmanager
-def _server(warehouse: str) -> Iterator[int]:
+def _server(warehouse: str) -> Iterator[tuple[int, int]]:
+    """Start a server; gives its ports of HTTP and of Arrow Flight."""
     command = [sys.executable, "-c", "from streamhouse_spark.cli import main; main()", "-w", warehouse, "serve"]
-    process = subprocess.Popen([*command, "--port", "0"], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*command, "--port", "0", "--flight-port", "0"], stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", process.stderr.readline())
+        found = re.search(r"http://127\.0\.0\.1:(\d+) .* grpc://127\.0\.0\.1:(\d+)", process.stderr.readline())
         assert found is not None
-        yield int(found[1])
+        yield int(found[1]), int(found[2])
     finally:
         process.kill()
         process.wait()

@@ -97,7 +97,7 @@ HEAVY = [
 
 PUBLIC = {
     "Warehouse", "Table", "TieringService", "tier", "register", "configure",
-    "cdc", "lookup_join", "delta_join", "materialize", "RefreshService", "relocate", "export_metrics",
+    "cdc", "lookup_join", "delta_join", "materialize", "optimize", "RefreshService", "relocate", "export_metrics",
     "BucketOffsets", "LogPosition", "OffsetRange", "Transaction",
     "StreamhouseError", "ErrorKind", "WarehouseNotFoundError", "TableNotFoundError", "TableExistsError",
     "InvalidNameError", "InvalidOptionError", "SchemaMismatchError", "CommitConflictError", "CommitStateUnknownError",

@@ -9,7 +9,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
-from streamhouse_spark.serve.virtual_tables import Document
+from streamhouse_spark.serve.iceberg.virtual_tables import Document
 from streamhouse_spark.storage.base import Storage
 
 

@@ -43,6 +43,7 @@ from streamhouse_spark.spark import (
     delta_join,
     lookup_join,
     materialize,
+    optimize,
     register,
     tier,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "export_metrics",
     "lookup_join",
     "materialize",
+    "optimize",
     "register",
     "relocate",
     "tier",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from streamhouse_spark.datasource.views.materialize import MaterializedTable
     from streamhouse_spark.datasource.views.service import ViewStatus
+    from streamhouse_spark.lake.model.values import CompactReport
     from streamhouse_spark.lake.tiering.job import TieringReport
     from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
 
@@ -90,6 +91,34 @@ def tier(
     from streamhouse_spark.warehouse.connection import Connection
 
     return tier_tables(spark, Connection.of(warehouse, settings or {}), tables)
+
+
+@partial(checked, names=("table",))
+def optimize(
+    spark: SparkSession,
+    warehouse: str,
+    table: str,
+    order_by: str,
+    *,
+    where: str | None = None,
+    dry_run: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> CompactReport:
+    """Lay a table's rows in the lake out by columns, as ``table.lake.optimize`` does; tasks of Spark write the files.
+
+    ``order_by`` is ``a, b`` or ``zorder(a, b)``, ``where`` a condition in SQL: only files that may hold its rows are
+    written again. One task writes the files of one bucket and partition, a gigabyte of them at most. **Commit point:**
+    the lake's, of 16 gigabytes each; a job that fails or is cancelled commits nothing of these, and its files are
+    orphans for cleaning. Rows, their offsets and older snapshots stay. Works with Spark Connect.
+
+    Raises what that raises, and `InvalidOptionError` for a condition that is not understood.
+    """
+    require_part("spark", spark, "a SparkSession", "dataSource")
+    require_texts("settings", settings)
+    from streamhouse_spark.datasource.optimize_tasks import optimized
+    from streamhouse_spark.warehouse.connection import Connection
+
+    return optimized(spark, Connection.of(warehouse, settings or {}), table, order_by, where=where, dry_run=dry_run)
 
 
 @partial(checked, names=("table",))

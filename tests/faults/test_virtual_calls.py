@@ -12,8 +12,8 @@ from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.serve import virtual_tables
-from streamhouse_spark.serve.virtual_tables import Document, VirtualTables
+from streamhouse_spark.serve.iceberg import virtual_tables
+from streamhouse_spark.serve.iceberg.virtual_tables import Document, VirtualTables
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table

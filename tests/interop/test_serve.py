@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 import ssl
 import subprocess
@@ -16,14 +15,11 @@ import duckdb
 import httpx2
 import pyarrow as pa
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from duckdb_extensions import import_extension
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import GreaterThan
 
+from certificates import own_certificate
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -113,6 +109,11 @@ def test_engines_read_the_newest_rows(warehouse, serve, keyed):
     found = catalog.load_table("s.t").scan(row_filter=GreaterThan("id", 50)).to_arrow().to_pylist()
     assert sorted((row["id"], row["n"]) for row in found) == [row for row in expected if row[0] > 50]
     assert connection.execute("SELECT count(*) FROM sh.s.t a JOIN sh.s.t b USING (id)").fetchone()[0] >= len(expected)
+    history = warehouse.view("s.t$history").to_arrow()
+    asked = 'SELECT count(*), max(version), max("timestamp") FROM sh.s."t$history"'
+    newest = history["timestamp"][-1].as_py()
+    assert connection.execute(asked).fetchall() == [(history.num_rows, table.refresh().version, newest)]
+    assert catalog.load_table("s.t$buckets").scan().to_arrow().num_rows == 2
     lake = catalog.load_table("s.t$lake").scan().to_arrow()
     assert lake.num_rows == 100
     with pytest.raises(Exception, match=r"(?i)not support|read-only|forbidden"):
@@ -242,27 +243,3 @@ def test_a_server_that_is_not_safe_does_not_start(warehouse, tmp_path, options, 
     warehouse.create_table("s.t", "id BIGINT")
     with pytest.raises(AssertionError, match=text):
         Server(str(tmp_path / "wh"), 0, *options)
-
-
-def own_certificate(folder):
-    """A certificate for localhost that is its own authority."""
-    private = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = dt.datetime.now(dt.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(private, hashes.SHA256())
-    )
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    form = serialization.PrivateFormat.PKCS8
-    key.write_bytes(private.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
-    return str(cert), str(key)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.serve.virtual_tables import VirtualTables
+from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse

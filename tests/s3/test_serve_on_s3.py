@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from flight_client import Client, flights
 from serving import served
 from storage.s3_server import S3Server, settings_for
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
@@ -36,3 +37,6 @@ def test_hot_and_cold_rows(s3_server: S3Server, keyed):
             found = catalog.load_table("s.t").scan().to_arrow().to_pylist()
             expected = table.to_arrow().to_pylist()
             assert sorted((row["id"], row["n"]) for row in found) == sorted((row["id"], row["n"]) for row in expected)
+    with flights(warehouse) as server:
+        found = Client(server.url).read(table="s.t", parts=3)
+        assert found.sort_by("id").equals(table.to_arrow().sort_by("id"))

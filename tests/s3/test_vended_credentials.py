@@ -87,6 +87,8 @@ def test_a_client_reads_with_vended_credentials_alone(store, warehouse, role, mo
         assert rows(catalog.load_table("sales.orders").scan().to_arrow()) == rows(
             warehouse.table("sales.orders").to_arrow()
         )
+        history = catalog.load_table("sales.orders$history").scan().to_arrow()
+        assert history.num_rows == warehouse.table("sales.orders").refresh().version
         assert rows(catalog.load_table("sales.orders$lake").scan().to_arrow()) == [(n, 0) for n in range(20)]
         lakes = load_catalog("lakes", type="rest", uri=f"{url}/iceberg", warehouse="lake")
         assert rows(lakes.load_table("sales.orders").scan().to_arrow()) == [(n, 0) for n in range(20)]
@@ -145,11 +147,11 @@ def test_a_role_whose_own_policy_is_the_document(store, warehouse):
             granted.append(policy)
             raise StopIteration
 
-    from streamhouse_spark.serve.vending import Vending
+    from streamhouse_spark.serve.iceberg.vending import Vending
 
     vending = Vending(warehouse, VendOptions("arn:aws:iam::123456789012:role/x"), Noted())
     with pytest.raises(StopIteration):
-        vending.vended("anybody", warehouse.table("sales.orders"), is_lake=True)
+        vending.vended("anybody", warehouse.table("sales.orders"), of="lake")
     arn = store.role("narrow", granted[0])
     key = store.client("sts", warehouse.settings).assume_role(RoleArn=arn, RoleSessionName="reader")["Credentials"]
     config = {

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from spark.session import COLUMNS, ids, load, rows
-from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
-from streamhouse_spark.spark import TieringService, tier
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError, TableNotFoundError, Warehouse
+from streamhouse_spark.spark import TieringService, optimize, tier
 from waiting import wait_for
 
 pytestmark = pytest.mark.spark
@@ -43,6 +43,22 @@ def test_tier_moves_everything_and_reports(spark, own):
     again = tier(spark, own.url, ["a.one"])["a.one"]
     assert (again.rows, again.snapshots) == (0, ())
     assert one.lake.to_arrow().schema.names == ["id", "name", "amount"]  # only the user's columns
+
+
+@pytest.mark.spark41
+def test_tasks_lay_the_rows_of_a_lake_out(spark, own):
+    table = own.create_table("a.laid", COLUMNS, buckets=3, properties={"bucket.key": "id"})
+    for turn in range(3):
+        table.append(rows(900, start=900 * turn))
+        tier(spark, own.url)
+    assert optimize(spark, own.url, "a.laid", "name", dry_run=True).rows == 2700
+    assert len(table.lake.files()) == 9
+    report = optimize(spark, own.url, "a.laid", "name", where="id >= 0")
+    assert (report.rows, report.files_removed, report.files_added) == (2700, 9, 3)
+    assert lake_ids(table) == ids(table) == list(range(2700))
+    assert optimize(spark, own.url, "a.laid", "name").rows == 0
+    with pytest.raises(SchemaMismatchError, match="a column 'nope' that is not there"):
+        optimize(spark, own.url, "a.laid", "name", where="nope = 1")
 
 
 def test_tier_refuses_what_has_no_lake(spark, own):

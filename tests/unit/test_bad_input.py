@@ -63,6 +63,8 @@ BAD_NAMES = {
     "zero-width": "or\u200bders",
     "device": "con:",
 }
+NUMBERS = Transaction("streamhouse.identity.1", 10)
+"""An application id of the log's own."""
 NO_STRINGS = [None, 5, b"orders", ["orders"], ("sales", "orders"), Path("orders")]
 
 
@@ -642,6 +644,8 @@ class TestArguments:
             (lambda t: t.append([{"id": 2}], transaction=("app", 1)), "expected a Transaction(app_id, version)"),
             (lambda t: t.append([{"id": 2}] * 99_999, transaction="app"), "expected a Transaction(app_id, version)"),
             (lambda t: t.overwrite([{"id": 2}], transaction=("app", 1)), "expected a Transaction(app_id, version)"),
+            (lambda t: t.append([{"id": 2}], transaction=NUMBERS), "take another one"),
+            (lambda t: t.overwrite([{"id": 2}], transaction=NUMBERS), "take another one"),
             (lambda t: t.forget_transactions(5), "expected a text"),
             (lambda t: t.forget_transactions(["app"]), "expected a text"),
             (lambda t: t.tail(start=3.5), "start 3.5: expected 'latest'"),

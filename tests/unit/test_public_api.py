@@ -49,6 +49,7 @@ NAMES = {
     "delta_join",
     "export_metrics",
     "materialize",
+    "optimize",
     "RefreshService",
     "lookup_join",
     "register",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 from collections.abc import Mapping
 
 import click
@@ -31,12 +34,21 @@ curl -X POST http://127.0.0.1:8181/api/v1/tables/sales.orders/rows -H 'Content-T
 # for other machines: TLS, and tokens (a line each: read TOKEN, or write TOKEN)
 streamhouse -w s3://bucket/warehouse serve --host 0.0.0.0 --token-file tokens --tls-cert cert.pem --tls-key key.pem
 
+# bulk reads by Arrow Flight, in parallel
+streamhouse -w ./warehouse serve --flight-port 8815
+
 # rights by table, for services and for people of an identity provider, and a log of who did what
 streamhouse -w s3://bucket/warehouse serve --access rights.toml --audit-log audit.log
 """,
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=click.IntRange(0, _PORT_MAX), default=8181, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--flight-port",
+    type=click.IntRange(0, _PORT_MAX),
+    metavar="PORT",
+    help="Also answer Arrow Flight there, for bulk reads; 0 takes a free one, and by default there is none.",
+)
 @click.option("--token-file", metavar="FILE", help="Tokens that may read, or read and write; else everybody may.")
 @click.option(
     "--access", metavar="FILE", help="Clients, groups of an identity provider, and their rights by table; TOML."
@@ -78,6 +90,7 @@ def serve(
     session: Session,
     host: str,
     port: int,
+    flight_port: int | None,
     token_file: str | None,
     access: str | None,
     audit_log: str | None,
@@ -94,14 +107,15 @@ def serve(
     """Show fresh rows to every Iceberg engine, and take rows over HTTP.
 
     For engines that speak Iceberg's REST protocol, each table has its hot rows. /iceberg is the catalog (read-only),
-    /api/v1 takes and gives rows, /metrics is for Prometheus, and / is a page. Nothing needs this server, and any number
-    of them may run: all that they share lies in the warehouse. Runs until Ctrl-C.
+    /api/v1 takes and gives rows, Arrow Flight (--flight-port) gives many at once, /metrics is for Prometheus, and / is
+    a page. Nothing needs this server, and any number of them may run: all that they share lies in the warehouse. Runs
+    until Ctrl-C.
     """
     from streamhouse_spark.serve.access import Access
     from streamhouse_spark.serve.access_file import WatchedAccess, parse_tokens
     from streamhouse_spark.serve.audit import AuditLog, require_writable
+    from streamhouse_spark.serve.listening import Listening
     from streamhouse_spark.serve.options import AccessOf, ServeOptions, VendOptions
-    from streamhouse_spark.serve.server import Listening
     from streamhouse_spark.serve.server import serve as serve_until_stopped
 
     clock = session.warehouse.world.clock
@@ -113,7 +127,7 @@ def serve(
         rights = lambda: tokens  # noqa: E731 - one of three
     elif access is not None:
         rights = WatchedAccess(access, clock)
-    listening = Listening(host, port, tls_cert, tls_key, insecure)
+    listening = Listening(host, port, flight_port, tls_cert, tls_key, insecure)
 
     vend = VendOptions(vend_role, vend_minutes * 60) if vend_role is not None else None
     if vend is not None:
@@ -131,8 +145,12 @@ def serve(
     audit = AuditLog(audit_log, clock) if audit_log is not None else None
     options = ServeOptions(rights, client_config, grace_minutes * 60_000, audit, vend)
 
-    def started(url: str) -> None:
-        text = f"serving {session.warehouse_location} at {url} (Iceberg REST at {url}/iceberg) until Ctrl-C"
+    def started(url: str, flight: str | None) -> None:
+        also = f", Arrow Flight at {flight}" if flight else ""
+        text = f"serving {session.warehouse_location} at {url} (Iceberg REST at {url}/iceberg{also}) until Ctrl-C"
         click.echo(text, err=True)
 
-    serve_until_stopped(session.warehouse, options, listening, started)
+    if not serve_until_stopped(session.warehouse, options, listening, started):
+        logging.shutdown()
+        sys.stderr.flush()
+        os._exit(0)  # a thread of gRPC's waits for a client that takes nothing, and would keep the process

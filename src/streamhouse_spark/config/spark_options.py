@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NoReturn
 
 from streamhouse_spark.core import text_values as values
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.core.model import Transaction, check_app_id
 from streamhouse_spark.errors import InvalidOptionError
 
 WAREHOUSE_VARIABLE: Final = "STREAMHOUSE_WAREHOUSE"
@@ -439,4 +439,6 @@ def _identity(texts: Mapping[str, str], name: str) -> str | None:
     text = texts.get(name)
     if text is not None and not (1 <= len(text) <= 256 and text.isprintable() and text.strip() == text):
         values.reject(name, text, "1 to 256 printable characters without blanks around them")
+    if text is not None and name == "txnAppId":
+        check_app_id(text)
     return text

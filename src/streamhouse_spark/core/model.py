@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, shown
+
+IDENTITY_NUMBERS: Final = "streamhouse.identity."
+"""The beginning of the application ids under which a log remembers how many numbers were handed out."""
 
 
 class NotAnOffsetRangeError(InvalidOptionError, ValueError):
@@ -161,9 +165,22 @@ class Transaction:
 
 
 def check_transaction(value: object) -> None:
-    """Return the value as a transaction. Raises `InvalidOptionError` for any other value."""
+    """Raise `InvalidOptionError` for a value that is no transaction, or for one of an application id that the log uses
+    itself.
+    """
     if not isinstance(value, Transaction | None):
         raise InvalidOptionError(f"transaction is {shown(value)}, expected a Transaction(app_id, version) or None")
+    if value is not None:
+        check_app_id(value.app_id)
+
+
+def check_app_id(app_id: str) -> None:
+    """Raise `InvalidOptionError` for an application id under which the log counts the numbers of identity columns."""
+    if app_id.startswith(IDENTITY_NUMBERS):
+        raise InvalidOptionError(
+            f"transaction of {app_id!r}: application ids that begin with {IDENTITY_NUMBERS} say how many numbers of an "
+            "identity column were handed out; take another one"
+        )
 
 
 def is_text_list(value: object) -> bool:

@@ -49,6 +49,7 @@ from streamhouse_spark.storage.base import Storage
 
 if TYPE_CHECKING:
     from streamhouse_spark.lake.parquet.clustering import Clustering
+    from streamhouse_spark.lake.parquet.compaction import RunGroups
     from streamhouse_spark.log.commits.state import TableState
     from streamhouse_spark.query.partition_match import PartitionMatches
 
@@ -354,17 +355,26 @@ class LakeTable(ABC):
     @abstractmethod
     def _compact(self, *, purge: bool, dry_run: bool) -> CompactReport: ...
 
-    def cluster(self, how: Clustering, *, files: Collection[str], dry_run: bool = False) -> CompactReport | None:
-        """Write files again by an order, about a gigabyte: of those at the locations ``files``.
+    def cluster(
+        self, how: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None
+    ) -> CompactReport | None:
+        """Write files again by an order, about a gigabyte, or 16 with ``run``: of those at the locations ``files``.
 
         None where the format or the table has no such files: those of a primary key are in the key's order.
         **Commit point:** that of the lake's snapshot, with the same rows and offsets. Raises `CommitConflictError`,
         `LakeMismatchError`.
         """
         self._require_home_unless(dry_run, "clustering")
-        return self._cluster(how, files, dry_run=dry_run)
+        return self._cluster(how, files, dry_run=dry_run, run=run)
 
-    def _cluster(self, how: Clustering, files: Collection[str], *, dry_run: bool) -> CompactReport | None:  # noqa: ARG002 - the interface
+    def _cluster(  # the interface of formats that have such files
+        self,
+        how: Clustering,  # noqa: ARG002
+        files: Collection[str],  # noqa: ARG002
+        *,
+        dry_run: bool,  # noqa: ARG002
+        run: RunGroups | None,  # noqa: ARG002
+    ) -> CompactReport | None:
         return None
 
     def remove_orphans(self, *, grace_ms: int = ORPHAN_GRACE_MS, dry_run: bool = False) -> list[str]:

@@ -1,4 +1,4 @@
-"""``--where``: a small part of SQL's conditions, as a filter that reads can use to skip files and segments.
+"""``where``: a small part of SQL's conditions, as a filter that reads can use to skip files and segments.
 
 ::
 
@@ -147,7 +147,7 @@ class _Parser:
         if name.casefold() not in folded:
             near = nearest(name, self._schema.names)
             hint = f"; did you mean '{near}'?" if near else f"; the columns are {', '.join(self._schema.names[:30])}"
-            raise SchemaMismatchError(f"--where names a column '{name}' that is not there{hint}")
+            raise SchemaMismatchError(f"where names a column '{name}' that is not there{hint}")
         return folded[name.casefold()]
 
     def _literals(self, column: pa.Field) -> list[Any]:
@@ -184,7 +184,7 @@ class _Parser:
             return pa.scalar(value, pa.string()).cast(column.type).as_py()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InvalidOptionError(
-                f"--where compares column '{column.name}' of type {column.type} with '{value}', which is no such value "
+                f"where compares column '{column.name}' of type {column.type} with '{value}', which is no such value "
                 f"({str(error).splitlines()[0]})",
             ) from error
 
@@ -207,6 +207,6 @@ class _Parser:
         at = self._peek()[2] if position is None else position
         found = repr(self._text[at : at + 20]) if self._text[at:].strip() else "the end"
         raise InvalidOptionError(
-            f"--where {self._text!r}: expected {expected} at character {at + 1}, found {found}; an example is "
+            f"where {self._text!r}: expected {expected} at character {at + 1}, found {found}; an example is "
             "\"amount > 5 AND customer = 'ann'\"",
         )

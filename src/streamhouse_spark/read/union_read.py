@@ -9,16 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_tables
 from streamhouse_spark.read.pieces import ReadPlan
 from streamhouse_spark.read.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
+
+
+def read_union(
+    table: TableHandle,
+    columns: Sequence[str] | None,
+    where: pc.Expression | Sequence[Any] | None,
+    as_of_timestamp_ms: int | None,
+) -> pa.Table:
+    """Read the newest state, or that of a time, as `Table.to_arrow` says."""
+    state = table.refresh()
+    projection = Projection.of(state.schema, columns, parse_filter(where))
+    if as_of_timestamp_ms is None:
+        return read_newest(table, pin_newest(state), projection)
+    if not isinstance(as_of_timestamp_ms, int):
+        raise InvalidOptionError(
+            f"as_of_timestamp_ms is {as_of_timestamp_ms!r}, expected milliseconds since 1970 as a whole number"
+        )
+    return read_pin(table, pin_as_of(state, as_of_timestamp_ms), projection)
 
 
 def read_newest(table: TableHandle, pin: Pin, projection: Projection) -> pa.Table:

@@ -18,13 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.model import IDENTITY_NUMBERS
 from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, shown
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 IDENTITY: Final = "table.identity."
-NUMBERS: Final = "streamhouse.identity."
-"""The beginning of the application ids under which a log remembers how many numbers were handed out."""
 _TEXT: Final = re.compile(
     r"(?P<kind>ALWAYS|BY\s+DEFAULT)(?:\s+START\s+WITH\s+(?P<start>[+-]?\d+))?"
     r"(?:\s+INCREMENT\s+BY\s+(?P<step>[+-]?\d+))?",
@@ -48,7 +47,7 @@ class Identity:
     @property
     def app_id(self) -> str:
         """The application id under which the log remembers how many numbers were handed out."""
-        return f"{NUMBERS}{self.column_id}"
+        return f"{IDENTITY_NUMBERS}{self.column_id}"
 
     @property
     def sql(self) -> str:

@@ -13,15 +13,19 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamhouse_spark.core.clock import Clock
+from streamhouse_spark.serve.admission import Admission
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.guard import ICEBERG, Guard
-from streamhouse_spark.serve.iceberg_rest import iceberg_routes
+from streamhouse_spark.serve.iceberg.rest import iceberg_routes
+from streamhouse_spark.serve.iceberg.system_documents import SystemDocuments
+from streamhouse_spark.serve.iceberg.vending import Vending
+from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
+from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.openapi import openapi
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.overview import Overview
 from streamhouse_spark.serve.rows_api import rows_routes
-from streamhouse_spark.serve.vending import Vending
-from streamhouse_spark.serve.virtual_tables import VirtualTables
+from streamhouse_spark.serve.shared import Shared
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 logger = logging.getLogger(__name__)
@@ -35,6 +39,9 @@ _AREAS: Final = ("iceberg", "api", "metrics", "health", "page")
 def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starlette:
     """Make the application. It holds no state that another process would miss: any number of them may run."""
     options = options or ServeOptions()
+    clock = warehouse.world.clock
+    admission = Admission(options.access, clock)
+    opened = OpenTables(warehouse)
     tables = VirtualTables(warehouse, grace_ms=options.grace_ms)
     counts = ServedCounts()
     overview = Overview(warehouse, counts)
@@ -43,17 +50,20 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
         Route("/health", _health, methods=["GET", "HEAD"]),
         Route(f"{API}/openapi.json", _openapi, methods=["GET"]),
         *overview.routes(),
-        Mount(API, routes=rows_routes(warehouse, counts)),
-        Mount(ICEBERG, routes=iceberg_routes(tables, options.client_config, vending)),
+        Mount(API, routes=rows_routes(opened, counts)),
+        Mount(
+            ICEBERG,
+            routes=iceberg_routes(tables, options.client_config, vending, SystemDocuments(grace_ms=options.grace_ms)),
+        ),
     ]
-    clock = warehouse.world.clock
     middleware = [
         Middleware(_Counted, counts=counts, clock=clock),
-        Middleware(Guard, options.access, warehouse, _OPEN_PATHS, options.audit),
+        Middleware(Guard, admission, warehouse, _OPEN_PATHS, options.audit),
     ]
     app = Starlette(routes=routes, middleware=middleware)
     app.state.tables = tables
     app.state.measures = overview.measures
+    app.state.shared = Shared(opened, admission, counts, options.audit)
     return app
 
 

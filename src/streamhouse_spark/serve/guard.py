@@ -10,17 +10,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.serve.access import Access
+from streamhouse_spark.serve.admission import Admission, Refusal
 from streamhouse_spark.serve.answers import error_answer, iceberg_answer, iceberg_error
 from streamhouse_spark.serve.audit import AuditLog
-from streamhouse_spark.serve.options import AccessOf
-from streamhouse_spark.serve.rate_limit import RateLimit
-from streamhouse_spark.serve.rights import Client
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ICEBERG: Final = "/iceberg"
-_WRONG_TOKENS_PER_S: Final = 5.0
-"""Requests without a valid token that an address may send: more are refused before their token is looked at."""
 
 
 class Guard:
@@ -32,17 +27,16 @@ class Guard:
     def __init__(
         self,
         app: ASGIApp,
-        access: AccessOf,
+        admission: Admission,
         warehouse: Warehouse,
         open_paths: tuple[str, ...],
         audit: AuditLog | None,
     ) -> None:
         self._app = app
-        self._access = access
+        self._admission = admission
         self._ids = warehouse.world.ids
         self._open_paths = open_paths
         self._audit = audit
-        self._limit = RateLimit(warehouse.world.clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -62,35 +56,19 @@ class Guard:
         await (refused or self._app)(scope, receive, noted)
 
     async def _refused(self, request: Request, state: dict[str, Any]) -> Response | None:
-        access, address = self._access(), request.client.host if request.client else ""
+        access, address = self._admission.access, request.client.host if request.client else ""
+        authorization = request.headers.get("authorization")
         try:
-            client = await self._client(access, request, address)
+            if access.issuer is None:
+                found = access.client_of(authorization)
+            else:  # it may have to ask the provider
+                found = await to_thread.run_sync(access.client_of, authorization)
         except StreamhouseError as error:
             return iceberg_answer(error) if request.url.path.startswith(ICEBERG) else error_answer(error)
-        if isinstance(client, Response):
-            return client
-        state["client"] = client
-        rate = client.requests_per_s or access.requests_per_s
-        key = f"{address} {client.name}" if access.is_open else client.name
-        wait_s = self._limit.wait_s(key, rate) if rate else 0
-        return (
-            _answer(request, 429, f"the client {client.name} sends more than {rate:g} requests/s", wait_s)
-            if wait_s
-            else None
-        )
-
-    async def _client(self, access: Access, request: Request, address: str) -> Client | Response:
-        authorization = request.headers.get("authorization")
-        if access.issuer is None:
-            client = access.client_of(authorization)
-        else:  # it may have to ask the provider
-            client = await to_thread.run_sync(access.client_of, authorization)
-        if client is not None:
-            return client
-        wait_s = self._limit.wait_s(f"wrong tokens of {address}", _WRONG_TOKENS_PER_S)
-        if wait_s:
-            return _answer(request, 429, "too many requests without a valid token came from this address", wait_s)
-        return _answer(request, 401, "send a valid token: Authorization: Bearer TOKEN")
+        if found is not None:
+            state["client"] = found
+        admitted = self._admission.counted(access, found, address)
+        return _answer(request, admitted) if isinstance(admitted, Refusal) else None
 
     def _note(self, request: Request, state: dict[str, Any], status: int) -> None:
         """Write the line of a request that asked for a right, or was refused."""
@@ -115,7 +93,8 @@ class Guard:
         )
 
 
-def _answer(request: Request, status: int, text: str, wait_s: int = 0) -> Response:
+def _answer(request: Request, refusal: Refusal) -> Response:
+    status, text = refusal.status, refusal.text
     kinds = {401: "NotAuthorizedException", 429: "TooManyRequestsException"}
     condition = "NOT_AUTHENTICATED" if status == 401 else "TOO_MANY_REQUESTS"
     if request.url.path.startswith(ICEBERG):
@@ -126,6 +105,6 @@ def _answer(request: Request, status: int, text: str, wait_s: int = 0) -> Respon
         answer = JSONResponse({"error": body}, status)
     if status == 401:
         answer.headers["WWW-Authenticate"] = "Bearer"
-    if wait_s:
-        answer.headers["Retry-After"] = str(wait_s)
+    if refusal.wait_s:
+        answer.headers["Retry-After"] = str(refusal.wait_s)
     return answer

@@ -8,6 +8,7 @@ overload it.
 from __future__ import annotations
 
 import json
+import math
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.forks import held_if_free, new_lock
-from streamhouse_spark.errors import InvalidOptionError, StorageError
+from streamhouse_spark.errors import InvalidOptionError, StorageError, fit_to_show
 from streamhouse_spark.serve.rights import Client, merged
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _AGE_MS_MAX: Final = 3_600_000
 """Keys that are older are fetched again: the provider may have withdrawn one."""
 _ANSWER_BYTES_MAX: Final = 1 << 20
 _TIMEOUT_S: Final = 5
+_NO_TOKEN: Final = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors for tokens of another form, besides the library's own, such as for times that are no numbers."""
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 Fetch = Callable[[str], bytes]
@@ -53,13 +56,27 @@ class TokenIssuer:
 
         Raises `StorageError` where the key of a token is unknown and the provider cannot be asked.
         """
+        try:
+            claims = self._claims(token)
+            if claims is None or not math.isfinite(claims["exp"]):  # a text, which is no time, is a `TypeError`
+                return None
+            given = claims.get(self.groups_claim, [])
+            names = given.split() if isinstance(given, str) else given if isinstance(given, list) else []
+            groups = [self.groups[name] for name in names if isinstance(name, str) and name in self.groups]
+            name = fit_to_show(str(claims.get(self.name_claim) or claims.get("sub") or "unnamed"))[:200]
+            return merged(PERSON + name, groups, float(claims["exp"]) + _LEEWAY_S)
+        except _NO_TOKEN:
+            return None
+
+    def _claims(self, token: str) -> Mapping[str, Any] | None:
+        """Return the claims of a token whose signature, issuer, audience and times are right; None for another one."""
         import jwt
 
         try:
             key = self.keys.key_of(str(jwt.get_unverified_header(token).get("kid") or ""))
             if key is None:
                 return None
-            claims = jwt.decode(
+            claims: Mapping[str, Any] = jwt.decode(
                 token,
                 key,
                 algorithms=list(ALGORITHMS),
@@ -70,11 +87,7 @@ class TokenIssuer:
             )
         except jwt.PyJWTError:
             return None
-        given = claims.get(self.groups_claim, [])
-        names = given.split() if isinstance(given, str) else given if isinstance(given, list) else []
-        groups = [self.groups[name] for name in names if isinstance(name, str) and name in self.groups]
-        name = str(claims.get(self.name_claim) or claims.get("sub") or "unnamed")[:200]
-        return merged(PERSON + name, groups, float(claims["exp"]) + _LEEWAY_S)
+        return claims
 
 
 class SigningKeys:

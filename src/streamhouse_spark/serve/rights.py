@@ -83,8 +83,13 @@ def client_of(request: Request) -> Client:
 
 def require(request: Request, right: Right, table: str) -> None:
     """Raise `NotAuthorizedError` where the client of a request lacks a right on a table, whether that exists or not."""
-    client, path = client_of(request), parse_table_name(table).path
+    path = parse_table_name(table).path
     request.scope.setdefault("state", {}).update(right=right, table=str(path))
+    require_right(client_of(request), right, path)
+
+
+def require_right(client: Client, right: Right, path: TablePath) -> None:
+    """Raise `NotAuthorizedError` where a client lacks a right on a table, whether that exists or not."""
     if not client.may(right, path):
         raise NotAuthorizedError(
             f'the client {client.name} may not {right} {path}; ask for a right on it: {right} = ["{path}"] in the '

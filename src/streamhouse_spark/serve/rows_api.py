@@ -26,12 +26,12 @@ from streamhouse_spark.read.tail import Tail
 from streamhouse_spark.serve.answers import RETRY_AFTER_S, error_answer
 from streamhouse_spark.serve.bad_rows import BadRow, Body, body_of, parse_bad_rows, sorted_rows
 from streamhouse_spark.serve.counts import ServedCounts
+from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.rights import client_of, require
 from streamhouse_spark.serve.row_bodies import media_type, parsed_rows, python_rows, written_rows
 from streamhouse_spark.table.dead_letters import DEAD_LETTERS
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 BODY_BYTES_MAX: Final = 64 << 20
 IN_FLIGHT_BYTES_MAX: Final = 256 << 20
@@ -47,9 +47,9 @@ _MODES: Final = ("append", "upsert", "delete")
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def rows_routes(warehouse: Warehouse, counts: ServedCounts) -> list[Route]:
+def rows_routes(tables: OpenTables, counts: ServedCounts) -> list[Route]:
     """Return the routes below ``/api/v1/tables``."""
-    api = _Rows(warehouse, counts)
+    api = _Rows(tables, counts)
     return [
         Route("/tables", _answered(api.list), methods=["GET"]),
         Route("/tables/{table}", _answered(api.describe), methods=["GET"]),
@@ -71,10 +71,10 @@ def _answered(handler: Handler) -> Handler:
 
 
 class _Rows:
-    def __init__(self, warehouse: Warehouse, counts: ServedCounts) -> None:
-        self._warehouse = warehouse
+    def __init__(self, tables: OpenTables, counts: ServedCounts) -> None:
+        self._warehouse = tables.warehouse
         self._counts = counts
-        self._tables: dict[str, Table] = {}
+        self._tables = tables
         self._in_flight_bytes = 0
         self._followers: CapacityLimiter | None = None
 
@@ -241,17 +241,7 @@ class _Rows:
         return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
     def _opened(self, request: Request) -> Table:
-        """Return the table that has the name now."""
-        name = request.path_params["table"]
-        table = self._tables.get(name)
-        if table is not None:
-            try:
-                if table.refresh().name == name:
-                    return table
-            except TableNotFoundError:
-                self._tables.pop(name, None)
-        table = self._tables[name] = self._warehouse.table(name)
-        return table
+        return self._tables.table(request.path_params["table"])
 
 
 @dataclass(frozen=True, slots=True)

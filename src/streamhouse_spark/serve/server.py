@@ -1,85 +1,40 @@
-"""The server of ``streamhouse serve``: where it listens, and what it refuses to do there."""
+"""The server of ``streamhouse serve``: it listens, answers, and ends."""
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import signal
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from streamhouse_spark.core.forks import new_event
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StreamhouseError
 from streamhouse_spark.metrics.otel import exporting
-from streamhouse_spark.serve.access import Access
+from streamhouse_spark.serve.listening import Listening
 
 if TYPE_CHECKING:
     import uvicorn
+    from starlette.applications import Starlette
 
+    from streamhouse_spark.serve.flight.server import FlightReads
+    from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
     from streamhouse_spark.serve.options import ServeOptions
-    from streamhouse_spark.serve.virtual_tables import VirtualTables
     from streamhouse_spark.warehouse.warehouse import Warehouse
 
 logger = logging.getLogger(__name__)
 
-HOST: Final = "127.0.0.1"
-PORT: Final = 8181
 _CLEANINGS_PER_GRACE: Final = 4
+_FLIGHT_ENDS_S: Final = 5
+"""Time that streams get to send the batch that they are at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listening:
-    """The address of a server, and its certificate."""
-
-    host: str = HOST
-    port: int = PORT
-    """0 takes a free one."""
-    tls_cert: str | None = None
-    tls_key: str | None = field(default=None, repr=False)
-    allows_insecure: bool = False
-
-    def require_safe(self, access: Access) -> None:
-        """Raise `InvalidOptionError` where others on the network could read or write without a token, or read along."""
-        if bool(self.tls_cert) != bool(self.tls_key):
-            raise InvalidOptionError("--tls-cert and --tls-key belong together: give both, or neither")
-        if self.allows_insecure or _is_loopback(self.host):
-            return
-        missing = ["--token-file or --access"] if access.is_open else []
-        missing += [] if self.tls_cert else ["--tls-cert and --tls-key"]
-        if missing:
-            raise InvalidOptionError(
-                f"--host {self.host} is reached by other machines, and {' and '.join(missing)} is missing: anybody "
-                "there could read and write, or read along; give it, or say --insecure where something before this "
-                "server does both"
-            )
-
-    def require_certificate(self) -> None:
-        """Raise `InvalidOptionError` where the certificate and its key cannot be used."""
-        if self.tls_cert is None:
-            return
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key)
-        except (OSError, ValueError) as error:  # `ssl.SSLError` is an OSError
-            raise InvalidOptionError(
-                f"the certificate {self.tls_cert} and its key cannot be used: {error}; give both as PEM files"
-            ) from error
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def serve(warehouse: Warehouse, options: ServeOptions, listening: Listening, started: Callable[[str], None]) -> None:
-    """Answer until SIGINT or SIGTERM; requests under way are finished. ``started`` gets the URL once it answers.
+def serve(
+    warehouse: Warehouse, options: ServeOptions, listening: Listening, started: Callable[[str, str | None], None]
+) -> bool:
+    """Answer until SIGINT or SIGTERM; requests under way are finished. ``started`` gets the URL once it answers, and
+    that of Arrow Flight. Return whether all has ended; else a thread waits for a client, and the process is to be left.
 
     Raises `InvalidOptionError` for an address that is not safe, or that nothing can listen at, `MissingExtraError`
     without the extra ``serve``.
@@ -118,17 +73,34 @@ def serve(warehouse: Warehouse, options: ServeOptions, listening: Listening, sta
         ) from error
     socket.listen(config.backlog)  # before anybody is told of the address
     scheme = "https" if listening.tls_cert else "http"
-    host = f"[{listening.host}]" if ":" in listening.host else listening.host
-    stop = new_event()
+    reads = _flight_of(app, listening) if listening.flight_port is not None else None
+    stop, has_ended = new_event(), True
     cleaner = threading.Thread(target=_clean, args=(app.state.tables, stop, options.grace_ms), daemon=True)
     cleaner.start()
-    started(f"{scheme}://{host}:{socket.getsockname()[1]}")
+    url = f"{scheme}://{listening.url_host}:{socket.getsockname()[1]}"
     try:
-        with exporting(app.state.measures):
+        with server.capture_signals(), exporting(app.state.measures):  # whoever is told of the address may end it
+            started(url, reads.url if reads is not None else None)
             server.run(sockets=[socket])
     finally:
         stop.set()
+        if reads is not None:
+            has_ended = reads.stop(_FLIGHT_ENDS_S)
         cleaner.join(timeout=5)
+    return has_ended
+
+
+def _flight_of(app: Starlette, listening: Listening) -> FlightReads:
+    """Listen for Arrow Flight, with what the application has: clients, their limits, open tables, counts and log."""
+    try:
+        from streamhouse_spark.serve.flight.server import FlightReads
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("streamhouse_spark"):
+            raise
+        raise MissingExtraError(
+            "--flight-port needs a pyarrow with Arrow Flight, which this one has not; run: pip install pyarrow"
+        ) from error
+    return FlightReads(app.state.shared, listening)
 
 
 def _server_of(config: uvicorn.Config) -> uvicorn.Server:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from streamhouse_spark.config.alteration import Alteration, AlteredTable, altered
-from streamhouse_spark.core.model import is_text_list
+from streamhouse_spark.core.model import IDENTITY_NUMBERS, is_text_list
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import (
@@ -25,7 +25,6 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import name_sum
 from streamhouse_spark.log.row_places import places_of
 from streamhouse_spark.schema.checks.check import Check, parse_checks
-from streamhouse_spark.schema.identity import NUMBERS
 
 _LOOKS_MAX = 3
 """How often all rows are checked before the commit's attempt does so, while other threads wait for it."""
@@ -90,10 +89,10 @@ def forget_transactions(table: TableHandle, app_ids: Sequence[str]) -> None:
     """See `Table.forget_transactions`."""
     if not is_text_list(app_ids):
         raise InvalidOptionError(f"application ids of {table.name} are {app_ids!r}, expected texts")
-    if any(app_id.startswith(NUMBERS) for app_id in app_ids):
+    if any(app_id.startswith(IDENTITY_NUMBERS) for app_id in app_ids):
         raise InvalidOptionError(
-            f"{table.name}: application ids that begin with {NUMBERS} say how many numbers of an identity column were "
-            "handed out; leave them out, or numbers would be handed out twice"
+            f"{table.name}: application ids that begin with {IDENTITY_NUMBERS} say how many numbers of an identity "
+            "column were handed out; leave them out, or numbers would be handed out twice"
         )
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:

@@ -15,6 +15,7 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.values import Claim, CompactReport, ExpireReport, Keeps
+from streamhouse_spark.lake.parquet.compaction import RunGroups
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.actions import Action, Condemn
 from streamhouse_spark.log.commits.state import TableState
@@ -121,13 +122,20 @@ def _both(total: CompactReport, last: CompactReport) -> CompactReport:
 
 
 def optimize(
-    table: TableHandle, lake: LakeTable, order_by: str, *, chosen: Filter | None = None, dry_run: bool = False
+    table: TableHandle,
+    lake: LakeTable,
+    order_by: str,
+    *,
+    chosen: Filter | None = None,
+    dry_run: bool = False,
+    run: RunGroups | None = None,
 ) -> CompactReport:
     """Write files again, each with a range of ``order_by``: ``a, b`` or ``zorder(a, b)``. Files that were written so
     before are left alone until about as many bytes lie beside them.
 
     **Commit point:** the lake's, of about a gigabyte each. ``chosen`` restricts it to files that may hold rows of a
-    condition. Works by bucket and partition, in this process. Rows, their offsets and older snapshots stay.
+    condition. Works by bucket and partition, in this process, or as ``run`` does: then of 16 gigabytes each. Rows,
+    their offsets and older snapshots stay.
 
     Raises `InvalidOptionError` for a table with a primary key, for a Paimon lake and for an order that cannot be;
     `SchemaMismatchError` for an unknown column; `CommitConflictError` where rows were deleted or files replaced
@@ -142,12 +150,12 @@ def optimize(
     node = Projection.of(state.schema, None, chosen).node
     splits = lake.plan_read(node=node, schema=state.schema).splits if lake.exists() else ()
     files = {split.location for split in splits}  # not those of later rounds: beside a busy writer there is no end
-    total = last = lake.cluster(how, files=files, dry_run=dry_run)
+    total = last = lake.cluster(how, files=files, dry_run=dry_run, run=run)
     if total is None or last is None:
         kind = "a primary key, in whose order its files are" if state.primary_key else "a Paimon lake"
         raise InvalidOptionError(f"table {table.name} has {kind}; optimize is for Iceberg lakes of tables without one")
     while last.snapshot is not None:
-        last = lake.cluster(how, files=files) or CompactReport()
+        last = lake.cluster(how, files=files, run=run) or CompactReport()
         total = _both(total, last)
     logger.info("optimized %s by %s: %s", table.name, order, total)
     return total

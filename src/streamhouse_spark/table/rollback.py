@@ -88,10 +88,15 @@ def rollback_to_timestamp(table: TableHandle, timestamp_ms: int, *, dry_run: boo
 
 def read_version(table: TableHandle, version: int | str, columns: Sequence[str] | None, filter_: Any) -> pa.Table:
     """Read an older version; see `Table.read_version`."""
-    then = state_at(table.log, table.storage, version_of(table.refresh(), version))
-    pin = pin_newest(then)
+    pin = pin_version(table, version)
+    return read_pin(table, pin, Projection.of(pin.state.schema, columns, parse_filter(filter_)))
+
+
+def pin_version(table: TableHandle, version: int | str) -> Pin:
+    """Pin the rows as of a commit or a tag. Raises as `read_version`."""
+    pin = pin_newest(state_at(table.log, table.storage, version_of(table.refresh(), version)))
     _require_log_kept(table, pin)
-    return read_pin(table, pin, Projection.of(then.schema, columns, parse_filter(filter_)))
+    return pin
 
 
 def _require_same_form(now: TableState, then: TableState) -> None:

@@ -17,14 +17,14 @@ from streamhouse_spark.log.commits.position import LogPosition
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.log.lifecycle.consumers import consumer_position, move_consumer
-from streamhouse_spark.query.projection import Projection, parse_filter
-from streamhouse_spark.read.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.table.versions import Versions
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.append import Staged, Stager
     from streamhouse_spark.lookup.lookup import Lookup
     from streamhouse_spark.lookup.lookup_one import LookupOne
+    from streamhouse_spark.query.projection import Projection
+    from streamhouse_spark.read.pin import Pin
     from streamhouse_spark.read.tail import Tail
     from streamhouse_spark.schema.table_schema import SparkSchema
     from streamhouse_spark.table.costs import TableCosts
@@ -336,17 +336,9 @@ class Table(Versions):
         ``(column, operator, value)`` that must all hold; it prunes lake files and log segments.
         Raises `SchemaMismatchError` for unknown columns, `CorruptDataError`, `OffsetsTrimmedError`.
         """
-        from streamhouse_spark.read.union_read import read_newest, read_pin
+        from streamhouse_spark.read.union_read import read_union
 
-        state = self.refresh()
-        projection = Projection.of(state.schema, columns, parse_filter(filter))
-        if as_of_timestamp_ms is not None:
-            if not isinstance(as_of_timestamp_ms, int):
-                raise InvalidOptionError(
-                    f"as_of_timestamp_ms is {as_of_timestamp_ms!r}, expected milliseconds since 1970 as a whole number",
-                )
-            return read_pin(self, pin_as_of(state, as_of_timestamp_ms), projection)
-        return read_newest(self, pin_newest(state), projection)
+        return read_union(self, columns, filter, as_of_timestamp_ms)
 
     def repinned(self) -> Pin:
         """Return a new pin, on the lake's own newest snapshot, after another can no longer be read."""

@@ -14,12 +14,7 @@ from streamhouse_spark.core.clock import World, system_author
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import LAKE_PREFIX, parse_database, parse_table_name
 from streamhouse_spark.core.text_values import nearest
-from streamhouse_spark.errors import (
-    CorruptDataError,
-    StreamhouseError,
-    TableExistsError,
-    TableNotFoundError,
-)
+from streamhouse_spark.errors import CorruptDataError, StreamhouseError, TableExistsError, TableNotFoundError
 from streamhouse_spark.log.commits.actions import Drop
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
@@ -34,7 +29,6 @@ from streamhouse_spark.log.lifecycle.succession import followed
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.open import storage_for
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.views import TableView, open_view
 from streamhouse_spark.warehouse.arguments import check_comment, check_warehouse, setting_text
 from streamhouse_spark.warehouse.creation import create_action, create_named
 from streamhouse_spark.warehouse.dropped_tables import DroppedTable, chosen, dropped_tables
@@ -44,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from streamhouse_spark.schema.table_schema import SparkSchema
+    from streamhouse_spark.table.views import TableView
     from streamhouse_spark.warehouse.adoption import AdoptReport
     from streamhouse_spark.warehouse.costs import WarehouseCosts
 
@@ -284,7 +279,11 @@ class Warehouse:
         """
         parsed = parse_table_name(name)
         table = self.table(str(parsed.path))
-        return table if parsed.suffix is None else open_view(table, parsed.suffix)
+        if parsed.suffix is None:
+            return table
+        from streamhouse_spark.table.views import open_view
+
+        return open_view(table, parsed.suffix)
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> bool:
         """Drop a table and its lake table, if that lies in the warehouse. Files go after the grace of cleaning.

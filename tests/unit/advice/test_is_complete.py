@@ -36,6 +36,13 @@ ASKS_FOR_MORE = re.compile(
 )
 
 ELSEWHERE = {
+    "the ticket's part can no longer be read as it was offered": (
+        "unit/serve/test_flight.py::test_a_part_that_can_no_longer_be_read_as_it_was_offered"
+    ),
+    "the ticket is for part": "unit/serve/test_flight.py::test_a_ticket_for_a_part_that_there_is_not",
+    "the ticket has uuid, plan and part in part only": (
+        "unit/serve/test_flight.py::test_a_ticket_for_a_part_that_there_is_not"
+    ),
     "other writers took the next numbers of column": (
         "faults/test_identity_calls.py::test_a_writer_that_others_are_always_ahead_of_gives_up"
     ),

@@ -82,7 +82,14 @@ LINES = {
     "tail": Line({"table": "log", "start": "earliest", "limit": "1", "columns": "id"}, ("--no-follow",)),
     "append": Line({"table": "log", "files": "-", "format_": "csv", "null_texts": "-"}),
     "serve": Line(
-        {"host": "127.0.0.1", "port": "0", "client_config": "s3.region=x", "grace_minutes": "60", "vend_minutes": "60"},
+        {
+            "host": "127.0.0.1",
+            "port": "0",
+            "flight_port": "0",
+            "client_config": "s3.region=x",
+            "grace_minutes": "60",
+            "vend_minutes": "60",
+        },
         ("--check",),
     ),
     "tier": Line({"tables": "log"}, ("--once",)),

@@ -163,7 +163,7 @@ def report(url=None):
 if sys.argv[2] == "server":
     from streamhouse_spark.serve.options import ServeOptions
     from streamhouse_spark.serve.server import Listening, serve
-    def started(url):
+    def started(url, flight):
         threading.Timer(0.3, lambda: (report(url), os.kill(os.getpid(), signal.SIGTERM))).start()
     serve(warehouse, ServeOptions(), Listening(port=0), started)
 else:

@@ -11,13 +11,14 @@ import pytest
 from faults.faulty_storage import FaultyStorage
 from property.stream_driver import Opened
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.datasource.read import partitions as pieces
-from streamhouse_spark.datasource.read.partitions import joined_by_changes, partitions, read_plan
+from streamhouse_spark.datasource.read.partitions import partitions, read_plan
 from streamhouse_spark.keys.collapsed_changes import CollapsedChanges, KeySet
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.read import changes, kept_tails
+from streamhouse_spark.read import parts as pieces
 from streamhouse_spark.read.kept_tails import KeptChanges
+from streamhouse_spark.read.parts import joined_by_changes
 from streamhouse_spark.read.pieces import KeyedPiece
 from streamhouse_spark.read.union_read import plan_union
 from streamhouse_spark.table.tiering import tier_table

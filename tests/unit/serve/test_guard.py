@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from faults.sim import SimClock
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.serve import guard
+from streamhouse_spark.serve import admission
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
@@ -114,7 +114,7 @@ def test_names_are_the_same_however_they_are_written(app):
 
 
 def test_wrong_tokens(app, monkeypatch):
-    monkeypatch.setattr(guard, "_WRONG_TOKENS_PER_S", 0.01)
+    monkeypatch.setattr(admission, "_WRONG_TOKENS_PER_S", 0.01)
     assert [client_of(app, None).get("/api/v1/tables").status_code for _ in range(3)] == [401, 429, 429]
     answer = client_of(app, None).get("/iceberg/v1/namespaces")
     assert answer.json()["error"]["type"] == "TooManyRequestsException"

@@ -79,7 +79,7 @@ def test_the_lake_alone(client, warehouse):
     assert fresh["metadata"]["snapshots"][-1]["summary"]["total-records"] == "2"
 
 
-@pytest.mark.parametrize("name", ["absent", "orders$history", "Or/ders", "a.b"])
+@pytest.mark.parametrize("name", ["absent", "orders$changelog", "Or/ders", "a.b"])
 def test_other_tables_are_absent(client, name):
     answer = client.get(f"{TABLES}/{name}")
     assert answer.status_code == 404
@@ -109,7 +109,7 @@ def test_metrics_of_engines_are_taken(client):
 
 def test_an_error_of_the_store_is_one_that_clients_try_again(client, warehouse, monkeypatch):
     from streamhouse_spark.errors import StorageError
-    from streamhouse_spark.serve.virtual_tables import ServedTable
+    from streamhouse_spark.serve.iceberg.virtual_tables import ServedTable
 
     def failing(_):
         raise StorageError("the store is away")

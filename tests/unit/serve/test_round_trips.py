@@ -7,7 +7,7 @@ import pytest
 from faults.sim import sim_world
 from round_trips import RemoteStorage
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.serve.virtual_tables import VirtualTables
+from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse.warehouse import Warehouse
 

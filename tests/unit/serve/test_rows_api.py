@@ -16,6 +16,7 @@ from streamhouse_spark.serve import rows_api
 from streamhouse_spark.serve.access_file import parse_tokens
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.counts import ServedCounts
+from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.warehouse.warehouse import Warehouse
 from waiting import wait_for
@@ -172,7 +173,7 @@ def test_metrics_and_overview(client, warehouse):
 
 def test_the_description_names_every_route(client, warehouse):
     described = client.get("/api/v1/openapi.json").json()["paths"]
-    paths = {route.path for route in rows_api.rows_routes(warehouse, ServedCounts())}
+    paths = {route.path for route in rows_api.rows_routes(OpenTables(warehouse), ServedCounts())}
     assert set(described) == {"/api/v1/overview", *(f"/api/v1{path}" for path in paths)}
 
 

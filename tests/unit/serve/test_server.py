@@ -6,8 +6,8 @@ import pytest
 
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.serve.access import Access, digest_of
+from streamhouse_spark.serve.listening import Listening
 from streamhouse_spark.serve.rights import ANYBODY
-from streamhouse_spark.serve.server import Listening
 
 TOKENS = Access({digest_of("0123456789abcdef"): ANYBODY})
 

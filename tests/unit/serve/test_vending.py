@@ -10,9 +10,9 @@ from faults.sim import SimClock
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.serve import vending
+from streamhouse_spark.serve.iceberg import vending
+from streamhouse_spark.serve.iceberg.vending import Vending
 from streamhouse_spark.serve.options import VendOptions
-from streamhouse_spark.serve.vending import Vending
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.s3.temporary import TemporaryCredentials
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -56,13 +56,13 @@ def tier(table):
 def test_they_are_given_again_until_half_of_their_life_is_over(warehouse, clock):
     roles, table = Counted(), warehouse.table("s.t")
     given = Vending(warehouse, VendOptions(ROLE, 900), roles)
-    first = given.vended("a", table, is_lake=False)
+    first = given.vended("a", table)
     clock.sleep_ms(449_000)
-    assert given.vended("a", table, is_lake=False) is first
+    assert given.vended("a", table) is first
     clock.sleep_ms(2_000)
-    second = given.vended("a", table, is_lake=False)
+    second = given.vended("a", table)
     assert second.credentials.secret_access_key == "secret-2"
-    assert given.vended("b", table, is_lake=False).credentials.secret_access_key == "secret-3"
+    assert given.vended("b", table).credentials.secret_access_key == "secret-3"
     assert [(role, session, seconds) for role, session, _, seconds in roles.calls] == [
         (ROLE, "streamhouse-a", 900),
         (ROLE, "streamhouse-a", 900),
@@ -75,7 +75,7 @@ def test_few_are_kept(warehouse, monkeypatch):
     roles, table = Counted(), warehouse.table("s.t")
     given = Vending(warehouse, VendOptions(ROLE), roles)
     for client in ("a", "b", "c", "c", "a"):
-        given.vended(client, table, is_lake=False)
+        given.vended(client, table)
     assert [session[-1] for _, session, _, _ in roles.calls] == ["a", "b", "c", "a"]
 
 
@@ -83,8 +83,8 @@ def test_they_open_what_a_document_names(warehouse):
     roles, table = Counted(), warehouse.table("s.t")
     given = Vending(warehouse, VendOptions(ROLE), roles)
     virtual = f"lake/.virtual/{table.state.table_uuid}-"
-    assert given.vended("a", table, is_lake=False).prefixes == ("s3://shop/wh/lake/s/t/", f"s3://shop/wh/{virtual}")
-    assert given.vended("a", table, is_lake=True).prefixes == ("s3://shop/wh/lake/s/t/",)
+    assert given.vended("a", table).prefixes == ("s3://shop/wh/lake/s/t/", f"s3://shop/wh/{virtual}")
+    assert given.vended("a", table, of="lake").prefixes == ("s3://shop/wh/lake/s/t/",)
     assert [policy["Statement"][0]["Resource"] for _, _, policy, _ in roles.calls] == [
         ["arn:aws:s3:::shop/wh/lake/s/t/*", f"arn:aws:s3:::shop/wh/{virtual}*"],
         ["arn:aws:s3:::shop/wh/lake/s/t/*"],
@@ -100,7 +100,7 @@ def test_a_lake_that_puts_files_elsewhere_gets_none(warehouse, name):
         changes.set_properties({name: "s3://shop/wh/lake/s/other"})
     roles = Counted()
     with pytest.raises(LakeMismatchError, match=r"lake/s/other, outside of lake/s/t .* credentials of your own"):
-        Vending(warehouse, VendOptions(ROLE), roles).vended("a", table, is_lake=True)
+        Vending(warehouse, VendOptions(ROLE), roles).vended("a", table, of="lake")
     assert not roles.calls
 
 

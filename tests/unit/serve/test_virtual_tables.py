@@ -15,8 +15,8 @@ from streamhouse_spark.core.paths import VIRTUAL_PREFIX
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.lake.iceberg import virtual
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.serve import virtual_tables
-from streamhouse_spark.serve.virtual_tables import BACKDATED_MS, ROUNDS_MAX, VirtualTables
+from streamhouse_spark.serve.iceberg import virtual_tables
+from streamhouse_spark.serve.iceberg.virtual_tables import BACKDATED_MS, ROUNDS_MAX, VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse.warehouse import Warehouse
 from virtual_rows import rows_of

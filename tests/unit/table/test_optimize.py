@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -232,6 +234,42 @@ def test_rows_that_were_tiered_meanwhile_are_there(table, monkeypatch):
     lake = table.open_lake()
     lake_maintain.optimize(table, lake, "a")
     assert by_offset(table)[0] == lake_rows(table)["id"].to_pylist() == list(range(table.to_arrow().num_rows))
+
+
+def test_others_write_the_groups_and_some_of_them_twice(wh):
+    table = filled(wh, buckets=2, properties={"bucket.key": "id"})
+    rows, offsets, asked = lake_rows(table), by_offset(table), []
+
+    def run(groups, writer):
+        found = []
+        for text in [pickle.dumps((group, writer)) for group in groups]:
+            for _ in range(2):  # an attempt whose answer is lost, and another one
+                group, elsewhere = pickle.loads(text)
+                files = elsewhere.written(group, table.storage, table.settings, table.world)
+            found += files
+            asked.append(group.num_rows)
+        return found
+
+    report = lake_maintain.optimize(table, table.open_lake(), "a", run=run)
+    assert sum(asked) == report.rows == ROUNDS * ROWS
+    assert len(asked) == 2
+    assert lake_rows(table) == rows
+    assert by_offset(table) == offsets
+    assert lake_maintain.optimize(table, table.open_lake(), "a", run=run) == CompactReport()
+
+
+def test_nothing_is_committed_where_others_fail(table):
+    before = table.lake.newest()
+
+    def run(groups, writer):
+        writer.written(groups[0], table.storage, table.settings, table.world)
+        raise OSError("cancelled")
+
+    with pytest.raises(OSError, match="cancelled"):
+        lake_maintain.optimize(table, table.open_lake(), "a", run=run)
+    with pytest.raises(CommitConflictError, match="other rows than planned"):
+        lake_maintain.optimize(table, table.open_lake(), "a", run=lambda groups, writer: [])
+    assert table.lake.newest() == before
 
 
 def test_a_large_table_is_clustered_in_several_commits(wh, monkeypatch):

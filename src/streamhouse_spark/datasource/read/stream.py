@@ -21,7 +21,7 @@ from streamhouse_spark.core.paths import parse_table_name, table_prefix
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.read.added_columns import AddedColumns
 from streamhouse_spark.datasource.read.admission import files_within, limited_ends
-from streamhouse_spark.datasource.read.partitions import TablePartition, binlog_parts, parts, read_plan
+from streamhouse_spark.datasource.read.partitions import TablePartition, read_plan
 from streamhouse_spark.datasource.read.start_rows import (
     begins_with_rows,
     initial_offset,
@@ -42,6 +42,7 @@ from streamhouse_spark.log.lifecycle.consumers import move_consumer
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.read.deleted_rows import known_at, require_changes_told, require_undeleted
+from streamhouse_spark.read.parts import binlog_parts, parts
 from streamhouse_spark.read.pieces import ReadPlan, StartPiece
 from streamhouse_spark.read.planner import Pruning, pruned
 from streamhouse_spark.read.ranges import plan_ranges

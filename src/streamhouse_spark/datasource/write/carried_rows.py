@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan
-from streamhouse_spark.datasource.write.staging_task import StagingPlan
 from streamhouse_spark.log.append import INLINE_BYTES_MAX
+
+if TYPE_CHECKING:
+    from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan
+    from streamhouse_spark.datasource.write.staging_task import StagingPlan
 
 _STAGED: Final = "staged"
 """In the place of the query of a message whose rows are staged. No query has such an id: theirs are UUIDs."""

@@ -10,15 +10,13 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from streamhouse_spark.core.grouping import distinct
-from streamhouse_spark.datasource.write.replaced import ReplacedPart
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.kv.staged_changes import PreparedChanges
 from streamhouse_spark.log.append import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered, inline_total
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.identity_ranges import IdentityRanges
@@ -34,6 +32,10 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.requests import METER
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
+
+if TYPE_CHECKING:
+    from streamhouse_spark.datasource.write.replaced import ReplacedPart
+    from streamhouse_spark.kv.staged_changes import PreparedChanges
 
 Message = TypeVar("Message", bound=WriterCommitMessage)
 COUNTS_KEY = "streamhouse.counts"

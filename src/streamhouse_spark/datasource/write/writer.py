@@ -2,12 +2,13 @@
 
 **Commit point:** the one commit record. A failed task, a failed commit or an abort leaves staged files that no record
 names; cleaning removes them after its grace. Abort deletes nothing, because Spark also calls it after a commit whose
-outcome it does not know.
+outcome it does not know. What writes by key is loaded for tables that have one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -19,14 +20,12 @@ from streamhouse_spark.datasource.worker_errors import OneLineErrors
 from streamhouse_spark.datasource.worker_memory import spare_modules
 from streamhouse_spark.datasource.write.carried_rows import staged_messages
 from streamhouse_spark.datasource.write.checks import check_fits, table_for_writing
-from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan, commit_intents
 from streamhouse_spark.datasource.write.query_identity import (
     QUERY_ID_PROPERTY,
     begins_under_used_name,
     no_identity,
     query_transaction,
 )
-from streamhouse_spark.datasource.write.replaced import ReplacedPart
 from streamhouse_spark.datasource.write.schema_merging import merge_columns, merged_state
 from streamhouse_spark.datasource.write.staging_task import (
     StagedMessage,
@@ -42,7 +41,10 @@ from streamhouse_spark.log.append import Staged
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.write.intents import IntentWrite
+
+if TYPE_CHECKING:
+    from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan
+    from streamhouse_spark.datasource.write.replaced import ReplacedPart
 
 
 class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
@@ -78,10 +80,8 @@ class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
                 f"overwriting {name}: rowKindColumn and partialUpdate change the rows that are there; leave them out, "
                 "or use mode('append')"
             )
-        write = IntentWrite(overwrites=self._overwrite)
-        self._plan = _staging_plan(
-            connection, name, schema, options, write=write, is_clustered=is_clustered, replaced=replaced, staged=staged
-        )
+        how = {"overwrites": self._overwrite, "is_clustered": is_clustered}
+        self._plan = _staging_plan(connection, name, schema, options, replaced=replaced, staged=staged, **how)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return counted(lambda: self._plan.message(iterator))
@@ -91,7 +91,9 @@ class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
         if self._replaced is not None:
             self._commit_part(table, self._replaced, received(messages, StagedMessage))
             return
-        if isinstance(self._plan, KeyedStagingPlan):
+        if not isinstance(self._plan, StagingPlan):
+            from streamhouse_spark.datasource.write.keyed_staging import commit_intents
+
             found = received(messages, StagedMessage)
             if all_staged(found) is not None or self._transaction is not None or self._overwrite:
                 commit_intents(table, self._plan, found, transaction=self._transaction)
@@ -105,7 +107,9 @@ class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
     def _commit_part(self, table: Table, replaced: ReplacedPart, found: Sequence[StagedMessage]) -> None:
         require_planned(table, found)
         choose = replaced.choose(table.refresh(), (message.partitions for message in found))
-        if isinstance(self._plan, KeyedStagingPlan):
+        if not isinstance(self._plan, StagingPlan):
+            from streamhouse_spark.datasource.write.keyed_staging import commit_intents
+
             commit_intents(table, self._plan, found, transaction=self._transaction, read=replaced.read, choose=choose)
         else:
             staged = combined(table, found) or _nothing(self._plan)
@@ -155,8 +159,7 @@ class StreamhouseStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
         table = _table(self._plan)
         found = received(staged_messages(self._plan, messages), StagedMessage)
         require_planned(table, found)
-        by_key = isinstance(self._plan, KeyedStagingPlan)
-        staged = all_staged(found) if by_key else combined(table, found)
+        staged = combined(table, found) if isinstance(self._plan, StagingPlan) else all_staged(found)
         transaction = query_transaction(
             self._options.app_id, batchId, {m.query_id for m in found}, self._checkpoint, self._plan.table
         )
@@ -169,10 +172,12 @@ class StreamhouseStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
             staged = _nothing(self._plan)
         if staged is None:
             return
-        if isinstance(self._plan, KeyedStagingPlan):
-            commit_intents(table, self._plan, found, transaction=transaction)
-        else:
+        if isinstance(self._plan, StagingPlan):
             table.commit(staged, transaction=transaction)
+            return
+        from streamhouse_spark.datasource.write.keyed_staging import commit_intents
+
+        commit_intents(table, self._plan, found, transaction=transaction)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing, as in `StreamhouseWriter.abort`."""
@@ -184,8 +189,8 @@ def _staging_plan(
     frame: StructType,
     options: WriteOptions | StreamWriteOptions,
     *,
-    write: IntentWrite | None = None,
     is_clustered: bool,
+    overwrites: bool = False,
     replaced: ReplacedPart | None = None,
     staged: str | None = None,
 ) -> StagingPlan | KeyedStagingPlan:
@@ -200,9 +205,11 @@ def _staging_plan(
         _check(connection, table, merged, frame, options)  # before a column is added
         merge_columns(table, frame, options.row_kind_column)
     if table.state.primary_key:
-        return KeyedStagingPlan.of(
-            connection, table, frame, options, write=write, is_clustered=is_clustered, replaced=replaced
-        )
+        from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan
+        from streamhouse_spark.write.intents import IntentWrite
+
+        how: dict[str, Any] = {"write": IntentWrite(overwrites=overwrites), "is_clustered": is_clustered}
+        return KeyedStagingPlan.of(connection, table, frame, options, replaced=replaced, **how)
     _check(connection, table, table.state, frame, options)
     return StagingPlan.of(connection, table, replaced)
 
@@ -216,6 +223,8 @@ def _check(
 ) -> None:
     """Raise `SchemaMismatchError`, `InvalidOptionError` if the table cannot take such rows in this state."""
     if state.primary_key:
+        from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan
+
         KeyedStagingPlan.of(connection, table, frame, options, state=state)
         return
     if options.row_kind_column or options.partial_update:

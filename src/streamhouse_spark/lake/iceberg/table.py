@@ -45,6 +45,7 @@ from streamhouse_spark.storage.memory import MemoryStorage
 if TYPE_CHECKING:
     from streamhouse_spark.lake.iceberg.relocation import IcebergRelocation
     from streamhouse_spark.lake.parquet.clustering import Clustering
+    from streamhouse_spark.lake.parquet.compaction import RunGroups
     from streamhouse_spark.log.commits.state import TableState
 
 __all__ = ["IcebergLake", "LakeTableSpec"]
@@ -213,12 +214,14 @@ class IcebergLake(LakeTable):
         report, snapshot_id = work(self.place, purge=purge, dry_run=dry_run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
-    def _cluster(self, how: Clustering, files: Collection[str], *, dry_run: bool) -> CompactReport | None:
+    def _cluster(
+        self, how: Clustering, files: Collection[str], *, dry_run: bool, run: RunGroups | None
+    ) -> CompactReport | None:
         from streamhouse_spark.lake.iceberg.maintenance.clustering import cluster
 
         if self.place.spec.primary_key:
             return None
-        report, snapshot_id = cluster(self.place, how, files, dry_run=dry_run)
+        report, snapshot_id = cluster(self.place, how, files, dry_run=dry_run, run=run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
     def _expire(

@@ -6,13 +6,13 @@ are known afterwards as before, and a range that the hot log no longer has is re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 import pyarrow as pa
 
-from streamhouse_spark.core.clock import Ids
+from streamhouse_spark.core.clock import Ids, World
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
@@ -30,6 +30,8 @@ DELETED_SHARE_MIN = 0.1
 SMALL_GROUP_BYTES_MAX: Final = 8 << 20
 COMPACT_BYTES_MAX = 1 << 30
 """Bytes of one call, so that a tiering service comes back to its rounds; the rest is left to the next call."""
+SPREAD_BYTES_MAX: Final = 16 << 30
+"""The same, where others write the groups of one call side by side."""
 
 
 class _HasSize(Protocol):
@@ -79,6 +81,18 @@ class CompactGroup:
         return [LakeSplit(s.location, s.size_bytes, s.num_rows, position_deletes=s.deletes) for s in self.stored]
 
 
+class GroupWriter(Protocol):
+    """Writes groups of files anew, in this process or another: it can be pickled."""
+
+    def written(
+        self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World
+    ) -> list[LakeFile]: ...
+
+
+RunGroups = Callable[[Sequence[CompactGroup], GroupWriter], list[LakeFile]]
+"""Has groups written, and returns the files of all of them. A group may be written again where an attempt failed: only
+the files that are returned are committed, others are orphans.
+"""
 Footers = Callable[[Sequence[str]], Iterable[OffsetFile | None]]
 """Returns the offsets of files, in their order, and None for one of another engine, which is left alone."""
 
@@ -103,12 +117,13 @@ def plan_groups(
     return [group for place in by_place.values() for group in _groups(place, target_bytes, files_min)]
 
 
-def within_budget(groups: Iterable[Sized]) -> Iterator[Sized]:
-    """Return the first groups, of `COMPACT_BYTES_MAX` together: one at least."""
+def within_budget(groups: Iterable[Sized], bytes_max: int | None = None) -> Iterator[Sized]:
+    """Return the first groups, of so many bytes together, `COMPACT_BYTES_MAX` by default: one at least."""
+    most = COMPACT_BYTES_MAX if bytes_max is None else bytes_max
     num_bytes = 0
     for group in groups:
         num_bytes += group.size_bytes
-        if num_bytes > group.size_bytes and num_bytes > COMPACT_BYTES_MAX:
+        if num_bytes > group.size_bytes and num_bytes > most:
             return
         yield group
 

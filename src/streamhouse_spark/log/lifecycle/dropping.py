@@ -29,6 +29,7 @@ from streamhouse_spark.log.lifecycle.clones import clones_of, live_clones
 from streamhouse_spark.log.lifecycle.names import resolve
 from streamhouse_spark.log.lifecycle.succession import followed, settle
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import delete_all
 
 logger = logging.getLogger(__name__)
 
@@ -105,16 +106,16 @@ def _is_named(storage: Storage, world: World, state: TableState) -> bool:
 
 def _delete_files(storage: Storage, uuid: str, drop_lake: DropLake, report: CleanReport) -> None:
     keys = [i.key for i in storage.list(table_prefix(uuid)) if not i.key.startswith(floors_prefix(uuid))]
-    last = commits_prefix(uuid)
-    keys.sort(key=lambda key: (key.startswith(last), key))
+    records = [key for key in keys if key.startswith(commits_prefix(uuid))]
+    keys = [key for key in keys if not key.startswith(commits_prefix(uuid))] + records
     report.deleted.extend(keys)
     if report.dry_run or not keys:
         return
     state = _last_state(storage, uuid)
     if state is not None:
         drop_lake(state)
-    for key in keys:
-        storage.delete(key)
+    delete_all(storage, keys[: len(keys) - len(records)])
+    delete_all(storage, records)
 
 
 def _last_state(storage: Storage, uuid: str) -> TableState | None:

@@ -21,11 +21,11 @@ from __future__ import annotations
 import decimal
 import re
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import pyarrow as pa
 
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.schema.sql_tokens import SqlTokens
 from streamhouse_spark.schema.table_schema import TableSchema
 
 _TOKEN: Final = re.compile(
@@ -39,7 +39,6 @@ _TOKEN: Final = re.compile(
 _COMPARISONS: Final = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _LENGTHS: Final = ("length", "char_length", "character_length")
 _WORDS: Final = frozenset(["and", "or", "not", "in", "between", "like", "is", "null", "true", "false"])
-_DEPTH_MAX: Final = 50
 DIGITS_MAX: Final = 76
 """Digits of the widest decimal; a sum or product that may have more is refused."""
 _INT_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
@@ -90,38 +89,21 @@ def parse_condition(text: str, schema: TableSchema, what: str) -> Part:
 
 class _Parser:
     def __init__(self, text: str, schema: TableSchema, what: str) -> None:
-        self._text, self._schema, self._what = text, schema, what
-        self._position = self._depth = 0
-        self._tokens: list[tuple[str, str, int]] = []
-        end = 0
-        while text[end:].strip():
-            match = _TOKEN.match(text, end)
-            if match is None:
-                self._refuse("is not understood", end + len(text[end:]) - len(text[end:].lstrip()))
-            kind = match.lastgroup or ""
-            self._tokens.append((kind, match[kind], match.start(kind)))
-            end = match.end()
+        self._tokens = SqlTokens(text, schema, _TOKEN, where=f"{what} CHECK", possible=_POSSIBLE)
 
     def parse(self) -> Part:
         part = self._condition()
-        if self._position < len(self._tokens):
-            self._refuse("is not understood")
-        if not part.columns():
-            self._refuse("names no column", 0)
+        self._tokens.require_end(part.columns())
         return part
 
     def _condition(self) -> Part:
-        self._depth += 1
-        if self._depth > _DEPTH_MAX:
-            self._refuse(f"lies deeper than {_DEPTH_MAX} levels")
-        part = self._chain("or")
-        self._depth -= 1
-        return part
+        with self._tokens.deeper():
+            return self._chain("or")
 
     def _chain(self, word: str) -> Part:
-        begin = self._at()
+        begin = self._tokens.at
         parts = [self._link(word)]
-        while self._word(word):
+        while self._tokens.accept_word(word):
             parts.append(self._link(word))
         if len(parts) == 1:
             return parts[0]
@@ -133,60 +115,59 @@ class _Parser:
         return self._chain("and") if word == "or" else self._negation()
 
     def _negation(self) -> Part:
-        begin, negated = self._at(), False
-        while self._word("not"):
+        begin, negated = self._tokens.at, False
+        while self._tokens.accept_word("not"):
             negated = not negated
         part = self._test()
-        if self._at() == begin or not negated:
+        if self._tokens.at == begin or not negated:
             return part
         self._require(part, CONDITION, begin)
         return _not(part)
 
     def _test(self) -> Part:
-        begin = self._at()
+        begin = self._tokens.at
         left = self._sum()
-        kind, value, _ = self._peek()
-        if kind == "operator" and value in _COMPARISONS:
-            self._position += 1
-            return self._compared(_COMPARISONS[value], left, self._sum(), begin)
-        if self._word("is"):
-            negated = self._word("not")
-            self._expect_word("null")
+        if self._tokens.is_next(*_COMPARISONS):
+            _, operator, _ = self._tokens.take()
+            return self._compared(_COMPARISONS[operator], left, self._sum(), begin)
+        if self._tokens.accept_word("is"):
+            negated = self._tokens.accept_word("not")
+            self._tokens.expect_word("null")
             found = Part("is null", CONDITION, (left,))
             return _not(found) if negated else found
-        negated = self._word("not")
-        if self._word("in"):
+        negated = self._tokens.accept_word("not")
+        if self._tokens.accept_word("in"):
             found = self._among(left, begin)
-        elif self._word("between"):
+        elif self._tokens.accept_word("between"):
             low = self._sum()
-            self._expect_word("and")
+            self._tokens.expect_word("and")
             ends = (self._compared(">=", left, low, begin), self._compared("<=", left, self._sum(), begin))
             found = Part("and", CONDITION, ends)
-        elif self._word("like"):
+        elif self._tokens.accept_word("like"):
             found = self._like(left, begin)
         elif negated:
-            self._refuse("is not understood")
+            self._tokens.refuse("is not understood")
         else:
             return left
         return _not(found) if negated else found
 
     def _among(self, left: Part, begin: int) -> Part:
-        self._expect("(")
+        self._tokens.expect("(")
         found = [self._compared("=", left, self._sum(), begin)]
-        while self._operator(","):
+        while self._tokens.accept(","):
             found.append(self._compared("=", left, self._sum(), begin))
-        self._expect(")")
+        self._tokens.expect(")")
         return found[0] if len(found) == 1 else Part("or", CONDITION, tuple(found))
 
     def _like(self, left: Part, begin: int) -> Part:
         self._require(left, _STRING, begin)
-        kind, value, at = self._peek()
+        kind, value, at = self._tokens.peek()
         if kind != "text":
-            self._refuse("is no pattern in 'single quotes'")
+            self._tokens.refuse("is no pattern in 'single quotes'")
         pattern = value.replace("''", "'")
         if re.search(r"(?<!\\)(?:\\\\)*\\(?![%_\\])", pattern):
-            self._refuse("has a backslash before another character than % _ and backslash", at)
-        self._position += 1
+            self._tokens.refuse("has a backslash before another character than % _ and backslash", at)
+        self._tokens.take()
         return Part("like", CONDITION, (left,), pattern)
 
     def _compared(self, operator: str, left: Part, right: Part, begin: int) -> Part:
@@ -196,7 +177,7 @@ class _Parser:
             if pair == {"exact"}:
                 self._sized(max(left.kind.whole, right.kind.whole), max(left.kind.scale, right.kind.scale), begin)
             return Part(operator, CONDITION, (left, right))
-        self._refuse(f"compares a {left.kind.family} with a {right.kind.family}", begin)
+        self._tokens.refuse(f"compares a {left.kind.family} with a {right.kind.family}", begin)
 
     def _as(self, part: Part, other: Kind) -> Part:
         """Return a constant text as a value of the other side's family."""
@@ -206,25 +187,24 @@ class _Parser:
         try:
             value = pa.scalar(part.value, pa.string()).cast(types[other.family])
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            self._refuse(f"compares a {other.family} with {part.value!r}, which is none", 0)
+            self._tokens.refuse(f"compares a {other.family} with {part.value!r}, which is none", 0)
         return Part("constant", other, (), value)
 
     def _sum(self) -> Part:
         return self._arithmetic(("+", "-"), lambda: self._arithmetic(("*",), self._factor))
 
     def _arithmetic(self, operators: tuple[str, ...], operand: Any) -> Part:
-        begin = self._at()
+        begin = self._tokens.at
         left: Part = operand()
-        while self._peek()[0] == "operator" and self._peek()[1] in operators:
-            operator = self._peek()[1]
-            self._position += 1
+        while self._tokens.is_next(*operators):
+            _, operator, _ = self._tokens.take()
             left = self._calculated(operator, left, operand(), begin)
         return left
 
     def _calculated(self, operator: str, left: Part, right: Part, begin: int) -> Part:
         families = {left.kind.family, right.kind.family}
         if not families <= {"exact", "float"}:
-            self._refuse(f"calculates with a {(families - {'exact', 'float'}).pop()}", begin)
+            self._tokens.refuse(f"calculates with a {(families - {'exact', 'float'}).pop()}", begin)
         if "float" in families:
             return Part(operator, _FLOAT, (left, right))
         a, b = left.kind, right.kind
@@ -236,38 +216,32 @@ class _Parser:
 
     def _sized(self, whole: int, scale: int, begin: int) -> Kind:
         if whole + scale > DIGITS_MAX:
-            self._refuse(f"may have more than {DIGITS_MAX} digits", begin)
+            self._tokens.refuse(f"may have more than {DIGITS_MAX} digits", begin)
         return Kind("exact", whole, scale)
 
     def _factor(self) -> Part:
-        kind, value, at = self._peek()
-        if kind == "operator" and value == "-":
-            self._position += 1
+        kind, value, at = self._tokens.take()
+        if (kind, value) == ("operator", "-"):
             return self._negative(at)
-        if self._operator("("):
+        if (kind, value) == ("operator", "("):
             part = self._condition()
-            self._expect(")")
+            self._tokens.expect(")")
             return part
-        self._position += 1
         if kind == "number":
             return self._number(value, at)
         if kind == "text":
             return Part("constant", _STRING, (), value.replace("''", "'"))
         if kind == "word" and value.lower() in ("true", "false"):
             return Part("constant", CONDITION, (), value.lower() == "true")
-        if kind == "word" and self._peek()[:2] == ("operator", "("):
+        if kind == "word" and self._tokens.is_next("("):
             return self._length(value, at)
         if kind == "quoted" or (kind == "word" and value.lower() not in _WORDS):
             return self._column(value.replace("``", "`"), at)
-        self._position -= 1
-        self._refuse("is not understood")
+        self._tokens.refuse("is not understood", at)
 
     def _negative(self, at: int) -> Part:
-        self._depth += 1
-        if self._depth > _DEPTH_MAX:
-            self._refuse(f"lies deeper than {_DEPTH_MAX} levels", at)
-        part = self._factor()
-        self._depth -= 1
+        with self._tokens.deeper(at):
+            part = self._factor()
         if part.operator == "constant" and part.kind.family == "exact":
             return Part("constant", part.kind, (), -part.value)
         zero = Part("constant", Kind("exact", 1), (), decimal.Decimal(0))
@@ -282,56 +256,21 @@ class _Parser:
 
     def _length(self, name: str, at: int) -> Part:
         if name.lower() not in _LENGTHS:
-            self._refuse(f"calls {name}(…), which is not understood", at)
-        self._expect("(")
+            self._tokens.refuse(f"calls {name}(…), which is not understood", at)
+        self._tokens.expect("(")
         part = self._sum()
         self._require(part, _STRING, at)
-        self._expect(")")
+        self._tokens.expect(")")
         return Part("length", Kind("exact", 10), (part,))
 
     def _column(self, name: str, at: int) -> Part:
-        column = self._schema.find(name)
-        if column is None:
-            self._refuse(f"names a column '{name}' that is not there; the columns are "
-                         f"{', '.join(self._schema.names[:30])}", at)  # fmt: skip
-        if column.size is not None and column.size.kind == "char":
-            self._refuse(f"names '{column.name}' of type CHAR(n), whose texts end in blanks", at)
+        column = self._tokens.column(name, at)
         return Part("column", _kind(column.type), (), column.name)
 
     def _require(self, part: Part, kind: Kind, begin: int) -> None:
         if part.kind.family != kind.family:
             wanted = "condition" if kind == CONDITION else kind.family
-            self._refuse(f"is a {part.kind.family} where a {wanted} is needed", begin)
-
-    def _at(self) -> int:
-        return self._peek()[2]
-
-    def _peek(self) -> tuple[str, str, int]:
-        return self._tokens[self._position] if self._position < len(self._tokens) else ("end", "", len(self._text))
-
-    def _word(self, word: str) -> bool:
-        kind, value, _ = self._peek()
-        found = kind == "word" and value.lower() == word
-        self._position += found
-        return found
-
-    def _operator(self, operator: str) -> bool:
-        found = self._peek()[:2] == ("operator", operator)
-        self._position += found
-        return found
-
-    def _expect(self, operator: str) -> None:
-        if not self._operator(operator):
-            self._refuse(f"stands where {operator!r} is needed")
-
-    def _expect_word(self, word: str) -> None:
-        if not self._word(word):
-            self._refuse(f"stands where {word.upper()} is needed")
-
-    def _refuse(self, why: str, position: int | None = None) -> NoReturn:
-        at = self._at() if position is None else position
-        found = repr(self._text[at : at + 30]) if self._text[at:].strip() else "the end"
-        raise InvalidOptionError(f"{self._what} CHECK ({self._text}): {found} at character {at + 1} {why}; {_POSSIBLE}")
+            self._tokens.refuse(f"is a {part.kind.family} where a {wanted} is needed", begin)
 
 
 def _not(part: Part) -> Part:

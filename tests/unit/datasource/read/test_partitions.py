@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from property.stream_driver import Opened
-from streamhouse_spark.datasource.read import partitions as pieces
 from streamhouse_spark.datasource.read.batch import plan_view
 from streamhouse_spark.datasource.read.partitions import partitions, read_plan
+from streamhouse_spark.read import parts as pieces
 from streamhouse_spark.read.pieces import BinlogPiece
 
 

@@ -1,6 +1,7 @@
 import pytest
 
 from faults.sim import SimClock, SimIds
+from round_trips import RemoteStorage
 from streamhouse_spark import TableNotFoundError, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import commit_key, floors_prefix, table_prefix
@@ -42,6 +43,23 @@ def test_a_dropped_table_loses_its_files_after_two_graces_and_keeps_a_tombstone(
     assert storage.list(floors_prefix(table.uuid))
     assert warehouse.tables() == []
     assert warehouse.create_table("db.t", "a INT").uuid != table.uuid
+
+
+def test_many_files_are_deleted_at_the_same_time(sim):
+    clock, world, storage, warehouse = sim
+    remote = RemoteStorage(storage)
+    table = warehouse.create_table("db.t", "a INT", properties={"table.datalake.enabled": "false"})
+    for _ in range(150):
+        table.append([{"a": 1}])
+    warehouse.drop_table("db.t")
+    clock.advance(DAY_MS + 1)
+    warehouse.clean_dropped()  # buries it
+    clock.advance(DAY_MS + 1)
+    with remote.measured() as cost:
+        report = Warehouse("", storage=remote, world=world).clean_dropped()
+    assert len(report.deleted) > 150 < cost.requests
+    assert cost.depth <= 15
+    assert files(storage, table.uuid) == set()
 
 
 def test_a_writer_that_slept_through_the_deletion_is_not_acknowledged(sim):

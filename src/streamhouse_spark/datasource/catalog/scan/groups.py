@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamhouse_spark.datasource.catalog.scan.units import NativeUnit, PythonUnit
-from streamhouse_spark.datasource.read.partitions import TARGET_BYTES_MAX, joined_by_changes, packed
+from streamhouse_spark.read.parts import TARGET_BYTES_MAX, joined_by_changes, packed
 
 BUCKET_SPREAD_MAX = 4
 """Number of idle cores for each bucket that is accepted for groups of one bucket."""

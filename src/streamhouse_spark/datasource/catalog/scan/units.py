@@ -11,13 +11,8 @@ import pyarrow as pa
 
 from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
 from streamhouse_spark.datasource.catalog.scan.sources import bucket_of
-from streamhouse_spark.datasource.read.partitions import (
-    OPENING_BYTES,
-    by_bucket,
-    cut_pieces,
-    partition_bytes,
-)
 from streamhouse_spark.lake.model.scan_files import ScanFile
+from streamhouse_spark.read.parts import OPENING_BYTES, by_bucket, cut_pieces, partition_bytes
 from streamhouse_spark.read.pieces import (
     BinlogPiece,
     ChangesPiece,

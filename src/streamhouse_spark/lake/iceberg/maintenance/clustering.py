@@ -15,11 +15,22 @@ from streamhouse_spark.lake.iceberg.maintenance.purging import without_deleted
 from streamhouse_spark.lake.iceberg.round import data_location
 from streamhouse_spark.lake.model.values import CompactReport
 from streamhouse_spark.lake.parquet.clustering import Clustering, plan_clusters, write_cluster
-from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile, within_budget
+from streamhouse_spark.lake.parquet.compaction import (
+    SPREAD_BYTES_MAX,
+    CompactGroup,
+    RunGroups,
+    StoredFile,
+    within_budget,
+)
 
 
 def cluster(
-    place: IcebergLocation, how: Clustering, chosen: Collection[str], *, dry_run: bool
+    place: IcebergLocation,
+    how: Clustering,
+    chosen: Collection[str],
+    *,
+    dry_run: bool,
+    run: RunGroups | None = None,
 ) -> tuple[CompactReport, int | None]:
     """Cluster as `LakeTable.cluster` does; returns the report and the id of the new snapshot.
 
@@ -52,8 +63,8 @@ def cluster(
         stored = [file.stored() for file in found if file.data.spec_id == table.metadata.default_spec_id]
         asked = [file for file in stored if file.location in chosen]
         plan = plan_clusters(asked, how, group_of)
-        groups = list(plan if dry_run else within_budget(plan))
+        groups = list(plan if dry_run else within_budget(plan, None if run is None else SPREAD_BYTES_MAX))
     if dry_run:
         report, _ = rewrite(place, table, planned, groups, partial(write_cluster, how), dry_run=True)
         return replace(report, files_added=sum(how.num_lanes(g.size_bytes) for g in groups if g.num_rows)), None
-    return rewrite(place, table, planned, groups, partial(write_cluster, how), dry_run=False)
+    return rewrite(place, table, planned, groups, partial(write_cluster, how), dry_run=False, run=run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby
 from typing import TypeAlias
@@ -17,7 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
 
-from streamhouse_spark.core.clock import Ids
+from streamhouse_spark.core.clock import Ids, World
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.file_access import FilesAhead, offset_files
@@ -48,18 +48,37 @@ from streamhouse_spark.lake.parquet.compaction import (
     COMPACT_FILES_MIN,
     DELETED_SHARE_MIN,
     CompactGroup,
+    RunGroups,
     merge_group,
     merged,
     plan_groups,
     within_budget,
 )
 from streamhouse_spark.lake.snapshot_times import aged_ms
+from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import at_once
 
 WriteGroup: TypeAlias = Callable[
     [CompactGroup, WriteContext, IcebergFileSpec, LakeProjection, FileAccess, Ids], list[LakeFile]
 ]
 """Writes the rows of a group as new files."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask:
+    """All that a process needs to write a group; a `GroupWriter`."""
+
+    write: WriteGroup
+    context: WriteContext
+    projection: LakeProjection
+
+    def written(
+        self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World
+    ) -> list[LakeFile]:
+        files = FilesAhead(storage, settings, group.splits())
+        spec = IcebergFileSpec.from_json(self.context.lake)
+        return self.write(group, self.context, spec, self.projection, files, world.ids)
+
 
 # -- compaction -------------------------------------------------------------------------------------------------------
 
@@ -100,11 +119,13 @@ def rewrite(
     write: WriteGroup,
     *,
     dry_run: bool,
+    run: RunGroups | None = None,
 ) -> tuple[CompactReport, int | None]:
     """Write groups of files of a snapshot again; returns the report and the id of the new snapshot.
 
-    **Commit point:** the lake's metadata version; after a crash before it the new files are orphans. Raises
-    `CommitConflictError` if rows were deleted, or one of the files was replaced, since the groups were planned.
+    The groups are written in this process, or as ``run`` does. **Commit point:** the lake's metadata version; after a
+    crash before it the new files are orphans. Raises `CommitConflictError` if rows were deleted, or one of the files
+    was replaced, since the groups were planned.
     """
     removed = [file.location for group in groups for file in group.files]
     rows = sum(group.num_rows for group in groups)
@@ -113,14 +134,13 @@ def rewrite(
         kept = sum(group.num_rows > 0 for group in groups)
         return CompactReport(len(removed), kept, rows, purged_rows=purged_rows), None
     context = write_context(place)
-    how = own_projection(table.metadata, place.spec)
     spec = IcebergFileSpec.from_json(context.lake)
+    task = RewriteTask(write, context, own_projection(table.metadata, place.spec))
 
     def write_one(group: CompactGroup) -> list[LakeFile]:
-        files = FilesAhead(place.storage, place.settings, group.splits())
-        return write(group, context, spec, how, files, place.world.ids)
+        return task.written(group, place.storage, place.settings, place.world)
 
-    added = merged(place.storage, groups, write_one)
+    added = merged(place.storage, groups, write_one) if run is None else run(groups, task)
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(f"lake table {table.location()}: merging read other rows than planned; try again")
 

@@ -15,7 +15,6 @@ from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource.catalog.scan import python_reader as hot_reader
 from streamhouse_spark.datasource.catalog.scan import query_pin as pins
 from streamhouse_spark.datasource.catalog.scan import units
-from streamhouse_spark.datasource.read import partitions as pieces
 from streamhouse_spark.errors import (
     CorruptDataError,
     InvalidNameError,
@@ -25,6 +24,7 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
+from streamhouse_spark.read import parts as pieces
 from streamhouse_spark.warehouse.connection import Connection
 from unit.datasource.catalog.filter_trees import literal
 from unit.datasource.catalog.scans import Scans, native_rows, tier

@@ -11,7 +11,7 @@ import datetime as dt
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
 from streamhouse_spark.core.forks import new_lock
@@ -19,8 +19,8 @@ from streamhouse_spark.core.paths import VIRTUAL_PREFIX
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.iceberg.metadata.strays import stray_location
 from streamhouse_spark.lake.iceberg.table import IcebergLake
+from streamhouse_spark.serve.iceberg.read_policy import read_policy
 from streamhouse_spark.serve.options import VendOptions
-from streamhouse_spark.serve.read_policy import read_policy
 from streamhouse_spark.storage.s3.temporary import Roles, TemporaryCredentials, partition_of
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -78,15 +78,16 @@ class Vending:
         self._lock = new_lock()
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
 
-    def vended(self, client: str, table: Table, *, is_lake: bool) -> Vended:
-        """Return credentials for the files that the table's newest state names, or that of its lake alone.
+    def vended(self, client: str, table: Table, *, of: Literal["both", "lake", "virtual"] = "both") -> Vended:
+        """Return credentials for the files that the table's newest state names, or its lake alone, or its virtual
+        tables alone, as those of system tables are.
 
         Raises `LakeMismatchError` for a table with files outside of its folder, which no credentials are given for,
         `InvalidOptionError`, `StorageError`.
         """
         state = table.state
-        keys = [f"{state.lake_location}/"] if is_lake or state.has_lake else []
-        if not is_lake:
+        keys = [f"{state.lake_location}/"] if of == "lake" or (of == "both" and state.has_lake) else []
+        if of != "lake":
             keys.append(f"{VIRTUAL_PREFIX}{state.table_uuid}-")
         url = urlsplit(table.storage.url)
         root = url.path.strip("/")
@@ -96,7 +97,8 @@ class Vending:
             kept = self._kept.get(key)
         if kept is not None and self._clock.boot_ms() < kept.until_boot_ms:
             return kept.vended
-        self._require_at_home(table)
+        if of != "virtual":
+            self._require_at_home(table)
         began_ms, seconds = self._clock.boot_ms(), self._options.seconds
         credentials = self._roles.assume(self._options.role_arn, f"streamhouse-{client}", policy, seconds)
         vended = Vended(credentials, tuple(f"{table.storage.url.rstrip('/')}/{one}" for one in keys))

@@ -139,7 +139,7 @@ class ServedTable:
                     raise
                 continue  # the lake moved on, and the log was trimmed up to where it is now
             found = virtual.document()
-            text = _backdated(found.metadata.model_dump_json(), self._newest_ms())
+            text = backdated(found.metadata.model_dump_json(), self._newest_ms())
             document = Document(found.location, text, state.version)
             now_ms = self._boot_ms()
             return _Made(document, location, epoch, generation, now_ms + max(self._pause_ms, now_ms - began_ms))
@@ -182,7 +182,7 @@ class ServedTable:
         return self.table.world.clock.boot_ms()
 
 
-def _backdated(text: str, newest_ms: int) -> str:
+def backdated(text: str, newest_ms: int) -> str:
     """Return the metadata with no snapshot later than a time, and each later than those before it."""
     metadata = json.loads(text)
     times: dict[int, int] = {}

@@ -1,8 +1,8 @@
 """Iceberg's REST catalog, for engines that only read. See the OpenAPI document of the Iceberg project.
 
-``/v1/namespaces/{db}/tables/orders`` is the lake table with the hot rows on top; ``orders$lake`` is the lake table
-itself, and so is every table of the catalog that is asked for as ``warehouse=lake``, for engines whose names have no
-``$``.
+``/v1/namespaces/{db}/tables/orders`` is the lake table with the hot rows on top; ``orders$history`` and the like are
+system tables; ``orders$lake`` is the lake table itself, and so is every table of the catalog that is asked for as
+``warehouse=lake``, for engines whose names have no ``$``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.serve.answers import iceberg_answer, iceberg_error
+from streamhouse_spark.serve.iceberg.system_documents import SystemDocuments
+from streamhouse_spark.serve.iceberg.vending import Vended, Vending
+from streamhouse_spark.serve.iceberg.virtual_tables import Document, ServedTable, VirtualTables
 from streamhouse_spark.serve.rights import client_of, require
-from streamhouse_spark.serve.vending import Vended, Vending
-from streamhouse_spark.serve.virtual_tables import Document, ServedTable, VirtualTables
 from streamhouse_spark.table.views import LAKE
 
 LAKE_ONLY: Final = "lake"
@@ -45,18 +46,24 @@ _Handler = Callable[[Request], Response]
 
 
 def iceberg_routes(
-    tables: VirtualTables, client_config: Mapping[str, str], vending: Vending | None = None
+    tables: VirtualTables,
+    client_config: Mapping[str, str],
+    vending: Vending | None = None,
+    system: SystemDocuments | None = None,
 ) -> list[Route]:
     """Return the routes below ``/iceberg``. ``client_config`` is handed to clients: it holds no credentials."""
-    return _Catalog(tables, client_config, vending).routes()
+    return _Catalog(tables, client_config, vending, system or SystemDocuments()).routes()
 
 
 class _Catalog:
-    def __init__(self, tables: VirtualTables, client_config: Mapping[str, str], vending: Vending | None) -> None:
+    def __init__(
+        self, tables: VirtualTables, client_config: Mapping[str, str], vending: Vending | None, system: SystemDocuments
+    ) -> None:
         self._tables = tables
         self._warehouse = tables.warehouse
         self._client_config = dict(client_config)
         self._vending = vending
+        self._system = system
 
     def routes(self) -> list[Route]:
         found = [self._route("/v1/config", self._config)]
@@ -119,23 +126,29 @@ class _Catalog:
     def _views(self, request: Request) -> Response:  # noqa: ARG002 - engines ask before they look for tables
         return JSONResponse({"identifiers": []})
 
-    def _readable(self, request: Request) -> tuple[ServedTable, bool]:
-        """Return the table that a request is for, and whether it is for the lake alone. The client may read it."""
+    def _readable(self, request: Request) -> tuple[ServedTable, str | None]:
+        """Return the table that a request is for, which its client may read, and the suffix: `LAKE` for the lake."""
         database, name = request.path_params["namespace"], request.path_params["table"]
         base, _, suffix = name.partition("$")
-        if suffix not in ("", LAKE):
-            raise TableNotFoundError(f"there is no {database}.{name} in this catalog: load {base}, or {base}${LAKE}")
         require(request, "read", f"{database}.{base}")
-        is_lake = bool(suffix) or request.url.path.startswith(f"{request.scope.get('root_path', '')}/v1/{LAKE_ONLY}/")
-        return self._tables.table(f"{database}.{base}"), is_lake
+        if not suffix and request.url.path.startswith(f"{request.scope.get('root_path', '')}/v1/{LAKE_ONLY}/"):
+            suffix = LAKE
+        return self._tables.table(f"{database}.{base}"), suffix.lower() or None
+
+    def _document(self, table: ServedTable, suffix: str | None) -> Document:
+        if suffix is None:
+            return table.newest()
+        return table.lake() if suffix == LAKE else self._system.newest(table.table, suffix)
 
     def _load(self, request: Request) -> Response:
-        table, is_lake = self._readable(request)
+        table, suffix = self._readable(request)
         if request.method == "HEAD":
+            if suffix not in (None, LAKE):
+                self._system.require_shown(table.table, suffix or "")
             return _no_content(request)
-        document = table.lake() if is_lake else table.newest()
+        document = self._document(table, suffix)
         asked = {one.strip().lower() for one in request.headers.get(_DELEGATION, "").split(",")}
-        vended = self._vended(request, table, is_lake=is_lake) if _VENDED in asked else None
+        vended = self._vended(request, table, suffix) if _VENDED in asked else None
         snapshots = request.query_params.get("snapshots", "all")
         version = f"{document.location} {snapshots}" + (f" {vended.credentials.ends_ms}" if vended else "")
         headers = {"ETag": f'W/"{hashlib.sha256(version.encode()).hexdigest()[:32]}"'}
@@ -154,21 +167,25 @@ class _Catalog:
         return f'{{"metadata-location":{json.dumps(document.location)},"metadata":{text},{json.dumps(more)[1:]}'
 
     def _credentials(self, request: Request) -> Response:
-        table, is_lake = self._readable(request)
-        if is_lake:
+        table, suffix = self._readable(request)
+        if suffix == LAKE:
             table.lake()  # a lake that is not there yet gets the error that says so
-        else:
+        elif suffix is None:
             table.require_shown()
-        vended = self._vended(request, table, is_lake=is_lake)
+        else:
+            self._system.require_shown(table.table, suffix)
+        vended = self._vended(request, table, suffix)
         if vended is None or request.method == "HEAD":
             return _no_content(request)
         body = {"storage-credentials": vended.storage_credentials(self._client_config)}
         return JSONResponse(body, headers=_given(request, vended))
 
-    def _vended(self, request: Request, table: ServedTable, *, is_lake: bool) -> Vended | None:
+    def _vended(self, request: Request, table: ServedTable, suffix: str | None) -> Vended | None:
         if self._vending is None:
             return None
-        return self._vending.vended(client_of(request).name, table.table, is_lake=is_lake)
+        if suffix not in (None, LAKE):
+            return self._vending.vended(client_of(request).name, table.table, of="virtual")
+        return self._vending.vended(client_of(request).name, table.table, of="lake" if suffix == LAKE else "both")
 
 
 def _given(request: Request, vended: Vended) -> dict[str, str]:

@@ -1,0 +1,64 @@
+"""Optimizing on Spark: tasks on the executors write the groups of files, the driver plans and commits them.
+
+As tiering does, it works with a classic session and with Spark Connect, without a shuffle, and commits only files whose
+description came back: those of a failed, repeated or cancelled task are orphans for the lake's cleaning.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from streamhouse_spark.lake.history import require_of_history
+from streamhouse_spark.lake.model.values import CompactReport, LakeFile
+from streamhouse_spark.lake.parquet.compaction import CompactGroup, GroupWriter, RunGroups
+from streamhouse_spark.query.projection import parse_filter
+from streamhouse_spark.query.sql_condition import parse_where
+from streamhouse_spark.table.lake_maintain import optimize
+from streamhouse_spark.warehouse.connection import Connection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_RESULT = pa.schema([("files", pa.string())])
+_RESULT_DDL = "files string"
+
+
+def optimized(
+    spark: SparkSession, connection: Connection, name: str, order_by: str, *, where: str | None, dry_run: bool
+) -> CompactReport:
+    """See `streamhouse_spark.optimize`."""
+    table = connection.table(name)
+    chosen = None if where is None else parse_filter(parse_where(where, table.refresh().schema.arrow))
+    lake, run = table.open_lake(), spark_groups(spark, connection)
+    require_of_history(table.log, lake.newest())
+    return optimize(table, lake, order_by, chosen=chosen, dry_run=dry_run, run=run)
+
+
+def spark_groups(spark: SparkSession, connection: Connection) -> RunGroups:
+    """Return a function that has groups written by one Spark job, a task for each of them, the largest first."""
+
+    def run(groups: Sequence[CompactGroup], writer: GroupWriter) -> list[LakeFile]:
+        ordered = sorted(groups, key=lambda group: group.size_bytes, reverse=True)
+        numbers = spark.range(0, len(ordered), 1, len(ordered))
+        rows = numbers.mapInArrow(_task_function(connection, ordered, writer), _RESULT_DDL).collect()
+        return [LakeFile.from_json(file) for row in rows for file in json.loads(row["files"])]
+
+    return run
+
+
+def _task_function(
+    connection: Connection, groups: Sequence[CompactGroup], writer: GroupWriter
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        warehouse = connection.warehouse()
+        for batch in batches:
+            for position in batch.column(0).to_pylist():
+                files = writer.written(groups[position], warehouse.storage, warehouse.settings, warehouse.world)
+                texts = pa.array([json.dumps([file.to_json() for file in files])])
+                yield pa.RecordBatch.from_arrays([texts], schema=_RESULT)
+
+    return write

@@ -1,0 +1,129 @@
+"""A plan cut into parts of about equal size, for readers side by side: tasks of Spark, streams of a server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from streamhouse_spark.log.segments.scan import cut_split
+from streamhouse_spark.read.change_rows import cut_changes
+from streamhouse_spark.read.pieces import ChangesPiece, KeyedPiece, LogPiece, Piece, ReadPlan, StartPiece
+
+TARGET_BYTES_MIN = 8 << 20
+TARGET_BYTES_MAX = 128 << 20
+OPENING_BYTES = 256 << 10
+"""Cost of opening one more file, in bytes read instead, so that many tiny files still make several tasks."""
+
+
+class Sized(Protocol):
+    @property
+    def size_bytes(self) -> int: ...
+
+
+S = TypeVar("S", bound=Sized)
+
+
+def parts(plan: ReadPlan, parallelism: int | None = None) -> list[ReadPlan]:
+    """Cut the plan into parts of about equal size: large pieces are cut, small neighbours share one."""
+    pieces = list(by_bucket(plan.pieces))
+    target_bytes = partition_bytes(pieces, parallelism or os.cpu_count() or 1)
+    groups = joined_by_changes(packed(list(cut_pieces(pieces, target_bytes)), target_bytes), lambda piece: piece)
+    return [plan.with_pieces(group) for group in groups] or [plan]
+
+
+def binlog_parts(plan: ReadPlan, starts: Mapping[int, int]) -> list[ReadPlan]:
+    """Cut the plan into a part for each bucket, because an update is two rows of the log that must not be torn."""
+    found: list[ReadPlan] = []
+    for bucket, start in starts.items():
+        pieces = [piece for piece in plan.pieces if isinstance(piece, LogPiece) and piece.split.bucket == bucket]
+        found.append(replace(plan.with_pieces(pieces), binlog_start=start))
+    return found or [plan]
+
+
+def partition_bytes(pieces: Iterable[Sized], parallelism: int, *, min_bytes: int | None = None) -> int:
+    """How large a partition should be, so that every core has about two. By default no smaller than is worth a task of
+    Python.
+    """
+    total_bytes = sum(piece.size_bytes + OPENING_BYTES for piece in pieces)
+    low_bytes = TARGET_BYTES_MIN if min_bytes is None else min(min_bytes, TARGET_BYTES_MIN)
+    return min(max(total_bytes // (2 * parallelism), low_bytes, 1), TARGET_BYTES_MAX)
+
+
+def by_bucket(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Put pieces that need changes behind the others, those of a bucket beside each other: they need the same ones."""
+    of_bucket: dict[int | None, list[Piece]] = {}
+    for piece in pieces:
+        if not isinstance(piece, KeyedPiece):
+            yield piece
+            continue
+        of_one = of_bucket.setdefault(piece.bucket, [])
+        if piece.base is None:
+            of_one.append(piece)
+        else:
+            cut = cut_split(piece.base, TARGET_BYTES_MAX)
+            of_one.extend(replace(piece, base=part, size_bytes=part.size_bytes) for part in cut)
+    yield from of_bucket.pop(None, ())
+    for _, found in sorted(of_bucket.items(), key=lambda item: item[0] or 0):
+        yield from found
+
+
+def cut_pieces(pieces: Iterable[Piece], target_bytes: int) -> Iterable[Piece]:
+    """Give the pieces, with large ones of the log in parts."""
+    for piece in pieces:
+        if isinstance(piece, ChangesPiece):
+            yield from cut_changes(piece, target_bytes)
+        elif isinstance(piece, LogPiece | StartPiece) and piece.size_bytes > target_bytes * 3 // 2:
+            yield from (replace(piece, split=split) for split in cut_split(piece.split, target_bytes))
+        else:
+            yield piece
+
+
+def packed(pieces: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
+    """Pack neighbours into runs of about equal size, none much larger than the target unless one piece is."""
+    sizes_bytes = [piece.size_bytes + OPENING_BYTES for piece in pieces]
+    total_bytes = sum(sizes_bytes)
+    share_bytes = total_bytes / max(1, round(total_bytes / target_bytes))
+    groups: dict[int, list[S]] = {}
+    before_bytes = 0
+    for piece, size_bytes in zip(pieces, sizes_bytes, strict=True):
+        groups.setdefault(int((before_bytes + size_bytes / 2) / share_bytes), []).append(piece)
+        before_bytes += size_bytes
+    return groups.values()
+
+
+def joined_by_changes(groups: Iterable[list[S]], piece_of: Callable[[S], Piece]) -> list[list[S]]:
+    """Move pieces between groups of neighbours: all on both sides of a border to one side, where a side has fewer bytes
+    of a bucket than the bucket's changes, which each side would work out.
+
+    So however many groups a bucket is in, what they read of its changes is at most what they read of its older rows.
+    """
+    groups = [list(group) for group in groups]
+    changes: dict[int | None, int] = {}
+    for one in (one for group in groups for one in group):
+        piece = piece_of(one)
+        if isinstance(piece, KeyedPiece) and piece.is_of_changes:
+            changes[piece.bucket] = changes.get(piece.bucket, 0) + one.size_bytes
+    changes[None] = sum(changes.values())
+    joined: list[list[S]] = groups[:1]
+    for group in groups[1:]:
+        held, here = _older_bytes(joined[-1], piece_of), _older_bytes(group, piece_of)
+        moving = {b for b in held.keys() & here.keys() if min(held[b], here[b]) < changes.get(b, 0)}
+        rest: list[S] = []
+        for one in group:
+            piece = piece_of(one)
+            (joined[-1] if isinstance(piece, KeyedPiece) and piece.bucket in moving else rest).append(one)
+        if rest:
+            joined.append(rest)
+    return joined
+
+
+def _older_bytes(group: Sequence[S], piece_of: Callable[[S], Piece]) -> dict[int | None, int]:
+    """Bucket → bytes of the rows that its changes are laid over, for every bucket whose changes the group needs."""
+    found: dict[int | None, int] = {}
+    for one in group:
+        piece = piece_of(one)
+        if isinstance(piece, KeyedPiece):
+            found[piece.bucket] = found.get(piece.bucket, 0) + (0 if piece.is_of_changes else one.size_bytes)
+    return found

@@ -1,0 +1,56 @@
+"""Admission of requests: those of a client with a token, within its limit. The same for HTTP and for Arrow Flight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from streamhouse_spark.core.clock import Clock
+from streamhouse_spark.serve.access import Access
+from streamhouse_spark.serve.options import AccessOf
+from streamhouse_spark.serve.rate_limit import RateLimit
+from streamhouse_spark.serve.rights import Client
+
+_WRONG_TOKENS_PER_S: Final = 5.0
+"""Requests without a valid token that an address may send; those beyond are told to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not answered, as HTTP says it."""
+
+    status: int
+    text: str
+    wait_s: int = 0
+
+
+class Admission:
+    """Admits clients, and counts their requests however they come. Safe for threads."""
+
+    def __init__(self, access: AccessOf, clock: Clock) -> None:
+        self._access = access
+        self._limit = RateLimit(clock)
+
+    @property
+    def access(self) -> Access:
+        """The rights as they are now."""
+        return self._access()
+
+    def admitted(self, authorization: str | None, address: str) -> Client | Refusal:
+        """Return the client of a request. May ask its identity provider. Raises `StorageError` as `Access`."""
+        access = self.access
+        return self.counted(access, access.client_of(authorization), address)
+
+    def counted(self, access: Access, client: Client | None, address: str) -> Client | Refusal:
+        """Count a request of a client that was found, or of an address without a valid token."""
+        if client is None:
+            wait_s = self._limit.wait_s(f"wrong tokens of {address}", _WRONG_TOKENS_PER_S)
+            if wait_s:
+                return Refusal(429, "too many requests without a valid token came from this address", wait_s)
+            return Refusal(401, "send a valid token: Authorization: Bearer TOKEN")
+        rate = client.requests_per_s or access.requests_per_s
+        key = f"{address} {client.name}" if access.is_open else client.name
+        wait_s = self._limit.wait_s(key, rate) if rate else 0
+        if rate and wait_s:
+            return Refusal(429, f"the client {client.name} sends more than {rate:g} requests/s", wait_s)
+        return client

@@ -1,0 +1,1 @@
+"""Bulk reads over Arrow Flight."""

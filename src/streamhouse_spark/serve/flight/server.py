@@ -1,0 +1,253 @@
+"""Bulk reads over Arrow Flight: ``streamhouse serve --flight-port``.
+
+`GetFlightInfo` pins a state of a table and answers a ticket for each part; `DoGet` streams a part. Rows are read as the
+client takes them: gRPC stops taking batches while a client is slow, and then nothing more is read for it. Each call is
+asked for a token and for a right on its table, `DoGet` too: the ticket may be that of another client.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any, Final, NoReturn, TypeVar
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+from pyarrow import flight
+
+from streamhouse_spark.core.forks import new_event, new_lock
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
+from streamhouse_spark.serve.admission import Refusal
+from streamhouse_spark.serve.flight.bulk_reads import BulkReads, Offer, rows_of
+from streamhouse_spark.serve.flight.calls import Call, CallRefusedError, FlightCalls
+from streamhouse_spark.serve.flight.errors import flight_error, internal, refused
+from streamhouse_spark.serve.flight.requests import (
+    ReadRequest,
+    ReadTicket,
+    request_of_command,
+    request_of_path,
+    ticket_of,
+)
+from streamhouse_spark.serve.listening import Listening
+from streamhouse_spark.serve.shared import Shared
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.opened_tables import open_all
+
+logger = logging.getLogger(__name__)
+
+STREAMS_MAX: Final = 64
+STREAMS_OF_CLIENT_MAX: Final = 32
+"""Streams of one client: it may not keep others out."""
+_READ_ONLY: Final = (
+    "Arrow Flight only reads here: GetFlightInfo, GetSchema, ListFlights, DoGet; write rows with POST "
+    "/api/v1/tables/<table>/rows, or with Python or Spark"
+)
+
+Stream = Iterator[pa.RecordBatch]
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _without_its_path(method: Method) -> Method:
+    """Return a method whose frame, in a traceback that the library shows a client, tells nothing of this machine."""
+    assert isinstance(method, FunctionType)
+    method.__code__ = method.__code__.replace(co_filename="streamhouse")
+    return method
+
+
+class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    """Listens from the beginning on. Safe for threads: each call has one of its own."""
+
+    def __init__(self, shared: Shared, listening: Listening) -> None:
+        """Raises `InvalidOptionError` for an address that nothing can listen at."""
+        self._shared = shared
+        self._calls = FlightCalls(shared)
+        self._reads = BulkReads(shared.tables)
+        self._clock = shared.tables.warehouse.world.clock
+        self._stopping = new_event()
+        self._lock = new_lock()
+        self._streams: WeakKeyDictionary[Stream, str] = WeakKeyDictionary()
+        scheme, port = "grpc+tls" if listening.tls_cert else "grpc", listening.flight_port or 0
+        base = f"{scheme}://{listening.url_host}"
+        try:
+            _require_free(listening.host, port)
+            super().__init__(
+                f"{base}:{port}",
+                middleware=self._calls.middleware(),
+                tls_certificates=_certificates(listening),
+            )
+        except (OSError, pa.ArrowException) as error:
+            raise InvalidOptionError(
+                f"nothing can listen at {listening.host}:{port}: it is taken, or not an address of this machine; give "
+                "another --flight-port"
+            ) from error
+        self.url = f"{base}:{self.port}"
+
+    def stop(self, timeout_s: float) -> bool:
+        """Take no more calls, and end streams between two batches. Return whether all have ended.
+
+        One whose client takes nothing is left behind, with a thread of the library that waits for it, also where the
+        interpreter would end.
+        """
+        self._stopping.set()
+        ending = threading.Thread(target=self.shutdown, daemon=True)
+        ending.start()
+        ending.join(timeout_s)
+        if ending.is_alive():
+            logger.warning("clients of Arrow Flight took nothing for %g s, and are left", timeout_s)
+        return not ending.is_alive()
+
+    # -- calls that read ----------------------------------------------------------------------------------------------
+
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        """List the tables that the client may read, all or those of the database that the criteria name."""
+        return iter(self._calls.answered("ListFlights", context, lambda call: self._listed(call, criteria)))
+
+    def get_flight_info(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
+        def answer(call: Call) -> flight.FlightInfo:
+            request = _asked(call, descriptor)
+            return _info(self._reads.offer(request), descriptor)
+
+        return self._calls.answered("GetFlightInfo", context, answer)
+
+    @_without_its_path
+    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
+        """Answer the columns. Its errors are Arrow's `UnknownError`, because its library translates none of Flight
+        here; their texts begin with the condition.
+        """
+
+        def answer(call: Call) -> flight.SchemaResult:
+            return flight.SchemaResult(self._reads.schema(_asked(call, descriptor)))
+
+        try:
+            return self._calls.answered("GetSchema", context, answer)
+        except flight.FlightError as error:
+            failed = error.with_traceback(None)
+        raise failed
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        """Stream the rows of a ticket. Raises while it streams as `Rows` says."""
+
+        def answer(call: Call) -> flight.FlightDataStream:
+            asked = ticket_of(ticket.ticket)
+            call.require_read(asked.request.table)
+            self._require_room(call)
+            rows = self._reads.rows(asked)
+            return flight.GeneratorStream(rows.schema, self._begun(call, rows.batches))
+
+        return self._calls.answered("DoGet", context, answer)
+
+    def _listed(self, call: Call, criteria: bytes) -> list[flight.FlightInfo]:
+        database = criteria.decode("utf-8", "replace") or None
+        if database is not None and not call.known.knows_database(database):
+            return []
+        opened = open_all(self._shared.tables.warehouse, database)
+        opened.tables = [table for table in opened.tables if call.known.may("read", table.path)]
+        return opened.each(_listed_info)
+
+    # -- streams ------------------------------------------------------------------------------------------------------
+
+    def _require_room(self, call: Call) -> None:
+        name = self._name_of(call)
+        with self._lock:
+            running = list(self._streams.values())
+        if len(running) >= STREAMS_MAX or running.count(name) >= STREAMS_OF_CLIENT_MAX:
+            raise CallRefusedError(
+                Refusal(503, f"{STREAMS_MAX} streams are read here, {STREAMS_OF_CLIENT_MAX} by one client, at most", 1)
+            )
+
+    def _name_of(self, call: Call) -> str:
+        """Return the name that a client's streams are counted by; without tokens its address tells it from others."""
+        return call.address if self._shared.admission.access.is_open else call.known.name
+
+    def _begun(self, call: Call, rows: Iterator[pa.RecordBatch]) -> Stream:
+        """Count a stream for as long as it is there: one whose client went away before its first batch ends too."""
+        stream = self._sent(call, rows)
+        with self._lock:
+            self._streams[stream] = self._name_of(call)
+        return stream
+
+    def _sent(self, call: Call, rows: Iterator[pa.RecordBatch]) -> Stream:
+        """Give the batches, until the server ends or the client's token does. Raises errors of Flight alone."""
+        ends_s = call.known.ends_s
+        try:
+            for batch in rows:
+                if self._stopping.is_set():
+                    raise refused(Refusal(503, "this server ends; ask another one, or later"))
+                if ends_s is not None and self._clock.now_ms() / 1000 >= ends_s:
+                    raise refused(Refusal(401, "the token has ended; send a valid one"))
+                yield batch
+        except StreamhouseError as error:
+            raise flight_error(error) from None
+        except flight.FlightError:
+            raise
+        except Exception:
+            logger.exception("a stream over Arrow Flight failed, request %s", call.request_id)
+            raise internal(call.request_id) from None
+
+    # -- calls that are refused ---------------------------------------------------------------------------------------
+
+    def do_put(self, context: flight.ServerCallContext, *given: Any) -> NoReturn:  # noqa: ARG002 - as its base
+        self._refuse("DoPut", context)
+
+    def do_exchange(self, context: flight.ServerCallContext, *given: Any) -> NoReturn:  # noqa: ARG002 - as its base
+        self._refuse("DoExchange", context)
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> NoReturn:  # noqa: ARG002
+        self._refuse("DoAction", context)
+
+    def list_actions(self, context: flight.ServerCallContext) -> list[flight.ActionType]:
+        """List the actions: there are none."""
+        return self._calls.answered("ListActions", context, lambda _: [])
+
+    def _refuse(self, method: str, context: flight.ServerCallContext) -> NoReturn:
+        def answer(call: Call) -> NoReturn:  # noqa: ARG001 - whoever calls
+            raise InvalidOptionError(_READ_ONLY)
+
+        self._calls.answered(method, context, answer)
+        raise AssertionError
+
+
+def _asked(call: Call, descriptor: flight.FlightDescriptor) -> ReadRequest:
+    """Return the request of a descriptor, for a table that the client may read."""
+    is_path = descriptor.descriptor_type == flight.DescriptorType.PATH
+    request = request_of_path(descriptor.path) if is_path else request_of_command(descriptor.command or b"")
+    call.require_read(request.table)
+    return request
+
+
+def _info(offer: Offer, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+    """Without a location: the tickets are for the server that gave them, or for another one of the warehouse."""
+    endpoints = [flight.FlightEndpoint(ticket.to_bytes(), []) for ticket in offer.tickets]
+    num_rows, num_bytes = (-1 if number is None else number for number in (offer.num_rows, offer.num_bytes))
+    pinned = json.dumps({"version": offer.version}) if offer.version is not None else "{}"
+    return flight.FlightInfo(offer.schema, descriptor, endpoints, num_rows, num_bytes, app_metadata=pinned)
+
+
+def _listed_info(table: Table) -> flight.FlightInfo:
+    """Return a table's info with a ticket for all rows of the state that is then the newest."""
+    state = table.state
+    offer = Offer(state.schema.arrow, (ReadTicket(ReadRequest(table.name)),), rows_of(state))
+    return _info(offer, flight.FlightDescriptor.for_path(table.name))
+
+
+def _certificates(listening: Listening) -> list[tuple[bytes, bytes]] | None:
+    if listening.tls_cert is None or listening.tls_key is None:
+        return None
+    return [(Path(listening.tls_cert).read_bytes(), Path(listening.tls_key).read_bytes())]
+
+
+def _require_free(host: str, port: int) -> None:
+    """Raise `OSError` for a port that another process listens at: gRPC would share it without a word."""
+    if not port:
+        return
+    family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, number) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)

@@ -1,0 +1,1 @@
+"""Tables for engines that speak the REST protocol of Iceberg."""

@@ -1,0 +1,29 @@
+"""The tables of a warehouse that a server has open, by their names."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from streamhouse_spark.errors import TableNotFoundError
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+
+class OpenTables:
+    """Opens each table once, so that what its handle keeps serves all requests. Safe for threads."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self.warehouse = warehouse
+        self._tables: dict[str, Table] = {}
+
+    def table(self, name: str) -> Table:
+        """Return the table that has the name now, in its newest state. Raises `TableNotFoundError`."""
+        table = self._tables.get(name)
+        if table is not None:
+            with suppress(TableNotFoundError):
+                if table.refresh().name == name:
+                    return table
+            self._tables.pop(name, None)
+        table = self.warehouse.table(name)
+        self._tables[name] = table
+        return table

@@ -1,0 +1,18 @@
+"""The parts of a server that HTTP and Arrow Flight have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamhouse_spark.serve.admission import Admission
+from streamhouse_spark.serve.audit import AuditLog
+from streamhouse_spark.serve.counts import ServedCounts
+from streamhouse_spark.serve.open_tables import OpenTables
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    tables: OpenTables
+    admission: Admission
+    counts: ServedCounts
+    audit: AuditLog | None = None

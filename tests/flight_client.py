@@ -1,0 +1,61 @@
+"""A server of Arrow Flight in the test's process, and real clients of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from streamhouse_spark.serve.app import make_app
+from streamhouse_spark.serve.flight.server import FlightReads
+from streamhouse_spark.serve.listening import Listening
+from streamhouse_spark.serve.options import ServeOptions
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+
+@contextmanager
+def flights(
+    warehouse: Warehouse, options: ServeOptions | None = None, listening: Listening | None = None
+) -> Iterator[FlightReads]:
+    server = FlightReads(make_app(warehouse, options).state.shared, listening or Listening(flight_port=0))
+    try:
+        yield server
+    finally:
+        server.stop(30)
+
+
+def command(**asked: Any) -> flight.FlightDescriptor:
+    return flight.FlightDescriptor.for_command(json.dumps(asked))
+
+
+class Client:
+    """Reads as a user's program does: an info, and then all of its parts."""
+
+    def __init__(self, url: str, token: str | None = None, **more: Any) -> None:
+        self.flight = flight.connect(url, **more)
+        self.options = flight.FlightCallOptions(
+            headers=[(b"authorization", f"Bearer {token}".encode())] if token else [], timeout=60
+        )
+
+    def info(self, **asked: Any) -> flight.FlightInfo:
+        return self.flight.get_flight_info(command(**asked), self.options)
+
+    def part(self, endpoint: flight.FlightEndpoint) -> pa.Table:
+        return self.flight.do_get(endpoint.ticket, self.options).read_all()
+
+    def read(self, **asked: Any) -> pa.Table:
+        info = self.info(**asked)
+        return pa.concat_tables([info.schema.empty_table(), *map(self.part, info.endpoints)])
+
+    def direct(self, **asked: Any) -> pa.Table:
+        return self.flight.do_get(flight.Ticket(json.dumps(asked)), self.options).read_all()
+
+
+def told(error: flight.FlightError) -> tuple[str, int]:
+    """Return condition and status of an error."""
+    found = json.loads(error.extra_info)
+    return found["condition"], found["status"]

@@ -1,0 +1,111 @@
+"""The page for people, in a real browser: what it draws, says to a screen reader, and asks for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from browser import CHROMIUM, browser
+from serving import served
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.serve import overview
+from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+PICTURES = os.environ.get("STREAMHOUSE_TEST_PICTURES")
+"""A folder for pictures, to be looked at."""
+LABELS = "[...document.querySelectorAll('svg.chart')].map(e => e.ariaLabel)"
+
+
+@pytest.fixture
+def warehouse(tmp_path, monkeypatch):
+    monkeypatch.setattr(overview, "LOOK_MS", 0)
+    warehouse = Warehouse(str(tmp_path / "wh"))
+    warehouse.create_table("sales.orders", "id BIGINT, amount DOUBLE").append([{"id": n} for n in range(40)])
+    warehouse.create_table("sales.clicks", "id BIGINT")
+    return warehouse
+
+
+@pytest.fixture
+def page(tmp_path):
+    with browser(tmp_path / "profile") as page:
+        yield page
+
+
+def test_charts_of_rows_in_tiered_and_lag(warehouse, page):
+    orders = warehouse.table("sales.orders")
+    with served(warehouse) as url:
+        page.show(url, prefers_color_scheme="light", prefers_reduced_motion="reduce")
+        page.wait("document.querySelectorAll('#tables tr').length == 2")
+        assert page.run(LABELS) == [
+            "Rows in a second: no figures yet",
+            "Rows tiered a second: no figures yet",
+            "Rows that are not in the lake: no figures yet",
+        ]
+        orders.append([{"id": n} for n in range(600)])
+        page.run("look()")
+        rows_in, tiered, lag = page.run(LABELS)
+        assert "Rows in a second: 0 now" not in rows_in
+        assert tiered.startswith("Rows tiered a second: 0 now, 0 at most")
+        assert lag.startswith("Rows that are not in the lake: 640 now, 640 at most")
+        tier_table(orders, run_tasks_locally(orders.storage, orders.settings, orders.world))
+        page.run("look()")
+        rows_in, tiered, lag = page.run(LABELS)
+        assert rows_in.startswith("Rows in a second: 0 now")
+        assert "Rows tiered a second: 0 now" not in tiered
+        assert lag.startswith("Rows that are not in the lake: 0 now, 640 at most")
+        assert page.run("document.querySelectorAll('svg.chart path').length") == 3
+        page.run("at('charted').value = 'sales.clicks'; at('charted').onchange()")
+        assert all("0 now, 0 at most" in label for label in page.run(LABELS))
+        assert page.run("document.getAnimations().length") == 0
+        assert {address.rsplit("/", 1)[0] for address in page.asked} <= {url, f"{url}/api/v1"}
+
+
+@pytest.mark.long
+def test_a_screen_reader_and_a_keyboard_are_enough(warehouse, page):
+    with served(warehouse) as url:
+        page.show(url)
+        page.wait("document.querySelectorAll('#tables tr').length == 2")
+        page.run("look()")
+        assert [name.partition(":")[0] for name in page.names_of("image") if "second" in name] == [
+            "Rows in a second",
+            "Rows tiered a second",
+        ]
+        assert "Pause" in page.names_of("button")
+        assert "Of" in page.names_of("combobox")
+        page.run("document.querySelector('#as-table summary').focus()")
+        page.key("Enter", 13)
+        page.wait("document.querySelectorAll('#points tr').length >= 1")
+        heads = ["Time", "Rows in / s", "Rows tiered / s", "Not in the lake"]
+        assert page.run("[...document.querySelectorAll('#as-table thead th')].map(e => e.textContent)") == heads
+        page.run("at('pause').focus()")
+        page.key("Enter", 13)
+        assert page.run("at('pause').ariaPressed") == "true"
+        asked = len([address for address in page.asked if "overview" in address])
+        page.run("new Promise(done => setTimeout(done, 3500))")
+        assert len([address for address in page.asked if "overview" in address]) == asked, "it was paused"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("scheme", "size"), [("light", "1200,1000"), ("dark", "1200,1000"), ("light", "400,900")])
+def test_it_can_be_looked_at(warehouse, tmp_path, scheme, size):
+    orders = warehouse.table("sales.orders")
+    with served(warehouse) as url, browser(tmp_path / "own", size) as page:
+        page.show(url, prefers_color_scheme=scheme)
+        page.wait("document.querySelectorAll('#tables tr').length == 2")
+        for number in range(8):
+            orders.append([{"id": n} for n in range(50 * (number % 3 + 1))])
+            if number % 3 == 2:
+                tier_table(orders, run_tasks_locally(orders.storage, orders.settings, orders.world))
+            page.run("look()")
+        page.run("at('as-table').open = true; open('sales.orders')")
+        page.wait("document.querySelectorAll('#rows tr').length > 0")
+        ground = page.run("getComputedStyle(document.body).backgroundColor")
+        assert ground == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(13, 17, 23)")
+        assert page.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        lines = "[...document.querySelectorAll('svg.chart path')].map(e => getComputedStyle(e).stroke)"
+        assert len({*page.run(lines), ground}) == 4, "each line is seen, and told from the others"
+        page.picture(Path(PICTURES or tmp_path) / f"page-{scheme}-{size.split(',')[0]}.png")
