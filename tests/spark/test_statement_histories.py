@@ -15,7 +15,7 @@ from spark.statements.lakehouse import Lakehouse
 from streamhouse_spark.lake.iceberg import upsert
 from streamhouse_spark.lake.iceberg.maintenance import purging
 from streamhouse_spark.lake.tiering import round as tiering_round
-from streamhouse_spark.table import lake_maintain, rollback
+from streamhouse_spark.table import rollback
 from streamhouse_spark.warehouse import cloning
 
 pytestmark = pytest.mark.spark
@@ -95,11 +95,6 @@ def a_clone_forgets_deletions(patch):
     patch.setattr(cloning, "_begun", lambda *given: replace(really(*given), deletions=()))
 
 
-def expiry_takes_what_a_tag_needs(patch):
-    patch.setattr(lake_maintain, "tagged_snapshots", lambda _table: frozenset())
-    patch.setattr(lake_maintain, "claim_of", lambda _table: lambda *_: None)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("plant", "form", "bias", "says"),
@@ -114,7 +109,6 @@ def expiry_takes_what_a_tag_needs(patch):
         ),
         (a_rollback_leaves_new_keys, "keyed, iceberg", {"rollback": 40}, "Table.to_arrow of .* strange [1-9]"),
         (a_clone_forgets_deletions, "log, iceberg", {"clone": 30, "tier": 0}, "a clone of .* strange [1-9]"),
-        (expiry_takes_what_a_tag_needs, "log, iceberg", {"tag": 30, "tier": 30, "expire": 30}, "SNAPSHOT_EXPIRED"),
     ],
     ids=lambda given: getattr(given, "__name__", None),
 )
