@@ -114,8 +114,9 @@ stream-kills: java $(VENV)/dev.stamp ## hours: KILLS=100 kills of a process with
 	STREAMHOUSE_KILLS=$(KILLS) $(BIN)/python -m pytest -m long --timeout 0 -s tests/spark/test_stream_kills.py $(ARGS)
 
 .PHONY: differential
-differential: java $(VENV)/dev.stamp ## SEEDS=1000 random queries against a Parquet copy; SEED=17 repeats one
-	cd tests && ../$(BIN)/python -m spark.differential --seeds $(SEEDS) $(if $(SEED),--only $(SEED))
+differential: java $(VENV)/dev.stamp ## SEEDS=1000 random queries against a Parquet copy, SEED=17 repeats one; HISTORIES=100 random statements against DuckDB, from SEED on
+	cd tests && ../$(BIN)/python -m $(if $(HISTORIES),spark.statements --histories $(HISTORIES) \
+	  $(if $(SEED),--first $(SEED)) $(if $(STEPS),--steps $(STEPS)) $(ARGS),spark.differential --seeds $(SEEDS) $(if $(SEED),--only $(SEED)))
 
 .PHONY: power
 power: $(VENV)/dev.stamp ## POWER_CUTS=200 power cuts under an ext4 file system of its own (Linux, root)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark.differential.compare import configured
 from spark.dml import found
 from streamhouse_spark.spark import tier
 
@@ -107,6 +108,20 @@ def test_without_batches_python_reads_them(spark, table, name):
         assert sorted(r[0] for r in found(spark, f"SELECT id FROM {name}")) == kept()
     finally:
         spark.conf.unset("spark.sql.parquet.enableVectorizedReader")
+
+
+@pytest.mark.parametrize("setting", ["spark.sql.codegen.maxFields", "spark.sql.codegen.wholeStage"])
+def test_where_stages_are_not_compiled_all_parts_are_read_as_columns(spark, wh, setting):
+    """As those of more than a hundred columns: Spark's reader would give rows of all files but those with deletions."""
+    table = wh.create_table(f"positions.{setting.rpartition('.')[2]}", "id BIGINT, part INT", partition_by=["part"])
+    table.append([{"id": n, "part": n % 2} for n in range(10)])
+    tier(spark, wh.url, [table.name])
+    table.delete(where=[("id", "in", [0, 4])])
+    tier(spark, wh.url, [table.name])
+    table.append([{"id": 10, "part": 2}])
+    with configured(spark, {setting: "1" if setting.endswith("maxFields") else "false"}):
+        rows = found(spark, f"SELECT id, part FROM streamhouse.{table.name}")
+        assert sorted(rows) == [(n, n % 2) for n in range(10) if n not in (0, 4)] + [(10, 2)]
 
 
 def test_pages_and_row_groups_that_a_filter_skips(spark, wh):

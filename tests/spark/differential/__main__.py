@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import streamhouse_spark
 from spark.differential.compare import DifferenceError, SparkDefectError, check
 from spark.differential.dataset import build
 from spark.differential.queries import queries
+from spark.differential.session import session
 from streamhouse_spark import Warehouse
 
 QUERIES = 2
@@ -34,22 +34,6 @@ def main() -> int:
             return run(spark, Path(folder), seeds, given.queries)
         finally:
             spark.stop()
-
-
-def session(folder: Path) -> Any:
-    from pyspark.sql import SparkSession
-
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(folder / "spark-warehouse"))
-        .config("spark.log.level", "ERROR")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-    )
-    return streamhouse_spark.configure(builder, warehouse=str(folder / "warehouse")).getOrCreate()
 
 
 def run(spark: Any, folder: Path, seeds: list[int], num_queries: int) -> int:

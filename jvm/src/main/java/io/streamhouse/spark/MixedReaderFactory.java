@@ -30,11 +30,14 @@ final class MixedReaderFactory implements PartitionReaderFactory {
     return partition instanceof FilePartition && ((FilePartition) partition).files().length == 0;
   }
 
-  /** Gives one answer for all partitions of a scan, as Spark demands: columns unless Spark's reader gives rows. */
+  /**
+   * Gives one answer for all partitions of a scan, as Spark demands: columns, unless Spark's reader would give rows and
+   * no file has deleted rows, which are left out of columns alone.
+   */
   @Override
   public boolean supportColumnarReads(InputPartition partition) {
     InputPartition inner = BucketPartition.unwrapped(partition);
-    return parquet == null || inner instanceof LakeFiles || parquet.rows.supportColumnarReads(inner);
+    return parquet == null || parquet.numberedRows != null || parquet.rows.supportColumnarReads(inner);
   }
 
   @Override

@@ -1,0 +1,192 @@
+"""Random statements that change the columns or the form of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from spark.statements.columns import (
+    SCALARS,
+    WIDER,
+    Column,
+    ddl_in_reference,
+    ddl_in_spark,
+    first_columns,
+    random_form,
+)
+from spark.statements.grammar import Grammar, Statement, Target
+
+NAMES = ("c1", "c2", "c3", "n", "s", "x")
+FIELDS = ("a", "b", "f", "g")
+
+
+def altered(rng: Random, target: Target) -> Statement | None:
+    """A change of columns, or of fields in a struct; None where the chosen kind finds nothing to change."""
+    kinds: list[Callable[[Random, Target], Statement | None]] = [_add, _add, _rename, _drop, _widen]
+    kinds += [_add_field, _rename_field, _drop_field, _widen_field, _evolving_merge, _default, _default]
+    return rng.choice(kinds)(rng, target)
+
+
+def _loose(target: Target) -> list[Column]:
+    fixed = target.form.fixed | set(target.form.key)
+    return [c for c in target.columns if c.name not in fixed]
+
+
+def _with(target: Target, old: Column, new: Column | None) -> tuple[Column, ...]:
+    found = (new if column is old else column for column in target.columns)
+    return tuple(column for column in found if column is not None)
+
+
+def _alter(kind: str, in_spark: str, in_reference: str, columns: tuple[Column, ...]) -> Statement:
+    """A default is changed alone: the rows of others would have it or not, by the moment at which they came."""
+    texts = (f"ALTER TABLE {{t}} {in_spark}", (f"ALTER TABLE {{t}} {in_reference}",))
+    return Statement(f"ALTER {kind}", *texts, columns=columns, alone="DEFAULT" in kind)
+
+
+def _free(rng: Random, taken: list[str], names: tuple[str, ...]) -> str | None:
+    free = [name for name in names if name not in taken]
+    return rng.choice(free) if free else None
+
+
+def _add(rng: Random, target: Target) -> Statement | None:
+    name = _free(rng, target.names, NAMES)
+    if name is None or len(target.columns) > 8:
+        return None
+    new = Column(name, rng.choice(SCALARS))
+    in_spark, in_reference = f"ADD COLUMNS ({name} {new.kind})", f"ADD COLUMN {name} {new.kind}"
+    return _alter("ADD COLUMN", in_spark, in_reference, (*target.columns, new))
+
+
+def _rename(rng: Random, target: Target) -> Statement | None:
+    name, loose = _free(rng, target.names, NAMES), _loose(target)
+    if name is None or not loose:
+        return None
+    old = rng.choice(loose)
+    text = f"RENAME COLUMN {old.name} TO {name}"
+    return _alter("RENAME COLUMN", text, text, _with(target, old, replace(old, name=name)))
+
+
+def _drop(rng: Random, target: Target) -> Statement | None:
+    loose = _loose(target)
+    if len(loose) < 3:
+        return None
+    old = rng.choice(loose)
+    text = f"DROP COLUMN {old.name}"
+    return _alter("DROP COLUMN", text, text, _with(target, old, None))
+
+
+def _widen(rng: Random, target: Target) -> Statement | None:
+    narrow = [c for c in _loose(target) if c.kind in WIDER]
+    if not narrow:
+        return None
+    old = rng.choice(narrow)
+    wider = WIDER[str(old.kind)]
+    text = f"ALTER COLUMN {old.name} TYPE {wider}"
+    return _alter("widen COLUMN", text, text, _with(target, old, replace(old, kind=wider)))
+
+
+def _default(rng: Random, target: Target) -> Statement | None:
+    plain = [c for c in _loose(target) if c.kind in ("INT", "BIGINT", "STRING", "DATE")]
+    if not plain:
+        return None
+    old = rng.choice(plain)
+    if old.default is not None and rng.random() < 0.5:
+        text = f"ALTER COLUMN {old.name} DROP DEFAULT"
+        return _alter("DROP DEFAULT", text, text, _with(target, old, replace(old, default=None)))
+    default = {"STRING": "'d'", "DATE": "DATE '2024-02-29'"}.get(str(old.kind), str(rng.randrange(20, 30)))
+    text = f"ALTER COLUMN {old.name} SET DEFAULT {default}"
+    return _alter("SET DEFAULT", text, text, _with(target, old, replace(old, default=default)))
+
+
+def _struct(rng: Random, target: Target) -> Column | None:
+    structs = [c for c in target.columns if not isinstance(c.kind, str)]
+    return rng.choice(structs) if structs else None
+
+
+def _add_field(rng: Random, target: Target) -> Statement | None:
+    if (struct := _struct(rng, target)) is None or (name := _free(rng, [f.name for f in struct.kind], FIELDS)) is None:
+        return None
+    new = Column(name, rng.choice(SCALARS))
+    changed = replace(struct, kind=(*struct.kind, new))
+    path = f"{struct.name}.{name} {new.kind}"
+    return _alter("ADD field", f"ADD COLUMNS ({path})", f"ADD COLUMN {path}", _with(target, struct, changed))
+
+
+def _rename_field(rng: Random, target: Target) -> Statement | None:
+    if (struct := _struct(rng, target)) is None or (name := _free(rng, [f.name for f in struct.kind], FIELDS)) is None:
+        return None
+    old = rng.choice(struct.kind)
+    changed = replace(struct, kind=tuple(replace(f, name=name) if f is old else f for f in struct.kind))
+    text = f"RENAME COLUMN {struct.name}.{old.name} TO {name}"
+    return _alter("RENAME field", text, text, _with(target, struct, changed))
+
+
+def _drop_field(rng: Random, target: Target) -> Statement | None:
+    if (struct := _struct(rng, target)) is None or len(struct.kind) < 2:
+        return None
+    old = rng.choice(struct.kind)
+    changed = replace(struct, kind=tuple(f for f in struct.kind if f is not old))
+    text = f"DROP COLUMN {struct.name}.{old.name}"
+    return _alter("DROP field", text, text, _with(target, struct, changed))
+
+
+def _widen_field(rng: Random, target: Target) -> Statement | None:
+    struct = _struct(rng, target)
+    narrow = [] if struct is None else [f for f in struct.kind if f.kind in WIDER]
+    if struct is None or not narrow:
+        return None
+    old = rng.choice(narrow)
+    wider = WIDER[str(old.kind)]
+    changed = replace(struct, kind=tuple(replace(f, kind=wider) if f is old else f for f in struct.kind))
+    in_spark = f"ALTER COLUMN {struct.name}.{old.name} TYPE {wider}"
+    in_reference = f"ALTER COLUMN {struct.name} TYPE {changed.type_in_reference()}"
+    return _alter("widen field", in_spark, in_reference, _with(target, struct, changed))
+
+
+def _evolving_merge(rng: Random, target: Target) -> Statement | None:
+    name = _free(rng, target.names, NAMES)
+    if name is None or not target.form.deletes_rows:  # the column would stay where the statement is refused
+        return None
+    new = Column(name, rng.choice(SCALARS))
+    columns = (*target.columns, new)
+    source = Grammar(rng, target, guarded=False).values(columns, rng.randint(1, 6))
+    on = " AND ".join(f"t.{key} = s.{key}" for key in target.form.key or ("id",))
+    names, values = ", ".join(c.name for c in columns), ", ".join(f"s.{c.name}" for c in columns)
+    sets = ", ".join(f"{c.name} = s.{c.name}" for c in columns)
+    merge = f"INTO {{t}} AS t USING ({source}) AS s ON {on} WHEN MATCHED THEN UPDATE SET"
+    return Statement(
+        "MERGE WITH SCHEMA EVOLUTION",
+        f"MERGE WITH SCHEMA EVOLUTION {merge} * WHEN NOT MATCHED THEN INSERT *",
+        (
+            f"ALTER TABLE {{t}} ADD COLUMN {name} {new.kind}",
+            f"MERGE {merge} {sets} WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})",
+        ),
+        columns=columns,
+        alone=True,
+    )
+
+
+def replaced(rng: Random, target: Target) -> Statement:
+    """Another table takes the place: an empty one, or one of chosen columns of the old one's rows."""
+    if rng.random() < 0.5:
+        form = random_form(rng)
+        columns = first_columns(form)
+        model = f"CREATE OR REPLACE TABLE {{t}} ({ddl_in_reference(columns)})"
+        text = f"CREATE OR REPLACE TABLE {{t}} {ddl_in_spark(columns, form)}"
+        return Statement("CREATE OR REPLACE", text, (model,), columns=tuple(columns), form=form, alone=True)
+    form = random_form(rng, "iceberg", keyed=False)
+    form = replace(form, partition=form.partition if form.partition in (None, "day") else None)
+    kept = [c for c in target.columns if c.name in ("id", "day") or (c.name != "made" and rng.random() < 0.6)]
+    new = Column("made", "INT")
+    of = Grammar(rng, target, guarded=False).of("o.")
+    chosen = ", ".join(f"o.{c.name}" for c in kept)
+    query = f"SELECT {chosen}, {rng.randrange(9)} AS made FROM {{own}} AS o WHERE {of.condition()}"
+    return Statement(
+        "CREATE OR REPLACE AS, other columns",
+        f"CREATE OR REPLACE TABLE {{t}}{form.clauses()} AS {query}",
+        (f"CREATE OR REPLACE TABLE {{t}} AS {query}",),
+        columns=(*(replace(c, required=False, default=None) for c in kept), new),
+        form=form,
+        alone=True,
+    )
