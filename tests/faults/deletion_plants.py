@@ -132,7 +132,7 @@ def replaced_rows_stay() -> Iterator[None]:
 
 @plant
 def rows_of_dropped_partitions_are_replaced() -> Iterator[None]:
-    with patched((row_deletion, "_lost_partitions", lambda *_: False)):
+    with patched((row_deletion, "lost_partitions", lambda *_: False)):
         yield
 
 
