@@ -32,7 +32,7 @@ def optimized(
 ) -> CompactReport:
     """See `streamhouse_spark.optimize`."""
     table = connection.table(name)
-    chosen = None if where is None else parse_filter(parse_where(where, table.refresh().schema.arrow))
+    chosen = None if where is None else parse_filter(parse_where(where, table.state.schema.arrow))
     lake, run = table.open_lake(), spark_groups(spark, connection)
     require_of_history(table.log, lake.newest())
     return optimize(table, lake, order_by, chosen=chosen, dry_run=dry_run, run=run)

@@ -4,16 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from streamhouse_spark.core.change_archive import SetArchive
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.errors import ObjectNotFoundError
+from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.record import Record, read_record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
+
+TOLD: Final = (
+    act.Append,
+    act.Replace,
+    act.Trim,
+    act.KvSnapshot,
+    act.LakePair,
+    act.Retier,
+    act.SetProperties,
+    act.Rename,
+    act.Condemn,
+    act.Purge,
+    act.ForgetTransactions,
+    act.ExpireTransactions,
+    act.MoveConsumer,
+    act.Tag,
+    act.Untag,
+    SetArchive,
+)
+"""Actions that change neither columns nor any row but by the changes that the log tells, save that the pair of a lake
+may have lost partitions: its ``dropped_rows`` say so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core.change_archive import SetArchive
 from streamhouse_spark.core.lineage import REFRESHES, Lineage, SourceVersion
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.handle import TableHandle
@@ -24,6 +23,7 @@ from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.record import Record, records_from
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import stored_version
+from streamhouse_spark.log.told import TOLD
 from streamhouse_spark.storage.read_ahead import ReadAhead
 from streamhouse_spark.write.upsert import KeyedTable
 
@@ -31,25 +31,6 @@ RECORDS_MAX: Final = 10_000
 """Records between two versions that are looked at. Beyond them the query is computed anew."""
 STANDS_STILL_MAX: Final = 200
 """Records without rows behind which a refresh is recorded that changes nothing, so that its versions can be found."""
-
-_HARMLESS: Final = (
-    act.Append,
-    act.Replace,
-    act.Trim,
-    act.Retier,
-    act.SetProperties,
-    act.Rename,
-    act.Condemn,
-    act.Purge,
-    act.ForgetTransactions,
-    act.ExpireTransactions,
-    act.MoveConsumer,
-    act.KvSnapshot,
-    act.Tag,
-    act.Untag,
-    SetArchive,
-)
-"""Actions that change no row but by the changes that the log tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +189,7 @@ def _behind_archive(source: TableHandle, then: SourceVersion, now: TableState) -
 def _reason(action: act.Action, then: SourceVersion) -> str | None:
     if isinstance(action, act.LakePair):
         return "lost a partition" if action.dropped_rows > then.dropped_rows else None
-    if isinstance(action, _HARMLESS):
+    if isinstance(action, TOLD):
         return None
     if isinstance(action, act.Truncate):
         return "was emptied or overwritten"

@@ -28,7 +28,6 @@ from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, Snap
 from streamhouse_spark.log.append import is_kept
 from streamhouse_spark.log.archive.commit_rows import CommitRows
 from streamhouse_spark.log.archive.pages import PageContent, archived, encode_page, keys_of_page, read_page, read_pages
-from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import RecentRows
@@ -40,7 +39,7 @@ from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.log.segments.shared_object import create_shared
 from streamhouse_spark.log.segments.writer import SegmentOptions
-from streamhouse_spark.log.told import Commit, commits_back
+from streamhouse_spark.log.told import TOLD, Commit, commits_back
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import at_once
 from streamhouse_spark.storage.slots import fill
@@ -55,25 +54,6 @@ ROUND_BYTES_MAX: Final = 1 << 30
 """Estimated bytes in memory of the new changes of one page, but for those of one commit."""
 OBJECT_BYTES: Final = 32 << 20
 """Bytes in memory of the segments that share an object; a larger one has its own."""
-_HARMLESS = (
-    act.Append,
-    act.Replace,
-    act.Trim,
-    act.KvSnapshot,
-    act.LakePair,
-    act.Retier,
-    act.SetProperties,
-    act.Rename,
-    act.Condemn,
-    act.Purge,
-    act.ForgetTransactions,
-    act.ExpireTransactions,
-    act.MoveConsumer,
-    act.Tag,
-    act.Untag,
-    SetArchive,
-)
-"""Actions that change neither columns nor any row but by the changes that the log tells."""
 
 
 def keep_archive(
@@ -339,7 +319,7 @@ def _covers(rows: CommitRows, bucket: int, offsets: OffsetRange) -> bool:
 
 def _altered(commits: Iterable[Commit], last: int) -> Iterator[int]:
     for commit in commits:
-        if commit.record.number <= last and not all(isinstance(action, _HARMLESS) for action in commit.record.actions):
+        if commit.record.number <= last and not all(isinstance(action, TOLD) for action in commit.record.actions):
             yield commit.record.number
 
 
