@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shlex
 import shutil
@@ -35,6 +36,8 @@ if "SPARK_CONF_DIR" not in os.environ:
     os.environ["SPARK_CONF_DIR"] = tempfile.mkdtemp(prefix="streamhouse-tests-spark-")
     atexit.register(shutil.rmtree, os.environ["SPARK_CONF_DIR"], ignore_errors=True)
     fill_conf_folder(Path(os.environ["SPARK_CONF_DIR"]))
+# A child must not free what other tests left: a server or a channel of gRPC hangs or crashes in one.
+os.register_at_fork(after_in_child=gc.freeze)
 RACE_ROUNDS = race.ROUNDS
 RACE_HELD_ROUNDS = race.HELD_ROUNDS
 WITHOUT_PAIMON = bool(os.environ.get("STREAMHOUSE_TEST_WITHOUT_PAIMON"))
