@@ -47,11 +47,15 @@ from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.compaction import (
     COMPACT_FILES_MIN,
     DELETED_SHARE_MIN,
+    SPREAD_BYTES_MAX,
     CompactGroup,
+    Rewritten,
     RunGroups,
+    in_this_process,
     merge_group,
-    merged,
+    new_files,
     plan_groups,
+    rewritten,
     within_budget,
 )
 from streamhouse_spark.lake.snapshot_times import aged_ms
@@ -72,18 +76,19 @@ class RewriteTask:
     context: WriteContext
     projection: LakeProjection
 
-    def written(
-        self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World
-    ) -> list[LakeFile]:
+    def written(self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
         files = FilesAhead(storage, settings, group.splits())
         spec = IcebergFileSpec.from_json(self.context.lake)
-        return self.write(group, self.context, spec, self.projection, files, world.ids)
+        written = self.write(group, self.context, spec, self.projection, files, world.ids)
+        return Rewritten(tuple(written), group.num_rows)
 
 
 # -- compaction -------------------------------------------------------------------------------------------------------
 
 
-def compact(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[CompactReport, int | None]:
+def compact(
+    place: IcebergLocation, *, purge: bool, dry_run: bool, run: RunGroups | None = None
+) -> tuple[CompactReport, int | None]:
     """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
     found = current(place, dry_run=dry_run)
     if found is None:
@@ -92,8 +97,8 @@ def compact(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[Comp
     with lake_metadata(table.location()):
         groups = plan_compaction(place, table, planned, purge=purge)
         if not dry_run:
-            groups = list(within_budget(groups))
-    return rewrite(place, table, planned, groups, merge_group, dry_run=dry_run)
+            groups = list(within_budget(groups, None if run is None else SPREAD_BYTES_MAX))
+    return rewrite(place, table, planned, groups, merge_group, dry_run=dry_run, run=run)
 
 
 def current(place: IcebergLocation, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
@@ -136,11 +141,8 @@ def rewrite(
     context = write_context(place)
     spec = IcebergFileSpec.from_json(context.lake)
     task = RewriteTask(write, context, own_projection(table.metadata, place.spec))
-
-    def write_one(group: CompactGroup) -> list[LakeFile]:
-        return task.written(group, place.storage, place.settings, place.world)
-
-    added = merged(place.storage, groups, write_one) if run is None else run(groups, task)
+    run = run or in_this_process(place.storage, place.settings, place.world)
+    added = new_files(rewritten(run, groups, task, table.location()))
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(f"lake table {table.location()}: merging read other rows than planned; try again")
 
