@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,7 @@ MANY = 40_000
 
 @pytest.fixture
 def table(wh: Warehouse, request) -> Table:
-    name = request.node.name.removeprefix("test_")[:60].split("[")[0]
+    name = re.sub(r"\W+", "_", request.node.name.removeprefix("test_")).strip("_")
     return wh.create_table(f"jobs.{name}", COLUMNS, buckets=3, properties={"bucket.key": "id"})
 
 
@@ -67,6 +70,7 @@ def test_tasks_write_what_procedures_commit(spark, table):
 
 
 @pytest.mark.classic
+@pytest.mark.long
 def test_spark_shows_the_jobs_and_runs_none_for_little(spark, wh, table):
     fill(table)
     with jobs_in(spark, "shown") as jobs:
@@ -91,19 +95,20 @@ def test_spark_shows_the_jobs_and_runs_none_for_little(spark, wh, table):
 @pytest.mark.classic
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["group", "session"])
-def test_a_cancelled_job_changes_nothing(spark, table, wh, how):
+def test_a_cancelled_job_changes_nothing(spark, table, how):
     append_many(table)
-    with jobs_in(spark, "cancelled") as jobs, blocked(table) as unblock:
-        called = Called(spark, f"tier(table => '{table.name}', spark_job => true)", "cancelled")
-        wait_for(lambda: [job for job in jobs() if job.numActiveTasks() > 0], "a task")
+    with jobs_in(spark, f"cancelled {how}") as jobs, held(table) as segment:
+        called = Called(spark, f"tier(table => '{table.name}', spark_job => true)", f"cancelled {how}")
+        wait_for(segment.is_waited_for, "a read of a segment")
         if how == "group":
-            spark.sparkContext.cancelJobGroup("cancelled")
+            spark.sparkContext.cancelJobGroup(f"cancelled {how}")
         else:
             spark.interruptAll()
         called.thread.join(120)
         assert not called.thread.is_alive()
-        assert "cancelled" in str(called.error)
-        unblock()
+        assert "SPARK_JOB_CANCELLED" in str(called.error)
+        (job,) = jobs()
+        assert (job.numTasks(), job.status().toString()) == (3, "FAILED")
     assert table.lake.newest() is None
     assert table.refresh().lake is None
     assert call(spark, f"tier('{table.name}')")["rows"] == MANY
@@ -114,19 +119,21 @@ def test_a_cancelled_job_changes_nothing(spark, table, wh, how):
 @pytest.mark.long
 def test_an_attempt_that_is_killed_is_repeated_and_counts_once(spark, table):
     append_many(table)
-    with jobs_in(spark, "killed") as jobs, blocked(table) as unblock:
+    with jobs_in(spark, "killed") as jobs, held(table) as segment:
         called = Called(spark, f"tier(table => '{table.name}', spark_job => true)", "killed")
-        wait_for(lambda: [job for job in jobs() if job.numActiveTasks() > 0], "a task")
-        (job,) = jobs()
-        stage = job.stageIds().head()
+        wait_for(segment.is_waited_for, "a read of a segment")
+        wait_for(lambda: jobs()[0].numCompletedTasks() == 2, "the end of the others")
+        stage = jobs()[0].stageIds().head()
         tasks = store(spark).taskList(stage, 0, 10)
-        unblock()
-        for i in range(tasks.size()):
-            spark.sparkContext._jsc.sc().killTaskAttempt(tasks.apply(i).taskId(), True, "the test")
-        called.thread.join(120)
+        running = [tasks.apply(i) for i in range(tasks.size()) if tasks.apply(i).status() == "RUNNING"]
+        for task in running:
+            spark.sparkContext._jsc.sc().killTaskAttempt(task.taskId(), True, "the test")
+        wait_for(lambda: store(spark).lastStageAttempt(stage).numKilledTasks() == 1, "the end of the attempt")
+        segment.release()
+        called.thread.join(240)
         assert called.error is None
         assert called.row["rows"] == MANY
-    assert store(spark).lastStageAttempt(stage).numKilledTasks() == tasks.size() > 0
+    assert store(spark).lastStageAttempt(stage).numCompleteTasks() == 3
     assert lake_ids(table) == ids(table) == list(range(MANY))
 
 
@@ -134,7 +141,7 @@ def test_an_attempt_that_is_killed_is_repeated_and_counts_once(spark, table):
 @pytest.mark.long
 def test_an_error_of_a_task_is_told_by_its_text(spark, table):
     append_many(table)
-    (segment,) = segments(table)
+    segment = segments(table)[0]
     data = segment.read_bytes()
     segment.write_bytes(data[:-200_000] + bytes(200_000))
     with pytest.raises(Exception, match=r"^\[?CORRUPT_DATA") as error:
@@ -168,19 +175,17 @@ def test_a_call_through_connect_is_interrupted_and_made_again(table):
     own = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "MASTER", "SPARK_HOME")
     kept = {name: value for name, value in os.environ.items() if name not in own}
     with (
-        blocked(table) as unblock,
+        held(table) as segment,
         subprocess.Popen(command, env=kept, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job,
     ):
         assert job.stdin is not None
         assert job.stdout is not None
         try:
-            (pipe,) = [path for path in segments(table) if path.is_fifo()]
-            held = reader_of(pipe, job)
+            wait_for(lambda: segment.is_waited_for() or job.poll() is not None, "a read of a segment")
             job.stdin.write("\n")
             job.stdin.flush()
             told = [job.stdout.readline().split(maxsplit=1) for _ in range(2)]
-            os.close(held)
-            unblock()
+            segment.release()
             assert sorted(word for word, _ in told) == ["error", "interrupted"], told
             assert table.lake.newest() is None
             out, _ = job.communicate("\n", timeout=240)
@@ -203,36 +208,32 @@ def segments(table: Table) -> list[Path]:
     return sorted(folder.iterdir())
 
 
+class Held:
+    """A segment that this process has a lease of: who opens it waits until it is released, or for 45 s."""
+
+    def __init__(self, segment: Path) -> None:
+        self._file: int | None = os.open(segment, os.O_RDONLY)
+        fcntl.fcntl(self._file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+
+    def is_waited_for(self) -> bool:
+        return self._file is not None and fcntl.fcntl(self._file, fcntl.F_GETLEASE) != fcntl.F_WRLCK
+
+    def release(self) -> None:
+        if self._file is not None:
+            fcntl.fcntl(self._file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            os.close(self._file)
+        self._file = None
+
+
 @contextmanager
-def blocked(table: Table) -> Iterator[Any]:
-    """Puts a pipe in the place of the segment, whose readers wait; the function that is given puts the segment back."""
-    (segment,) = segments(table)
-    aside = segment.with_name("aside")
-    segment.rename(aside)
-    os.mkfifo(segment)
-
-    def unblock() -> None:
-        if aside.exists():
-            aside.rename(segment)
-
+def held(table: Table) -> Iterator[Held]:
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # the kernel tells so that somebody waits
+    segment = Held(segments(table)[0])
     try:
-        yield unblock
+        yield segment
     finally:
-        unblock()
-
-
-def reader_of(pipe: Path, job: subprocess.Popen[str]) -> int:
-    """Wait until a process reads the pipe; it waits for bytes until the descriptor that is given is closed."""
-    found: list[int] = []
-
-    def is_read() -> bool:
-        assert job.poll() is None, "the process ended"
-        with suppress(OSError):
-            found.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
-        return bool(found)
-
-    wait_for(is_read, "a read of the pipe")
-    return found[0]
+        segment.release()
+        signal.signal(signal.SIGIO, before)
 
 
 def store(spark: Any) -> Any:
