@@ -215,7 +215,7 @@ def test_rows_that_were_deleted_meanwhile_stay_deleted(table, monkeypatch):
         tier(table)
         return added
 
-    monkeypatch.setattr("streamhouse_spark.lake.iceberg.maintenance.clustering.write_cluster", late)
+    monkeypatch.setattr("streamhouse_spark.lake.iceberg.maintenance.compaction.write_cluster", late)
     with pytest.raises(CommitConflictError, match="rows were deleted while files were being merged"):
         table.lake.optimize("a")
     assert 500 not in table.lake.to_arrow()["a"].to_pylist()
@@ -230,7 +230,7 @@ def test_rows_that_were_tiered_meanwhile_are_there(table, monkeypatch):
         tier(table)
         return added
 
-    monkeypatch.setattr("streamhouse_spark.lake.iceberg.maintenance.clustering.write_cluster", late)
+    monkeypatch.setattr("streamhouse_spark.lake.iceberg.maintenance.compaction.write_cluster", late)
     lake = table.open_lake()
     lake_maintain.optimize(table, lake, "a")
     assert by_offset(table)[0] == lake_rows(table)["id"].to_pylist() == list(range(table.to_arrow().num_rows))

@@ -7,7 +7,7 @@ are known afterwards as before, and a range that the hot log no longer has is re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
@@ -51,7 +51,7 @@ class StoredFile:
     location: str
     size_bytes: int
     num_rows: int
-    place: tuple[object, ...]
+    place: tuple[Any, ...]
     """The lake's bucket and partition. Files with equal ones may be joined, if they are of one bucket of the log."""
     deletes: tuple[str, ...] = ()
     """Files that name its deleted rows."""
@@ -61,7 +61,7 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True)
-class CompactGroup:
+class CompactGroup(Portable):
     """Neighbouring files of one bucket and partition, in offset order, to become one."""
 
     bucket: int
@@ -76,6 +76,10 @@ class CompactGroup:
     @property
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.stored)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the fields as JSON, but for the files' places, which no task looks at."""
+        return Portable.to_json(replace(self, stored=tuple(replace(file, place=()) for file in self.stored)))
 
     def splits(self) -> list[LakeSplit]:
         """Return the files as reads take them, in their order."""
@@ -92,7 +96,9 @@ class Rewritten(Portable):
 
 
 class GroupWriter(Protocol):
-    """Writes groups of files anew, in this process or another: like its groups it can be pickled."""
+    """Writes groups of files anew, in this process or another: like its groups it travels, as JSON or pickled."""
+
+    def to_json(self) -> dict[str, Any]: ...
 
     def written(self, group: Any, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten: ...
 

@@ -17,7 +17,7 @@ from io import BufferedIOBase
 from types import TracebackType
 from typing import Any, Final, Self
 
-from streamhouse_spark.datasource.catalog.procedures.tasks import GroupTask, RoundTask, Task, packed, result_of
+from streamhouse_spark.datasource.catalog.procedures.tasks import group_task, result_of, round_task
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.values import LakeFile
@@ -67,13 +67,13 @@ class SparkJobs:
             )
         return self.are_there and (num_bytes >= JOB_BYTES_MIN if wanted is None else wanted)
 
-    def results(self, description: str, tasks: Sequence[Task]) -> list[Any]:
+    def results(self, description: str, tasks: Sequence[str]) -> list[Any]:
         """Run tasks as one job, a task of Spark for each, and return their results in the order of the tasks.
 
         Raises `StreamhouseError` where the job failed or was cancelled, and what a task met where others were faster.
         """
         logger.info("%s: a Spark job of %d tasks", description, len(tasks))
-        asked = json.dumps({"description": description, "tasks": [packed(task) for task in tasks]})
+        asked = json.dumps({"description": description, "tasks": list(tasks)})
         try:
             stream = self._opened()
             stream.write(asked.encode() + b"\n")
@@ -108,7 +108,7 @@ def groups_in_jobs(jobs: SparkJobs, table: TableHandle, doing: str, *, wanted: b
         num_bytes = sum(group.size_bytes for group in groups)
         if not groups or not jobs.are_worth_it(num_bytes, wanted=wanted):
             return here(groups, writer)
-        tasks = [GroupTask(writer, group) for group in sorted(groups, key=lambda group: -group.size_bytes)]
+        tasks = [group_task(writer, group) for group in sorted(groups, key=lambda group: -group.size_bytes)]
         description = f"{doing} {table.name}: {len(groups)} groups of files, {num_bytes >> 20} MiB"
         return [Rewritten.from_json(result) for result in jobs.results(description, tasks)]
 
@@ -124,9 +124,9 @@ def rounds_in_jobs(jobs: SparkJobs, table: TableHandle, *, wanted: bool | None) 
         if not tasks or not jobs.are_worth_it(num_bytes, wanted=wanted):
             return here(tasks)
         groups = task_groups(tasks)
-        texts = [json.dumps([tasks[position].to_json() for position in group]) for group in groups]
+        texts = [round_task([tasks[position] for position in group]) for group in groups]
         description = f"tier {table.name}: {len(groups)} tasks, {num_bytes >> 20} MiB"
-        written = jobs.results(description, [RoundTask(text) for text in texts])
+        written = jobs.results(description, texts)
         found: dict[int, list[LakeFile]] = {}
         for group, of_group in zip(groups, written, strict=True):
             for position, files in zip(group, of_group, strict=True):

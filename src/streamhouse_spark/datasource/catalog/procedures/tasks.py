@@ -7,12 +7,10 @@ and asks for the outcome of one attempt alone; files of the others are orphans f
 
 from __future__ import annotations
 
-import base64
 import json
-import pickle
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -22,57 +20,61 @@ from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.tiering_tasks import run_on_executor
 from streamhouse_spark.datasource.worker_memory import spare_modules
 from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.lake.parquet.compaction import GroupWriter, Sized
+from streamhouse_spark.lake.formats import lake_library
+from streamhouse_spark.lake.parquet.compaction import GroupWriter
+from streamhouse_spark.lake.tiering.plan import TieringTask
 from streamhouse_spark.warehouse.connection import Connection
 
 OTHERS_WERE_FASTER: Final = (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError)
 """Errors that another attempt of a task would meet too, and that whoever planned it knows how to take."""
 
 
-class Task(Protocol):
-    """Work of one task of Spark. It is pickled."""
-
-    def run(self, connection: Connection) -> Any:
-        """Do the work on an executor; returns JSON: a list of files, or a mapping that has one in ``files``."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupTask:
-    """Writes a group of lake files anew."""
-
-    writer: GroupWriter
-    group: Sized
-
-    def run(self, connection: Connection) -> Any:
-        at = connection.warehouse()
-        return self.writer.written(self.group, at.storage, at.settings, at.world).to_json()
+_REWRITING: Final = {
+    "iceberg": ("iceberg.maintenance.compaction", "RewriteTask", "CompactGroup"),
+    "iceberg by key": ("iceberg.maintenance.compaction_keyed", "KeyedRewriteTask", "KeyedGroup"),
+    "paimon": ("paimon.maintenance.compaction", "RewriteTask", "CompactGroup"),
+    "paimon by key": ("paimon.maintenance.compaction_keyed", "KeyedRewriteTask", "GroupFiles"),
+}
+"""The modules of the lake that write groups of files anew, each with its writer and its groups."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTask:
-    """Writes the files of some tasks of a tiering round, a list of them as JSON."""
-
-    tasks: str
-
-    def run(self, connection: Connection) -> Any:
-        return json.loads(run_on_executor(connection, self.tasks))
+def round_task(tasks: Sequence[TieringTask]) -> str:
+    """Return the text of a task that writes the files of some tasks of a tiering round."""
+    return json.dumps({"round": [task.to_json() for task in tasks]})
 
 
-def packed(task: Task) -> str:
-    return base64.b64encode(pickle.dumps(task)).decode()
+def group_task(writer: GroupWriter, group: Any) -> str:
+    """Return the text of a task that writes a group of lake files anew."""
+    module, name = type(writer).__module__, type(writer).__name__
+    (kind,) = (kind for kind, (path, task, _) in _REWRITING.items() if module.endswith(path) and name == task)
+    return json.dumps({"rewrite": kind, "writer": writer.to_json(), "group": group.to_json()})
 
 
 def outcome(connection: Connection, text: str) -> dict[str, Any]:
-    """Run a task that `packed` gave, and return its outcome. Raises its errors but for `OTHERS_WERE_FASTER`."""
-    task: Task = pickle.loads(base64.b64decode(text))  # noqa: S301 - the driver packed it
+    """Run a task by its text, and return its outcome. Raises its errors but for `OTHERS_WERE_FASTER`."""
     try:
-        result = task.run(connection)
+        result = _result(connection, json.loads(text))
     except OTHERS_WERE_FASTER as error:
         told = {"class": type(error).__name__, "message": str(error), "condition": error.condition}
         return {"result": None, "error": told, "rows": 0, "bytes": 0}
     files = list(_files_in(result))
     rows, size = (sum(file[name] for file in files) for name in ("num_rows", "size_bytes"))
     return {"result": result, "error": None, "rows": rows, "bytes": size}
+
+
+def _result(connection: Connection, task: Mapping[str, Any]) -> Any:
+    """Write files: a list for each task of a round, or a `Rewritten`, as JSON."""
+    if "round" in task:
+        return json.loads(run_on_executor(connection, json.dumps(task["round"])))
+    path, writer_name, group_name = _REWRITING[task["rewrite"]]
+    with lake_library(task["rewrite"].split()[0], "the files to be written anew"):
+        module = import_module(f"streamhouse_spark.lake.{path}")
+        writer, group = getattr(module, writer_name), getattr(module, group_name)
+        at = connection.warehouse()
+        made = writer.from_json(task["writer"]).written(
+            group.from_json(task["group"]), at.storage, at.settings, at.world
+        )
+    return made.to_json()
 
 
 def result_of(text: str) -> Any:
@@ -96,7 +98,7 @@ def _files_in(result: Any) -> Iterator[dict[str, Any]]:
 
 
 class TaskReader(DataSourceReader):
-    """Runs tasks: ``text`` has a JSON list of what `packed` gave, and each is a partition."""
+    """Runs tasks: ``text`` is a JSON list of their texts, and each is a partition."""
 
     def __init__(self, connection: Connection, text: str, schema: StructType) -> None:
         self._connection = connection

@@ -17,6 +17,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.wire import Portable
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.file_access import files_of_group
 from streamhouse_spark.lake.healing import warn_of_duplicates
@@ -64,7 +65,7 @@ first."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedGroup:
+class KeyedGroup(Portable):
     """All files of one bucket and partition, oldest first."""
 
     bucket: int
@@ -112,7 +113,7 @@ class KeyedCompaction:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedRewriteTask:
+class KeyedRewriteTask(Portable):
     """All that a process needs to write a group; a `GroupWriter`."""
 
     context: WriteContext

@@ -10,6 +10,7 @@ from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.wire import Portable
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.commit_checks import require_present
 from streamhouse_spark.lake.file_access import FilesAhead, offset_files
@@ -39,7 +40,7 @@ from streamhouse_spark.storage.base import Storage
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteTask:
+class RewriteTask(Portable):
     """All that a process needs to write a group; a `GroupWriter`."""
 
     context: WriteContext

@@ -16,6 +16,7 @@ from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.wire import Portable
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.commit_checks import require_present
 from streamhouse_spark.lake.file_access import files_of_group
@@ -84,7 +85,7 @@ class KeyedGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupFiles:
+class GroupFiles(Portable):
     """The files of a group, as a task merges them."""
 
     bucket: int
@@ -101,7 +102,7 @@ class GroupFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedRewriteTask:
+class KeyedRewriteTask(Portable):
     """All that a process needs to merge and write a group; a `GroupWriter`."""
 
     context: WriteContext
