@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from streamhouse_spark.core.clock import Clock, SystemClock
 from streamhouse_spark.core.forks import new_lock, renew_in_children
 from streamhouse_spark.core.paths import table_prefix
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 

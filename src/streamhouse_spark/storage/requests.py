@@ -8,10 +8,11 @@ tables outside the warehouse.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Final, Literal
 
 from streamhouse_spark.core.forks import new_lock, renew_in_children
+from streamhouse_spark.core.values import dataclass
 
 Kind = Literal["gets", "heads", "puts", "lists", "deletes"]
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.lake.parquet.access import CountingSink
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.slicing import compacted, taken_rows
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import (
     CorruptDataError,
     ObjectNotFoundError,
