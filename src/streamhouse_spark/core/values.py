@@ -65,6 +65,11 @@ class _Class:
     def asks(self, option: str) -> bool:
         return self.options.get(option, option in ("eq", "repr"))
 
+    def keep_fields(self) -> None:
+        """Forget all else that stood in the body: it holds the class that the one with slots took the place of."""
+        names = ("__module__", "__annotations__", *self.body.get("__annotations__", ()))
+        self.body = {name: self.body[name] for name in names if name in self.body}
+
 
 _Make = Callable[[_Class, str], Any]
 
@@ -101,7 +106,14 @@ if not TYPE_CHECKING:
 def _decorated(of: _Class) -> type:
     made = {name: _Later(name, make, of) if make is not None else None for name, make in _makers(of).items()}
     if of.asks("slots"):
-        return _with_slots(of, made)
+        _give_slots(of, made)
+    else:
+        _give(of, made)
+    of.keep_fields()
+    return of.kind
+
+
+def _give(of: _Class, made: Mapping[str, _Later | None]) -> None:
     for name in of.fields:
         if isinstance(default := of.body.get(name), dataclasses.Field):
             if default.default is dataclasses.MISSING:
@@ -110,7 +122,7 @@ def _decorated(of: _Class) -> type:
                 setattr(of.kind, name, default.default)
     for name, value in made.items():
         setattr(of.kind, name, value)
-    return abc.update_abstractmethods(of.kind)
+    abc.update_abstractmethods(of.kind)
 
 
 def _makers(of: _Class) -> dict[str, _Make | None]:
@@ -133,8 +145,8 @@ def _makers(of: _Class) -> dict[str, _Make | None]:
     return {**makers, **demanded, "__dataclass_fields__": _fields, "__dataclass_params__": _params}
 
 
-def _with_slots(of: _Class, made: Mapping[str, _Later | None]) -> type:
-    """Return the class made anew, with a slot for each field that no base has a slot for."""
+def _give_slots(of: _Class, made: Mapping[str, _Later | None]) -> None:
+    """Make the class anew, with a slot for each field that no base has a slot for."""
     first = of.kind
     if "__slots__" in of.body:
         raise TypeError(f"{first.__qualname__} has __slots__ in its body and asks for them")
@@ -147,7 +159,6 @@ def _with_slots(of: _Class, made: Mapping[str, _Later | None]) -> type:
     slots = tuple(name for name in dict.fromkeys([*inherited, *of.fields]) if name not in taken)
     of.kind = type(first)(first.__name__, first.__bases__, {**body, **made, "__slots__": slots})
     of.kind.__qualname__ = first.__qualname__
-    return of.kind
 
 
 def _has_fields(kind: type) -> bool:
@@ -174,9 +185,7 @@ def _take_state(value: Any, state: Sequence[Any]) -> None:
 
 def _fields(of: _Class, _: str) -> dict[str, dataclasses.Field[Any]]:
     """Make ``__dataclass_fields__``: `dataclasses` itself reads the annotations, of a class that has nothing else."""
-    names = ("__module__", "__annotations__")
-    body = {name: of.body[name] for name in (*names, *of.body.get("__annotations__", ())) if name in of.body}
-    bare = type(of.kind.__name__, (), {**body, "__doc__": "It has fields alone."})
+    bare = type(of.kind.__name__, (), {**of.body, "__doc__": "It has fields alone."})
     read: Any = dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False)(bare)
     inherited: dict[str, dataclasses.Field[Any]] = {}
     for base in of.kind.__mro__[-1:0:-1]:

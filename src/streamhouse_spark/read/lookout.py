@@ -72,15 +72,16 @@ class Lookout:
     ) -> TableState:
         """Return the state that follows: after a look where one is due, or somebody saw news; else ``state`` again.
 
-        ``first`` reads that many records at most, and is asked in place of ``refresh`` where all were not needed so
-        far. Raises the errors of both.
+        ``first`` reads that many records at most, and is asked in place of ``refresh`` but by those who are behind
+        what was seen already. Raises the errors of both.
         """
         with self._lock:
-            if self._version <= state.version and self.wait_ms() > 0:
+            is_behind = self._version > state.version
+            if not is_behind and self.wait_ms() > 0:
                 return state
             self._looked_ms = self._clock.boot_ms()
             at_most, self._at_most = self._at_most, 1
-            if first is None or at_most is None:
+            if first is None or at_most is None or is_behind:
                 found = refresh()
             else:
                 found = first(at_most)

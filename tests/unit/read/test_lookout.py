@@ -186,6 +186,17 @@ def test_one_who_takes_any_state_has_the_first_news_at_once(clock, table, commit
     assert looking.wait_ms() == REMOTE.busy_ms
 
 
+def test_one_who_is_behind_another_reads_all_that_there_is(clock, table):
+    log, looking = Log(table.state), Lookout(clock, REMOTE)
+    clock.advance(20)
+    old = log.state
+    log.version += 3
+    looking.look(old, log.refresh, log.first)
+    assert looking.look(old, log.refresh, log.first).version == log.version
+    assert log.asked == [1, "all"]
+    assert looking.wait_ms() == REMOTE.busy_ms
+
+
 def test_a_first_look_that_fails_is_no_news(clock, table):
     looking = Lookout(clock, REMOTE)
     clock.advance(20)
