@@ -247,7 +247,7 @@ def _stored(of: _Class, field: dataclasses.Field[Any], scope: dict[str, Any]) ->
     return f"_set(self, {name!r}, {value})"
 
 
-def _repr(of: _Class, _: str) -> FunctionType:
+def _repr(of: _Class, _: str) -> Callable[[Any], str]:
     names = [field.name for field in _all(of) if field.repr]
 
     @recursive_repr()
@@ -270,7 +270,7 @@ def _hash(of: _Class, name: str) -> FunctionType:
     return _compiled(of, name, ["self"], [f"return hash({_tuple('self', names)})"], {})
 
 
-def _refusing(of: _Class, name: str) -> FunctionType:
+def _refusing(of: _Class, name: str) -> Callable[..., None]:
     """Make the method that refuses to assign or to delete. A class below may have attributes of its own."""
     kind, names = of.kind, {field.name for field in _all(of)}
     doing = "assign to" if name == "__setattr__" else "delete"
@@ -284,7 +284,7 @@ def _refusing(of: _Class, name: str) -> FunctionType:
 
 
 def _all(of: _Class) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(of.kind)  # type: ignore[arg-type] # this is a dataclass, as `_decorated` has seen to
+    return dataclasses.fields(of.kind)
 
 
 def _tuple(owner: str, names: Iterable[str]) -> str:

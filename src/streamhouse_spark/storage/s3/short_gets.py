@@ -139,7 +139,8 @@ def _error(status: int, headers: Mapping[str, str], data: bytes) -> ClientError:
     """Return the client's error for an answer of the store."""
     told = {name.decode(): unescape(text.decode("utf-8", "replace")) for name, text in _FIELD.findall(data)}
     about = {"HTTPStatusCode": status, "HTTPHeaders": headers, "RequestId": headers.get("x-amz-request-id")}
-    parsed = {"Error": {"Code": str(status), "Message": "", **told}, "ResponseMetadata": about}
+    unnamed = "" if data else str(status)
+    parsed = {"Error": {"Code": unnamed, "Message": "", **told}, "ResponseMetadata": about}
     return ClientError(parsed, GET)
 
 
