@@ -62,7 +62,7 @@ class _Seen:
 
 
 _seen: ContextVar[_Seen | None] = ContextVar("streamhouse_spark_seen_get", default=None)
-"""Of the task whose request is looked at."""
+"""The request that a task looks at."""
 
 
 class ShortGets:
