@@ -3,8 +3,8 @@
 Through the client a request takes some 2 ms of a processor: its parameters are compared with a model, rules lead to an
 address, hooks are called, the answer becomes a dictionary. An opener of a table sends 25 at the same time, most of them
 for records that are not there. So the first GET of a bucket, which goes through the client, shows the bucket's address,
-its region and the signer. Those that follow are signed here, with credentials of that signer, which are renewed as the
-client's are, and sent by the client's session, with its connections, time limits, proxies and certificates.
+its region and the signer. Those that follow are signed by that signer, whose credentials are renewed as the client's
+are, and sent by the client's session, with its connections, time limits, proxies and certificates.
 
 Failures raise the client's own errors. But a store that does not answer the question (a redirect, another region, a
 wrong clock, expired credentials) is asked again through the client, which knows what to do, and the way is forgotten.
@@ -17,16 +17,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
 from xml.sax.saxutils import unescape
 
-from botocore.awsrequest import AWSPreparedRequest
+from botocore.awsrequest import AWSRequest
 from botocore.exceptions import ClientError
 from botocore.utils import percent_encode
 
-from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.storage.s3.signature import GetSigner
 
 GET: Final = "GetObject"
 _SIGNATURE: Final = "s3v4"
@@ -105,35 +102,30 @@ class ShortGets:
 
     def _learn(self, bucket: str, key: str, seen: _Seen) -> None:
         ending = percent_encode(key, safe=_SAFE)
-        if seen.is_plain and seen.region and self._send is not None and ending and seen.url.endswith(f"/{ending}"):
-            self._ways[bucket] = _Way(self._send, seen.url.removesuffix(ending), seen, seen.region)
+        if seen.is_plain and self._send is not None and ending and seen.url.endswith(f"/{ending}"):
+            self._ways[bucket] = _Way(self._send, seen.url.removesuffix(ending), seen)
 
 
 class _Way:
     """The short way to one bucket."""
 
-    def __init__(self, send: Callable[[Any], Awaitable[Any]], base: str, seen: _Seen, region: str) -> None:
+    def __init__(self, send: Callable[[Any], Awaitable[Any]], base: str, seen: _Seen) -> None:
         self._send = send
         self._base = base
-        self._path = urlsplit(base).path
-        self._agent = {"User-Agent": seen.agent}
-        self._credentials_of = seen.signer.get_auth_instance
-        self._signing = (seen.signing_name, region, _SIGNATURE)
-        self._signer = GetSigner(base, region, seen.signing_name)
-        self._now_ms = SystemClock().now_ms
+        self._headers = {"User-Agent": seen.agent}
+        self._signer = seen.signer
+        self._signing = (seen.signing_name, seen.region, _SIGNATURE)
 
     async def get(self, key: str, byte_range: str | None) -> Answer | None:
         """Read an object, or a range of it; None where the store did not answer the question.
 
         Raises `ClientError` for every other answer than an object, and the client's errors of connections.
         """
-        credentials = (await self._credentials_of(*self._signing)).credentials  # renewed where they are due
-        if credentials is None:
-            return None
-        name = percent_encode(key, safe=_SAFE)
-        headers = self._signer.headers(self._path + name, credentials, self._now_ms() // 1000, byte_range)
-        request = AWSPreparedRequest("GET", self._base + name, self._agent | headers, None, stream_output=False)
-        response = await self._send(request)
+        headers = self._headers if byte_range is None else {**self._headers, "Range": byte_range}
+        request = AWSRequest("GET", self._base + percent_encode(key, safe=_SAFE), headers=headers)
+        auth = await self._signer.get_auth_instance(*self._signing)
+        auth.add_auth(request)
+        response = await self._send(request.prepare())
         data: bytes = await response.content
         if response.status_code in (200, 206):
             return Answer(response.status_code, response.headers, data)
