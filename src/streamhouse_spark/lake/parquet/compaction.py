@@ -7,7 +7,7 @@ are known afterwards as before, and a range that the hot log no longer has is re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow as pa
 from streamhouse_spark.core.clock import Ids, World
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.core.wire import Portable
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext

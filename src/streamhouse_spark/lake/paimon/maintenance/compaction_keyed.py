@@ -10,12 +10,12 @@ beside them has rows that may be older than theirs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.core.wire import Portable
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.commit_checks import require_present
