@@ -8,6 +8,7 @@ never back, and:
 * **A snapshot of ours that has a successor cannot lose its rows.** Every commit above it planned on it; a commit that
   is planned now goes neither to its number nor below the newest. `durable` returns such a snapshot, and the log is
   trimmed no further: rows that a renaming writer may still take out of the lake stay in the log.
+* **Rows that were deleted one by one** are forgotten by the log only once such a snapshot lacks them (`settled`).
 * **A newest snapshot of ours that was replaced is noticed**: the lake then holds less than the log has recorded. If no
   file of the lake has the rows beyond, they are tiered again (`was_replaced`).
 """
@@ -75,6 +76,18 @@ def sealed_above(place: PaimonLocation, made: Snapshot) -> Snapshot:
         if place.snapshots.find(made.id + 1) is None or not stands():
             raise
         return made
+
+
+def settled(place: PaimonLocation, snapshot: LakeSnapshot) -> LakeSnapshot:
+    """Settle a snapshot as `LakeTable.settle` does. Commits an empty one unless another has come above it."""
+    # The successor first: a snapshot that is still ours behind that look was so when the successor was made from it.
+    above = place.snapshots.find(snapshot.id + 1)
+    stored = place.snapshots.find(snapshot.id)
+    if stored is None or described(place, stored) != snapshot:
+        raise CommitConflictError(
+            f"lake table {place.location}: another engine put its own snapshot in the place of {snapshot.id}; try again"
+        )
+    return snapshot if above is not None else described(place, sealed_above(place, stored))
 
 
 def was_replaced(place: PaimonLocation, snapshot_id: int) -> bool:

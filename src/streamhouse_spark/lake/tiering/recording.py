@@ -25,10 +25,15 @@ TRIES_MAX: Final = 20
 
 
 def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> None:
-    """Record the snapshot in the log, unless the log has as much or more, or another lake by then."""
+    """Record the snapshot in the log, unless the log has as much or more, or another lake by then.
+
+    Raises `CommitConflictError` where another engine's commit took its place.
+    """
     known = log.state.recorded_lake
     if known is not None and not is_news(snapshot, known):
         return
+    if _forgets_deletions(log.state, snapshot, known):
+        snapshot = lake.settle(snapshot)
 
     def pair(state: TableState, time_ms: int) -> list[LakePair]:
         if state.lake_location != lake.location:
@@ -43,6 +48,12 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
         return [LakePair(found.id, dict(found.offsets), time_ms, dict(found.starts), found.dropped_rows, told)]
 
     log.commit(pair)
+
+
+def _forgets_deletions(state: TableState, snapshot: LakeSnapshot, known: LakePair | None) -> bool:
+    """Tell whether the log may forget deleted rows once it knows this snapshot."""
+    told = known.told if known is not None else 0
+    return any(told < deletion.commit <= snapshot.told for deletion in state.deletions)
 
 
 def record_told(log: CommitLog, snapshot: LakeSnapshot, told: int) -> None:
