@@ -16,7 +16,7 @@ from spark.statements import upkeep
 from spark.statements.changes import altered, replaced
 from spark.statements.columns import MARK, Column, Form, ddl_in_spark, first_columns, in_reference, random_form
 from spark.statements.company import Appender, Keeper, beside
-from spark.statements.grammar import PAIMON_ROWS, SKIPPED, TWO_ROWS, Grammar, Statement, Target
+from spark.statements.grammar import SKIPPED, TWO_ROWS, Grammar, Statement, Target
 from spark.statements.lakehouse import (
     COLUMNS_CHANGED,
     CONFLICT,
@@ -200,7 +200,7 @@ class History:
             "rollback",
             f"CALL streamhouse.system.rollback_to_version('{self.house.full_name(subject.name)}', {number})",
             ("DELETE FROM {t}", f"INSERT INTO {{t}} FROM {version.copy}") if version.changes == subject.changes else (),
-            may=(GONE, NOT_TOLD, *(() if subject.form.deletes_rows else (PAIMON_ROWS,))),
+            may=(GONE, NOT_TOLD),
             must=COLUMNS_CHANGED if version.changes != subject.changes else None,
             gone="TRUE",
             way=rng.choice(["sql", "rollback"]),
