@@ -100,6 +100,7 @@ def a_clone_forgets_deletions(patch):
     ("plant", "form", "bias", "says"),
     [
         (tiering_leaves_deleted_rows_in_the_lake, "log, iceberg", {"tier": 40}, "lake of .* strange [1-9]"),
+        (tiering_leaves_deleted_rows_in_the_lake, "log, paimon", {"tier": 40}, "lake of .* strange [1-9]"),
         (tiering_by_key_forgets_rows_that_changed, "keyed, iceberg", {"tier": 40}, "of .* strange [1-9]"),
         (
             compaction_brings_deleted_rows_back,

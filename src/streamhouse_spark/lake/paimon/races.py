@@ -39,7 +39,7 @@ def durable(place: PaimonLocation) -> LakeSnapshot | None:
     if table is None or table.snapshot is None:
         return None
     newest, below = described(place, table.snapshot), _below(place, table.snapshot)
-    if below is not None and same_offsets(below.offsets, newest.offsets) and same_offsets(below.starts, newest.starts):
+    if below is not None and _is_settled(newest, below):
         return below
 
     def seal(table: PaimonTable) -> Change:
@@ -79,7 +79,9 @@ def sealed_above(place: PaimonLocation, made: Snapshot) -> Snapshot:
 
 
 def settled(place: PaimonLocation, snapshot: LakeSnapshot) -> LakeSnapshot:
-    """Settle a snapshot as `LakeTable.settle` does. Commits an empty one unless another has come above it."""
+    """Settle a snapshot as `LakeTable.settle` does. Commits an empty one unless there is one, or another has come above
+    it.
+    """
     # The successor first: a snapshot that is still ours behind that look was so when the successor was made from it.
     above = place.snapshots.find(snapshot.id + 1)
     stored = place.snapshots.find(snapshot.id)
@@ -87,7 +89,10 @@ def settled(place: PaimonLocation, snapshot: LakeSnapshot) -> LakeSnapshot:
         raise CommitConflictError(
             f"lake table {place.location}: another engine put its own snapshot in the place of {snapshot.id}; try again"
         )
-    return snapshot if above is not None else described(place, sealed_above(place, stored))
+    below = _below(place, stored) if above is None else None
+    if above is not None or (below is not None and _is_settled(snapshot, below)):
+        return snapshot
+    return described(place, sealed_above(place, stored))
 
 
 def was_replaced(place: PaimonLocation, snapshot_id: int) -> bool:
@@ -111,6 +116,15 @@ def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
     """Tell whether a file, by its name, is one of the package's for offsets beyond the held ones."""
     found = written_up_to(location)
     return found is not None and found[1] > offsets.get(found[0], 0)
+
+
+def _is_settled(newest: LakeSnapshot, below: LakeSnapshot) -> bool:
+    """Tell whether the newest snapshot holds and lacks the rows that the one below does, which has a successor."""
+    return (
+        same_offsets(below.offsets, newest.offsets)
+        and same_offsets(below.starts, newest.starts)
+        and below.dropped_rows == newest.dropped_rows
+    )
 
 
 def _below(place: PaimonLocation, newest: Snapshot) -> LakeSnapshot | None:

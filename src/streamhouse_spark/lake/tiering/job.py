@@ -191,9 +191,9 @@ class TieringJob:
             absent=plan.absent_from(self._lake),
         )
         if snapshot is not None:
+            self._record(snapshot)
             done.append((snapshot, files))
             warn_of_duplicates(state.name, _healed(files))
-            self._record(snapshot)
         return (snapshot is not None or not plan.num_tasks) and plan.reaches(targets)
 
     def _fitted(self, state: TableState) -> LakeSnapshot | None:

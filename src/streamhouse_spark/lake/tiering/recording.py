@@ -32,7 +32,7 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
     known = log.state.recorded_lake
     if known is not None and not is_news(snapshot, known):
         return
-    if _forgets_deletions(log.state, snapshot, known):
+    if _lacks_more(snapshot, known):
         snapshot = lake.settle(snapshot)
 
     def pair(state: TableState, time_ms: int) -> list[LakePair]:
@@ -50,10 +50,10 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
     log.commit(pair)
 
 
-def _forgets_deletions(state: TableState, snapshot: LakeSnapshot, known: LakePair | None) -> bool:
-    """Tell whether the log may forget deleted rows once it knows this snapshot."""
-    told = known.told if known is not None else 0
-    return any(told < deletion.commit <= snapshot.told for deletion in state.deletions)
+def _lacks_more(snapshot: LakeSnapshot, known: LakePair | None) -> bool:
+    """Tell whether rows were deleted or dropped in the lake that the known snapshot still has."""
+    is_followed = known is not None and same_offsets(snapshot.starts, known.starts)
+    return snapshot.dropped_rows > (known.dropped_rows if known is not None and is_followed else 0)
 
 
 def record_told(log: CommitLog, snapshot: LakeSnapshot, told: int) -> None:
