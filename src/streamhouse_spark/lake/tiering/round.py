@@ -59,11 +59,19 @@ class RoundPlan:
         """Count, for each bucket, the rows of the round that its files lack: see `LakeTable.leaves_out_deleted`."""
         if not lake.leaves_out_deleted:
             return NOTHING_ABSENT
-        return {
-            bucket: runs.within(self.ranges[bucket]).num_rows
-            for bucket, runs in self.deleted.items()
-            if bucket in self.ranges
-        }
+        return {bucket: runs.within(self.ranges[bucket]).num_rows for bucket, runs in self._of_ranges.items()}
+
+    def deleted_in(self, lake: LakeTable) -> Mapping[int, OffsetRuns]:
+        """Return the deleted rows that files have: of the lake, and unless it leaves them out of the round."""
+        if not lake.leaves_out_deleted:
+            return self.deleted
+        older = {b: runs.within(OffsetRange(0, self.ranges[b].start)) for b, runs in self._of_ranges.items()}
+        return {bucket: runs for bucket, runs in {**self.deleted, **older}.items() if runs}
+
+    @property
+    def _of_ranges(self) -> Mapping[int, OffsetRuns]:
+        """The deleted rows of buckets of which the round has rows."""
+        return {bucket: runs for bucket, runs in self.deleted.items() if bucket in self.ranges}
 
     def reaches(self, targets: Mapping[int, int]) -> bool:
         return all(self.new.get(bucket, 0) >= end for bucket, end in targets.items())
@@ -106,6 +114,6 @@ def write_round(lake: LakeTable, context: WriteContext, plan: RoundPlan, run_tas
         for base in plan.bases.values()
     ]
     files = [file for written in run_tasks(tasks) for file in written]
-    if plan.deleted:
-        files += lake.delete_rows(context, plan.deleted, files, with_older=plan.keeps_rows)
+    if deleted := plan.deleted_in(lake):
+        files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows)
     return files
