@@ -14,7 +14,6 @@ from spark.statements.history import DifferenceError, Figures, History
 from spark.statements.lakehouse import Lakehouse
 from streamhouse_spark.lake.iceberg import upsert
 from streamhouse_spark.lake.iceberg.maintenance import purging
-from streamhouse_spark.lake.paimon.table import PaimonLake
 from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.table import rollback
 from streamhouse_spark.warehouse import cloning
@@ -78,6 +77,8 @@ def tiering_leaves_deleted_rows_in_the_lake(patch):
 
 
 def tiering_leaves_files_of_paimon_as_they_are(patch):
+    from streamhouse_spark.lake.paimon.table import PaimonLake
+
     patch.setattr(PaimonLake, "delete_rows", lambda *_, **__: [])
 
 
