@@ -147,6 +147,7 @@ class PaimonLake(LakeTable):
         return files_without(self.place, context, rows) if with_older else []
 
     def settle(self, snapshot: LakeSnapshot) -> LakeSnapshot:
+        self.place.require_home("settling snapshots")
         return settled(self.place, snapshot)
 
     def _commit(
