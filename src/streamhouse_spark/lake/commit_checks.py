@@ -28,7 +28,7 @@ class LogRange:
 
     starts: Mapping[int, int] = field(default_factory=dict)
     ends: Mapping[int, int] = field(default_factory=dict)
-    absent: Mapping[int, int] = NOTHING_ABSENT
+    absent: Mapping[int, int] = field(default_factory=dict)
     """Bucket → number of the new rows that no file has, because they were deleted before they were written."""
 
     def __str__(self) -> str:

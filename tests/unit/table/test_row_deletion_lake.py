@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 
+from changes_replayed import changes
 from faults.sim import SimClock
 from interop.paimon_cases import Stock
 from row_changes import replace_rows
@@ -27,7 +28,7 @@ from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.service.tiering_service import oldest_waiting_ms
-from streamhouse_spark.table.row_deletion import commit_deletion
+from streamhouse_spark.table.row_deletion import commit_deletion, lost_partitions
 from streamhouse_spark.table.table import Table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -291,6 +292,23 @@ def test_a_row_of_a_dropped_partition_is_not_replaced(table, other_process):
     table.delete(where=[("id", "=", 1)])
     replace_rows(table, lambda row: row["id"] == 4, lambda row: {**row, "id": 40}, meanwhile=lambda: tier(table))
     assert ids(table.to_arrow()) == [2, 5, 40]
+
+
+def test_a_backlog_that_takes_several_rounds_has_no_dropped_partition(wh, lake):
+    table = new_table(wh, lake)
+    for first in (0, 3, 6):
+        table.append(rows(*range(first, first + 3)))
+    version = table.refresh().version
+    table.delete(where=[("id", "in", [1, 4, 7])])
+    read = ReadBase.of(table.refresh())
+    job = TieringJob(table.log, table.open_lake(), world=table.world, bytes_per_bucket_max=1)
+    assert len(job.run(run_tasks_locally(table.storage, table.settings, table.world)).snapshots) == 3
+    assert [pair.dropped_rows for pair in table.refresh().lake_history] == [1, 2, 3]
+    assert not lost_partitions(table.state, read)
+    told = changes(table, version + 1, table.state.version)
+    assert [(change["_change_type"], change["id"]) for change in told] == [("delete", n) for n in (1, 4, 7)]
+    assert table.rollback_to_version(version).rows_added == 3
+    assert ids(table.to_arrow()) == list(range(9))
 
 
 def test_deletions_alone_are_due(table):
