@@ -12,7 +12,6 @@ import pytest
 from faults.plants import patched, plant
 from faults.scenarios import PAIMON, Run
 from row_changes import replace_rows
-from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.read_base import ReadBase
@@ -20,7 +19,7 @@ from streamhouse_spark.lake.iceberg import round as iceberg_round
 from streamhouse_spark.lake.iceberg.maintenance import purging
 from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon.table import PaimonLake
-from streamhouse_spark.lake.parquet import bucket_writer, row_rewrite
+from streamhouse_spark.lake.parquet import row_rewrite
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.log.commits import checkpoint, state_json
@@ -180,10 +179,7 @@ def paimon_rounds_with_deletions_are_not_settled() -> Iterator[None]:
 
 @plant
 def rows_that_were_deleted_before_are_written_into_a_paimon_lake() -> Iterator[None]:
-    def without(batch: Any, offsets: OffsetRange, _deleted: Any) -> Any:
-        return batch, np.arange(offsets.start, offsets.end)
-
-    with patched((bucket_writer, "_without", without)):
+    with patched((PaimonLake, "leaves_out_deleted", False)):
         yield
 
 

@@ -256,9 +256,13 @@ class TestKeyedTables:
 
 
 @pytest.mark.parametrize(
-    ("keyed", "lake"), [(False, "iceberg"), (True, "iceberg"), (False, "paimon")], ids=["log", "keyed", "log, paimon"]
+    ("seed", "keyed", "lake"),
+    [
+        *((seed, keyed, "iceberg") for keyed in (False, True) for seed in range(12)),
+        *((seed, False, "paimon") for seed in range(3)),
+        *(pytest.param(seed, False, "paimon", marks=pytest.mark.long) for seed in range(3, 12)),
+    ],
 )
-@pytest.mark.parametrize("seed", range(12))
 def test_histories_beside_the_contents_of_each_version(wh, keyed, lake, seed):
     """Random appends, deletions, tiering, merging and rollbacks: each rollback has the rows of its version, and so has
     the lake after the next round."""

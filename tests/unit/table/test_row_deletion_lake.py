@@ -211,7 +211,14 @@ def test_a_time_before_and_behind(table, clock: SimClock):
         table.refresh()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    ("seed", "lake"),
+    [
+        *((seed, "iceberg") for seed in range(8)),
+        *((seed, "paimon") for seed in range(3)),
+        *(pytest.param(seed, "paimon", marks=pytest.mark.long) for seed in range(3, 16)),
+    ],
+)
 def test_random_lives(wh, lake, other_process, seed, monkeypatch):
     """Appends, deletions, rounds, trimming, merging, truncations and new processes, against a list."""
     if seed % 2:
