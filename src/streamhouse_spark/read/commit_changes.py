@@ -18,12 +18,11 @@ from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, Sn
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import archived
 from streamhouse_spark.log.commits.actions import Append, DeleteRows, LakePair, Retier, moves_rows
-from streamhouse_spark.log.commits.dropped_rows import drops_rows
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit, whole_range
-from streamhouse_spark.log.told import Commit, commits_back, newest_first
+from streamhouse_spark.log.told import Commit, commits_back, drops_rows, newest_first
 from streamhouse_spark.read.archived_changes import archived_commits, first_archived_after, last_archived_before
 from streamhouse_spark.read.commit_runs import CommitRuns
 from streamhouse_spark.read.history import operation_of

@@ -32,11 +32,10 @@ from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.replay import KeyedLayout
 from streamhouse_spark.log.append import Staged, appending
 from streamhouse_spark.log.commits.actions import Action, DeleteRows, LakePair, Retier
-from streamhouse_spark.log.commits.dropped_rows import drops_rows
 from streamhouse_spark.log.commits.history import require_kept, state_at
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
-from streamhouse_spark.log.told import newest_first
+from streamhouse_spark.log.told import drops_rows, newest_first
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pin import Pin, pin_newest
