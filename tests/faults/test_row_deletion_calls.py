@@ -90,7 +90,7 @@ def tier(table: Table) -> None:
         ("iceberg", False),
         ("iceberg", True),
         pytest.param("paimon", False, marks=pytest.mark.long),
-        pytest.param("paimon", True, marks=pytest.mark.long),
+        ("paimon", True),
     ],
 )
 def test_a_round(lake, has_new_rows, share):
