@@ -459,6 +459,9 @@ class History:
     def _check_stream(self, subject: Subject) -> None:
         """A stream from the beginning has the rows of now; of a table with a key, changes that lead to them."""
         if not subject.form.key and not subject.has_dropped:
+            state = self.house.table(subject.name).refresh()
+            if state.deletions and any(log.start > state.first_offset(b) for b, log in state.buckets.items()):
+                return  # rows that were trimmed are not read by their offsets once some were deleted
             self._compare("a stream", subject, rows_of(self.house.streamed(subject.name, ""), subject.names))
         elif subject.form.key and subject.form.images == "full":
             changes = self.house.streamed(subject.name, "$changelog").to_pylist()
