@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final
 
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import (
     CommitConflictError,
     LakeMismatchError,
