@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
-from streamhouse_spark.lake.commit_checks import LogRange
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.lake.commit_checks import NOTHING_ABSENT, LogRange
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.marks import LakeHead, LakeMarks
@@ -84,6 +84,9 @@ class LakeTable(ABC):
     """
 
     place: LakePlace
+    leaves_out_deleted: ClassVar[bool] = False
+    """Whether a round's files lack the rows that were deleted before; else they have them, and `delete_rows` deletes
+    them there."""
 
     @property
     def location(self) -> str:
@@ -188,6 +191,12 @@ class LakeTable(ABC):
         """Return the digest of what an object such as `head` says."""
         return sha256(data).digest()
 
+    def settle(self, snapshot: LakeSnapshot) -> LakeSnapshot:
+        """Make sure that no commit under way in another engine can bring rows back that the newest ``snapshot`` lacks;
+        returns it, or an empty one above it. Raises `CommitConflictError` where one did.
+        """
+        return snapshot  # where all writers compare and swap
+
     def was_replaced(self, snapshot_id: int) -> bool:  # noqa: ARG002 - the interface
         """Tell whether the lake holds less than it did because another engine's snapshot replaced this one of the
         package, and no file of the lake holds any of the missing rows: then they can be tiered again.
@@ -223,20 +232,15 @@ class LakeTable(ABC):
         """
         return dict.fromkeys(buckets, ())  # where readers take the newest row of each key, a round needs no older ones
 
+    @abstractmethod
     def delete_rows(
-        self,
-        context: WriteContext,  # noqa: ARG002 - the interface
-        rows: Mapping[int, OffsetRuns],  # noqa: ARG002
-        added: Sequence[LakeFile],  # noqa: ARG002
-        *,
-        with_older: bool,  # noqa: ARG002
+        self, context: WriteContext, rows: Mapping[int, OffsetRuns], added: Sequence[LakeFile], *, with_older: bool
     ) -> list[LakeFile]:
         """Write what deletes the rows at these offsets, in files that a round ``added`` and in older ones, in the
-        round's `commit`.
+        round's `commit`; returns what the round's files need besides. Durable when this returns.
 
-        Raises `LakeMismatchError` where that cannot be done.
+        Raises `CommitConflictError`, and `LakeMismatchError` where a row may be in a file without offsets.
         """
-        raise LakeMismatchError(f"lake table {self.place.spec.path}: its format takes no deletions of single rows")
 
     def commit(
         self,
@@ -247,8 +251,11 @@ class LakeTable(ABC):
         context: WriteContext,
         expected_starts: Mapping[int, int] = NEVER_TRUNCATED,
         starts: Mapping[int, int] = NEVER_TRUNCATED,
+        absent: Mapping[int, int] = NOTHING_ABSENT,
     ) -> LakeSnapshot | None:
         """Add files and move the offsets from ``expected`` to ``new`` in one snapshot; None when nothing is new.
+
+        Of the rows between, the files lack the number of each bucket that are ``absent``, see `leaves_out_deleted`.
 
         With a primary key, files of deleted positions come among the others, and replace their older versions.
 
@@ -261,7 +268,7 @@ class LakeTable(ABC):
         `CommitStateUnknownError`.
         """
         self.place.require_home("tiering")
-        return self._commit(files, LogRange(expected_starts, expected), LogRange(starts, new), context)
+        return self._commit(files, LogRange(expected_starts, expected), LogRange(starts, new, absent), context)
 
     @abstractmethod
     def _commit(

@@ -80,7 +80,7 @@ def _report(state: TableState, *, allow_loss: bool, dry_run: bool = False) -> Re
         )
     lost = _lost(state)
     lost_rows = sum(map(len, lost.values()))
-    returned_rows = state.lake.dropped_rows if state.lake is not None and not state.primary_key else 0
+    returned_rows = _returned_rows(state)
     if lost and not allow_loss:
         bucket, trimmed = next(iter(lost.items()))
         raise OffsetsTrimmedError(
@@ -99,6 +99,17 @@ def _report(state: TableState, *, allow_loss: bool, dry_run: bool = False) -> Re
     path = parse_table_name(state.name).path
     location = rebuilt_lake_location(path, state.table_uuid, number, lake_format=properties.datalake_format)
     return RetierReport(state.name, location, state.lake_location, rows, lost_rows, returned_rows, dry_run)
+
+
+def _returned_rows(state: TableState) -> int:
+    """Count the rows that the lake lacks and a lake that is built anew would have: those of dropped partitions. Deleted
+    ones are left out of that lake too, as far as the log still names them.
+    """
+    if (lake := state.lake) is None or state.primary_key:
+        return 0
+    held = {bucket: OffsetRange(0, offset) for bucket, offset in lake.offsets.items()}
+    deleted = [(b, runs) for d in state.deletions if d.commit <= lake.told for b, runs in d.rows.items() if b in held]
+    return max(0, lake.dropped_rows - sum(runs.within(held[bucket]).num_rows for bucket, runs in deleted))
 
 
 def _lost(state: TableState) -> Mapping[int, OffsetRange]:

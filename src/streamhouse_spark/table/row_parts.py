@@ -22,12 +22,6 @@ def require_deletable(state: TableState) -> None:
             f"table {state.name} has the primary key {', '.join(state.primary_key)}: its rows are deleted by "
             "delete(keys), and in SQL by DELETE FROM"
         )
-    if state.parsed.datalake_format != "iceberg":
-        raise InvalidOptionError(
-            f"table {state.name} is for a lake in the format {state.parsed.datalake_format}, and rows of such a table "
-            "without a primary key cannot be deleted one by one yet; drop_partition removes whole partitions, truncate "
-            "all rows"
-        )
 
 
 def condition_choice(where: Any) -> Choose:

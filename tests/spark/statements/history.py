@@ -16,7 +16,7 @@ from spark.statements import upkeep
 from spark.statements.changes import altered, replaced
 from spark.statements.columns import MARK, Column, Form, ddl_in_spark, first_columns, in_reference, random_form
 from spark.statements.company import Appender, Keeper, beside
-from spark.statements.grammar import PAIMON_ROWS, SKIPPED, TWO_ROWS, Grammar, Statement, Target
+from spark.statements.grammar import SKIPPED, TWO_ROWS, Grammar, Statement, Target
 from spark.statements.lakehouse import (
     COLUMNS_CHANGED,
     CONFLICT,
@@ -200,7 +200,7 @@ class History:
             "rollback",
             f"CALL streamhouse.system.rollback_to_version('{self.house.full_name(subject.name)}', {number})",
             ("DELETE FROM {t}", f"INSERT INTO {{t}} FROM {version.copy}") if version.changes == subject.changes else (),
-            may=(GONE, NOT_TOLD, *(() if subject.form.deletes_rows else (PAIMON_ROWS,))),
+            may=(GONE, NOT_TOLD),
             must=COLUMNS_CHANGED if version.changes != subject.changes else None,
             gone="TRUE",
             way=rng.choice(["sql", "rollback"]),
@@ -459,6 +459,9 @@ class History:
     def _check_stream(self, subject: Subject) -> None:
         """A stream from the beginning has the rows of now; of a table with a key, changes that lead to them."""
         if not subject.form.key and not subject.has_dropped:
+            state = self.house.table(subject.name).refresh()
+            if state.deletions and any(log.start > state.first_offset(b) for b, log in state.buckets.items()):
+                return  # rows that were trimmed are not read by their offsets once some were deleted
             self._compare("a stream", subject, rows_of(self.house.streamed(subject.name, ""), subject.names))
         elif subject.form.key and subject.form.images == "full":
             changes = self.house.streamed(subject.name, "$changelog").to_pylist()

@@ -288,7 +288,6 @@ RESTORED = {"restore the warehouse", "restore the record", "restore it"}
 """Bytes that are put back, as in the cases of damage."""
 
 NO_ADVICE = {
-    "takes no deletions of single rows",
     "storage/s3/storage.py STORAGE: cannot write …: …",
     "report this",
     "run streamhouse verify",

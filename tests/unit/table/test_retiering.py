@@ -135,6 +135,19 @@ def test_rows_of_dropped_partitions_are_not_brought_back_unasked(wh):
 
 
 @pytest.mark.parametrize("lake", LAKES)
+def test_deleted_rows_are_none_that_come_back(wh, lake):
+    table = made(wh, lake)
+    table.append([{"id": i, "n": i} for i in range(10)])
+    tier(table)
+    table.delete(where=[("id", "in", [2, 3])])
+    tier(table)
+    assert table.retier(dry_run=True).returned_rows == 0
+    table.delete(where=[("id", "=", 4)])
+    assert table.retier().returned_rows == 0
+    healthy(table, [0, 1, *range(5, 10)])
+
+
+@pytest.mark.parametrize("lake", LAKES)
 def test_a_round_that_is_under_way_does_not_bring_the_former_lake_back(wh, other_process, lake):
     table = made(wh, lake)
     table.append([{"id": i, "n": i} for i in range(10)])

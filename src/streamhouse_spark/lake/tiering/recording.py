@@ -25,10 +25,15 @@ TRIES_MAX: Final = 20
 
 
 def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> None:
-    """Record the snapshot in the log, unless the log has as much or more, or another lake by then."""
+    """Record the snapshot in the log, unless the log has as much or more, or another lake by then.
+
+    Raises `CommitConflictError` where another engine's commit took its place.
+    """
     known = log.state.recorded_lake
     if known is not None and not is_news(snapshot, known):
         return
+    if _lacks_more(snapshot, known):
+        snapshot = lake.settle(snapshot)
 
     def pair(state: TableState, time_ms: int) -> list[LakePair]:
         if state.lake_location != lake.location:
@@ -43,6 +48,12 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
         return [LakePair(found.id, dict(found.offsets), time_ms, dict(found.starts), found.dropped_rows, told)]
 
     log.commit(pair)
+
+
+def _lacks_more(snapshot: LakeSnapshot, known: LakePair | None) -> bool:
+    """Tell whether rows were deleted or dropped in the lake that the known snapshot still has."""
+    is_followed = known is not None and same_offsets(snapshot.starts, known.starts)
+    return snapshot.dropped_rows > (known.dropped_rows if known is not None and is_followed else 0)
 
 
 def record_told(log: CommitLog, snapshot: LakeSnapshot, told: int) -> None:
