@@ -20,6 +20,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import archived, change_starts, read_pages
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.anchors import HistoryMark
+from streamhouse_spark.log.commits.partitioning import SetPartitioning
 from streamhouse_spark.log.commits.record import Record, records_from
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import stored_version
@@ -197,4 +198,6 @@ def _reason(action: act.Action, then: SourceVersion) -> str | None:
         return "lost rows without a change that tells them"
     if isinstance(action, act.SetSchema):
         return "got other columns"
+    if isinstance(action, SetPartitioning):
+        return "was partitioned anew"
     return f"was changed ({type(action).__name__})"

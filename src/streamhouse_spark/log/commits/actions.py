@@ -12,6 +12,7 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.deletions import rows_from_json, rows_to_json
+from streamhouse_spark.log.commits.partitioning import SetPartitioning
 from streamhouse_spark.log.commits.segment import Segment, of_parts
 from streamhouse_spark.schema.checks.check import has_constraints
 from streamhouse_spark.schema.generated.generated import has_generated
@@ -246,6 +247,7 @@ Action = (
     | Retier
     | SetProperties
     | SetSchema
+    | SetPartitioning
     | Rename
     | Condemn
     | Purge
@@ -373,7 +375,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "tag", **asdict(action)}
         case Untag(names):
             return {"type": "untag", "names": list(names)}
-        case SetArchive():
+        case SetArchive() | SetPartitioning():
             return action.to_json()
 
 
@@ -428,6 +430,8 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return Tag(data["name"], data["version"], data["uuid"], data["lake_snapshot"], data["retain_ms"])
         case "untag":
             return Untag(tuple(data["names"]))
+        case "partitioning":
+            return SetPartitioning.from_json(data)
         case "archive":
             return SetArchive.from_json(data)
         case unknown:

@@ -20,7 +20,9 @@ from streamhouse_spark.log.commits import deletions as masks
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Action, KvSnapshot, LakePair
 from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, HistoryMark
+from streamhouse_spark.log.commits.deletion_marks import MarkedDeleted
 from streamhouse_spark.log.commits.deletions import Deletion
+from streamhouse_spark.log.commits.partitioning import FormerPartitioning, SetPartitioning, former_partitioning
 from streamhouse_spark.log.commits.record import Attempt, Record
 from streamhouse_spark.log.commits.segment import Segment, shared_uuids
 from streamhouse_spark.log.commits.tags import Tags, with_tag, without_tags
@@ -57,14 +59,6 @@ class ConsumerEntry:
     time_ms: int
     history: HistoryMark | None = None
     """See `streamhouse_spark.log.commits.position.LogPosition`."""
-
-
-@dataclass(frozen=True, slots=True)
-class MarkedDeleted:
-    commit: int
-    time_ms: int
-    orphan: bool
-    """Whether no record ever named the file, so that a slow writer may still hold it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +114,8 @@ class TableState:
     """Number of the newest record with the name: a renaming that began before it does not happen."""
     former_uuids: tuple[str, ...] = ()
     """Uuids of the originals that this table is a copy of, the oldest first."""
+    former_partitionings: tuple[FormerPartitioning, ...] = ()
+    """Partitionings of rows that older schemas stored, the oldest first."""
     dropped: bool = False
     successor: str | None = None
     """Uuid of the table that took this one's place, and so its name, as it was dropped."""
@@ -321,6 +317,10 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             return replace(state, properties={**kept, **changed})
         case act.SetSchema(schema_id, schema):
             return replace(state, schema_id=schema_id, schemas={**state.schemas, schema_id: schema})
+        case SetPartitioning():
+            before = former_partitioning(state.schema_id, state.partition_by, state.properties)
+            changed = action.changes(state.schemas, state.schema, state.properties)
+            return replace(state, former_partitionings=(*state.former_partitionings, before), **changed)
         case act.Rename(name):
             return replace(state, name=name, named=record.number)
         case act.Condemn(keys, expiring):
