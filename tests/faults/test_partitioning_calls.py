@@ -59,7 +59,7 @@ def check(storage: Storage, numbers: list[int]) -> Table:
     return table
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(9)
 def test_the_record(share):
     outcomes: Counter[tuple[str, bool]] = Counter()
     before = list(range(7))
@@ -81,7 +81,7 @@ def test_the_record(share):
         assert outcomes["Crash", False], outcomes
 
 
-@pytest.mark.sampled(23)
+@pytest.mark.sampled(61)
 @pytest.mark.parametrize(
     "faults",
     [
