@@ -278,7 +278,7 @@ def test_partitions_that_changed(duck, tmp_path, own_cache, key):
         path = str(written.folder)
         for found in (_in_duckdb(duck, path), _in_pyiceberg(path)):
             assert sorted(found["id"].to_pylist()) == expected
-        for where in ("land = 'fr'", "day = '1969-12-31'", "at < '1970-01-01T00:00:00+00:00'"):
+        for where in ("land = 'fr'", "day = '1969-12-31'", "moment < '1970-01-01T00:00:00+00:00'"):
             kept = sorted(row["id"] for row in written.rows.to_pylist() if _holds(row, where))
             assert sorted(_in_duckdb(duck, path, "id", where)["id"].to_pylist()) == kept, where
             scan = StaticTable.from_metadata(path).scan(row_filter=where, selected_fields=("id",))
@@ -288,5 +288,5 @@ def test_partitions_that_changed(duck, tmp_path, own_cache, key):
 
 def _holds(row: dict, where: str) -> bool:
     name = where.split(maxsplit=1)[0]
-    wanted = {"land": "fr", "day": dt.date(1969, 12, 31), "at": dt.datetime(1970, 1, 1, tzinfo=dt.UTC)}[name]
-    return row[name] < wanted if name == "at" else row[name] == wanted
+    wanted = {"land": "fr", "day": dt.date(1969, 12, 31), "moment": dt.datetime(1970, 1, 1, tzinfo=dt.UTC)}[name]
+    return row[name] < wanted if name == "moment" else row[name] == wanted

@@ -20,8 +20,8 @@ from pyiceberg.manifest import clear_manifest_cache
 
 from faults.sim import sim_world
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.iceberg import partition_evolution
 from streamhouse_spark.lake.iceberg.maintenance import drop_partition as lake_drop
+from streamhouse_spark.lake.iceberg.metadata import partition_evolution
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim

@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from streamhouse_spark.config.partition_history import SetPartitioning
 from streamhouse_spark.core.change_archive import SetArchive
 from streamhouse_spark.core.model import PUBLICATIONS
 from streamhouse_spark.core.text_values import join_names
 from streamhouse_spark.log.commits import actions as act
-from streamhouse_spark.log.commits.partitioning import SetPartitioning
 from streamhouse_spark.log.commits.record import Attempt, Record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState

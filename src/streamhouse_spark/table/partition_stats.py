@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from streamhouse_spark.config.partition_history import columns_at
 from streamhouse_spark.core.grouping import in_order, sums
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
 from streamhouse_spark.lake.model.values import LakeSplit
-from streamhouse_spark.log.commits.partitioning import columns_at
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split, snapshot_split
 from streamhouse_spark.read.executor import read_batches

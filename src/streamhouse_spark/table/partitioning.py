@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from streamhouse_spark.config.partition_history import SetPartitioning
 from streamhouse_spark.config.properties import check_partition_columns, parse_properties
 from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core.model import is_text_list
@@ -18,7 +19,6 @@ from streamhouse_spark.core.text_values import parse_names
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Action
-from streamhouse_spark.log.commits.partitioning import SetPartitioning
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.schema.partition_fields import PartitionField, join_fields, parse_fields

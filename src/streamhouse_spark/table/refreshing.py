@@ -14,13 +14,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from streamhouse_spark.config.partition_history import SetPartitioning
 from streamhouse_spark.core.lineage import REFRESHES, Lineage, SourceVersion
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import archived, change_starts, read_pages
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.anchors import HistoryMark
-from streamhouse_spark.log.commits.partitioning import SetPartitioning
 from streamhouse_spark.log.commits.record import Record, records_from
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import stored_version

@@ -13,6 +13,7 @@ import xxhash
 
 from faults.sim import sim_world
 from golden.make import FOLDER, expected, hot_changes, rows, shown, state_of_v1
+from streamhouse_spark.config.partition_history import SetPartitioning
 from streamhouse_spark.core.change_archive import Archive, ArchivePage, SetArchive
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import WAREHOUSE_KEY, parse_number, segment_key
@@ -22,7 +23,6 @@ from streamhouse_spark.log.commits import frame as frame_module
 from streamhouse_spark.log.commits.actions import Append, Payload
 from streamhouse_spark.log.commits.checkpoint import newest_checkpoint, read_checkpoint, read_floor, write_checkpoint
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
-from streamhouse_spark.log.commits.partitioning import SetPartitioning
 from streamhouse_spark.log.commits.record import Record, encode_record, read_record
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.lifecycle import names

@@ -39,7 +39,7 @@ from streamhouse_spark.lake.column_map import (
     brought_up,
 )
 from streamhouse_spark.lake.iceberg.errors import commit_answers
-from streamhouse_spark.lake.iceberg.partition_evolution import evolved_spec, spec_updates
+from streamhouse_spark.lake.iceberg.metadata.partition_evolution import evolved_spec, spec_updates
 from streamhouse_spark.lake.iceberg.schema import fields_inside, iceberg_type, inner_of
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema.inner_fields import count

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from streamhouse_spark.config.branch_mark import BRANCH
+from streamhouse_spark.config.partition_history import SetPartitioning
 from streamhouse_spark.core.change_archive import SetArchive
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.deletions import rows_from_json, rows_to_json
-from streamhouse_spark.log.commits.partitioning import SetPartitioning
 from streamhouse_spark.log.commits.segment import Segment, of_parts
 from streamhouse_spark.schema.checks.check import has_constraints
 from streamhouse_spark.schema.generated.generated import has_generated

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from streamhouse_spark.config.partition_history import FormerPartitioning, SetPartitioning, former_partitioning
 from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED, TableProperties, parse_properties
 from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive, SetArchive
+from streamhouse_spark.core.deletion_marks import MarkedDeleted
 from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
@@ -20,9 +22,7 @@ from streamhouse_spark.log.commits import deletions as masks
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Action, KvSnapshot, LakePair
 from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, HistoryMark
-from streamhouse_spark.log.commits.deletion_marks import MarkedDeleted
 from streamhouse_spark.log.commits.deletions import Deletion
-from streamhouse_spark.log.commits.partitioning import FormerPartitioning, SetPartitioning, former_partitioning
 from streamhouse_spark.log.commits.record import Attempt, Record
 from streamhouse_spark.log.commits.segment import Segment, shared_uuids
 from streamhouse_spark.log.commits.tags import Tags, with_tag, without_tags

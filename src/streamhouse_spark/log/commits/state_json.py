@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from streamhouse_spark.config.partition_history import FormerPartitioning
 from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive
+from streamhouse_spark.core.deletion_marks import MarkedDeleted
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Payload
 from streamhouse_spark.log.commits.anchors import Anchors, HistoryMark
-from streamhouse_spark.log.commits.deletion_marks import MarkedDeleted
 from streamhouse_spark.log.commits.deletions import Deletion
-from streamhouse_spark.log.commits.partitioning import FormerPartitioning
 from streamhouse_spark.log.commits.state import (
     BucketLog,
     ConsumerEntry,

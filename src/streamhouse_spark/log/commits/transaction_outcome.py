@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from streamhouse_spark.config.branch_mark import BRANCH, BranchMark
+from streamhouse_spark.config.partition_history import SetPartitioning
 from streamhouse_spark.core.model import TablePath, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -16,7 +17,6 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.actions import Action, Bury, Condemn, Purge, Rename, Undrop
-from streamhouse_spark.log.commits.partitioning import SetPartitioning
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import TransactionEntry, name_sum
 

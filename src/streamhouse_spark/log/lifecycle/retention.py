@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from streamhouse_spark.config.auto_partition import AutoPartition
+from streamhouse_spark.config.partition_history import columns_at
 from streamhouse_spark.log.archive.pages import archived
 from streamhouse_spark.log.commits.actions import Action, Trim
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.partitioning import columns_at
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from streamhouse_spark.config.partition_history import columns_at
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.log.commits.partitioning import columns_at
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from streamhouse_spark.config.partition_history import FormerPartitioning, columns_at
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.core.slicing import compacted
-from streamhouse_spark.log.commits.partitioning import FormerPartitioning, columns_at
 from streamhouse_spark.log.commits.segment import Segment, SegmentIndex, block_bytes_for
 from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats
 from streamhouse_spark.schema.table_schema import TableSchema
