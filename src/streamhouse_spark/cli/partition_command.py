@@ -62,10 +62,11 @@ streamhouse -w ./warehouse set-partitioning sales.orders --none
 @click.option("--none", "is_none", is_flag=True, help="No field: the table has no partitions from now on.")
 @click.pass_obj
 def set_partitioning(session: Session, table: str, fields: Sequence[str], *, is_none: bool) -> None:
-    """Partition rows by other fields from now on: columns, and transforms such as 'days(at)' or 'truncate(4, name)'.
+    """Partition the rows of a table by other fields from now on.
 
-    Nothing is written again: files of the lake keep the partitions that they were written with, and the next tiering
-    round writes by the new ones. Reads know both. The lake has to be an Iceberg table.
+    Fields are columns, and transforms of columns such as 'days(at)' or 'truncate(4, name)'. Nothing is written again:
+    files of the lake keep the partitions that they were written with, and the next tiering round writes by the new ones.
+    Reads know both. The lake has to be an Iceberg table.
     """
     if bool(fields) == is_none:
         raise click.UsageError("give the fields to partition by, or --none")
