@@ -65,8 +65,8 @@ def set_partitioning(session: Session, table: str, fields: Sequence[str], *, is_
     """Partition the rows of a table by other fields from now on.
 
     Fields are columns, and transforms of columns such as 'days(at)' or 'truncate(4, name)'. Nothing is written again:
-    files of the lake keep the partitions that they were written with, and the next tiering round writes by the new ones.
-    Reads know both. The lake has to be an Iceberg table.
+    files of the lake keep the partitions that they have, and the next tiering round writes by the new ones. Reads know
+    both. The lake has to be an Iceberg table.
     """
     if bool(fields) == is_none:
         raise click.UsageError("give the fields to partition by, or --none")
