@@ -275,6 +275,7 @@ def patched(*patches: tuple[object, str, object]) -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 def test_no_bug_is_found_where_none_is():
     check(HISTORY)
     check([("append", MIXED), ("layout", ("day",))], ("id",))
@@ -304,11 +305,13 @@ def test_merged_segments_that_take_the_newest_columns():
         check([("append", MIXED), ("layout", ("id",)), ("merge",)])
 
 
+@pytest.mark.long
 def test_a_field_that_takes_the_id_of_another():
     with patched((partition_evolution, "_last_id", lambda _metadata: 999)), pytest.raises(AssertionError):
         check(HISTORY)
 
 
+@pytest.mark.long
 def test_files_that_are_dropped_whole_by_the_newest_spec():
     def by_the_newest(file: Any, spec: Any, schema: Any) -> dict[str, object]:
         return {"land": file.partition[0]}
