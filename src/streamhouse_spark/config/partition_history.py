@@ -7,10 +7,10 @@ its partitions are named, and whatever was planned by an older schema is told ap
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from streamhouse_spark.config.properties import PARTITION_FIELDS
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.schema.partition_fields import PartitionField, join_fields, parse_fields, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
 
