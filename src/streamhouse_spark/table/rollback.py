@@ -102,6 +102,12 @@ def pin_version(table: TableHandle, version: int | str) -> Pin:
 
 
 def _require_same_form(now: TableState, then: TableState) -> None:
+    if now.former_partitionings != then.former_partitionings:
+        raise InvalidOptionError(
+            f"table {now.name} cannot be rolled back to commit {then.version}: its partitioning was changed since, and "
+            "the lake's files with it; set it back (set_partitioning) if you want it, and overwrite the table with the "
+            f"rows of that version (VERSION AS OF {then.version})"
+        )
     if now.schema_id != then.schema_id:
         raise InvalidOptionError(
             f"table {now.name} cannot be rolled back to commit {then.version}: its columns changed since, from schema "

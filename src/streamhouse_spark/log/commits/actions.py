@@ -7,6 +7,7 @@ from dataclasses import asdict, field, replace
 from typing import Any, Final
 
 from streamhouse_spark.config.branch_mark import BRANCH
+from streamhouse_spark.config.partition_history import SetPartitioning
 from streamhouse_spark.core.change_archive import SetArchive
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
@@ -247,6 +248,7 @@ Action = (
     | Retier
     | SetProperties
     | SetSchema
+    | SetPartitioning
     | Rename
     | Condemn
     | Purge
@@ -374,7 +376,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "tag", **asdict(action)}
         case Untag(names):
             return {"type": "untag", "names": list(names)}
-        case SetArchive():
+        case SetArchive() | SetPartitioning():
             return action.to_json()
 
 
@@ -429,6 +431,8 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return Tag(data["name"], data["version"], data["uuid"], data["lake_snapshot"], data["retain_ms"])
         case "untag":
             return Untag(tuple(data["names"]))
+        case "partitioning":
+            return SetPartitioning.from_json(data)
         case "archive":
             return SetArchive.from_json(data)
         case unknown:

@@ -7,8 +7,10 @@ from dataclasses import field, replace
 
 import pyarrow as pa
 
+from streamhouse_spark.config.partition_history import FormerPartitioning, SetPartitioning, former_partitioning
 from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED, TableProperties, parse_properties
 from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive, SetArchive
+from streamhouse_spark.core.deletion_marks import MarkedDeleted
 from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
@@ -57,14 +59,6 @@ class ConsumerEntry:
     time_ms: int
     history: HistoryMark | None = None
     """See `streamhouse_spark.log.commits.position.LogPosition`."""
-
-
-@dataclass(frozen=True, slots=True)
-class MarkedDeleted:
-    commit: int
-    time_ms: int
-    orphan: bool
-    """Whether no record ever named the file, so that a slow writer may still hold it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +114,8 @@ class TableState:
     """Number of the newest record with the name: a renaming that began before it does not happen."""
     former_uuids: tuple[str, ...] = ()
     """Uuids of the originals that this table is a copy of, the oldest first."""
+    former_partitionings: tuple[FormerPartitioning, ...] = ()
+    """Partitionings of rows that older schemas stored, the oldest first."""
     dropped: bool = False
     successor: str | None = None
     """Uuid of the table that took this one's place, and so its name, as it was dropped."""
@@ -321,6 +317,10 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             return replace(state, properties={**kept, **changed})
         case act.SetSchema(schema_id, schema):
             return replace(state, schema_id=schema_id, schemas={**state.schemas, schema_id: schema})
+        case SetPartitioning():
+            before = former_partitioning(state.schema_id, state.partition_by, state.properties)
+            changed = action.changes(state.schemas, state.schema, state.properties)
+            return replace(state, former_partitionings=(*state.former_partitionings, before), **changed)
         case act.Rename(name):
             return replace(state, name=name, named=record.number)
         case act.Condemn(keys, expiring):

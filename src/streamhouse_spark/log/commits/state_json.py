@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from streamhouse_spark.config.partition_history import FormerPartitioning
 from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive
+from streamhouse_spark.core.deletion_marks import MarkedDeleted
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Payload
@@ -14,7 +16,6 @@ from streamhouse_spark.log.commits.deletions import Deletion
 from streamhouse_spark.log.commits.state import (
     BucketLog,
     ConsumerEntry,
-    MarkedDeleted,
     TableState,
     Truncation,
     with_lake,
@@ -69,6 +70,7 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
     if state.former_uuids:
         out["former_uuids"] = list(state.former_uuids)
     out.update(_of_the_lake(state))
+    out.update(_of_partitions(state))
     if state.snapshots:
         out["snapshots"] = [act.snapshot_to_json(s, payload) for s in state.snapshots.values()]
     if state.deletions:
@@ -84,6 +86,11 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
 def _of_the_lake(state: TableState) -> dict[str, Any]:
     former = {"former_lakes": list(state.former_lakes)} if state.former_lakes else {}
     return {**former, "expiring": sorted(state.expiring)} if state.expiring else former
+
+
+def _of_partitions(state: TableState) -> dict[str, Any]:
+    former = [one.to_json() for one in state.former_partitionings]
+    return {"former_partitionings": former} if former else {}
 
 
 def _truncation_to_json(truncation: Truncation) -> dict[str, Any]:
@@ -141,6 +148,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         archive=Archive.from_json(data["archive"]) if "archive" in data else NO_ARCHIVE,
         expiring=frozenset(data.get("expiring", ())),
         former_lakes=tuple(data.get("former_lakes", ())),
+        former_partitionings=tuple(map(FormerPartitioning.from_json, data.get("former_partitionings", ()))),
         named=data.get("named", 1),
         former_uuids=tuple(data.get("former_uuids", ())),
         dropped=data["dropped"],
