@@ -21,6 +21,7 @@ from doc_pages import CLAIMING, ROOT
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.config.properties import TableProperties
 from streamhouse_spark.core import slicing
+from streamhouse_spark.datasource.catalog.procedures.jobs import JOB_BYTES_MIN
 from streamhouse_spark.datasource.catalog.procedures.procedures import PROCEDURES
 from streamhouse_spark.errors import ErrorKind
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
@@ -169,6 +170,8 @@ def test_figures_are_those_of_the_code():
     assert set(re.findall(r"more than (\d+)(?: snapshots|, (?:for|those))", ALL_TEXT)) == {str(SNAPSHOTS_KEPT_MAX)}
     assert SNAPSHOTS_KEPT_MAX * TableProperties().datalake_freshness_ms == 10 * 3_600_000
     assert f"{SNAPSHOTS_KEPT_MAX} snapshots are ten hours" in ALL_TEXT
+    mib = re.findall(r"Where (\d+) MiB or more are to be written", ALL_TEXT)
+    assert [int(m) << 20 for m in mib] == [JOB_BYTES_MIN]
     assert slicing.ROW_BYTES_MAX == 512 << 20
     assert slicing.KEY_ROWS_BYTES_MAX == slicing.KEYS_BYTES_MAX == 1 << 30
 

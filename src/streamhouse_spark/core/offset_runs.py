@@ -159,6 +159,15 @@ class OffsetRuns:
         """Return how many rows have smaller offsets."""
         return int(np.clip(offset - self.starts, 0, self.lengths).sum())
 
+    def to_json(self) -> list[list[int]]:
+        return [self.starts.tolist(), self.lengths.tolist()]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Sequence[int]]) -> OffsetRuns:
+        """Make the runs of what `to_json` gave."""
+        starts, lengths = (np.array(numbers, np.int64) for numbers in value)
+        return cls(starts, lengths)
+
     def to_text(self) -> str:
         """Return text for file metadata; `from_text` reads it back."""
         header: dict[str, object] = {"version": FORMAT_VERSION, "rows": self.num_rows}

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from streamhouse_spark.lake.history import require_of_history
-from streamhouse_spark.lake.model.values import CompactReport, LakeFile
-from streamhouse_spark.lake.parquet.compaction import CompactGroup, GroupWriter, RunGroups
+from streamhouse_spark.lake.model.values import CompactReport
+from streamhouse_spark.lake.parquet.compaction import GroupWriter, Rewritten, RunGroups, Sized
 from streamhouse_spark.query.projection import parse_filter
 from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.table.lake_maintain import optimize
@@ -23,8 +24,9 @@ from streamhouse_spark.warehouse.connection import Connection
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_RESULT = pa.schema([("files", pa.string())])
-_RESULT_DDL = "files string"
+_RESULT = pa.schema([("written", pa.string())])
+_RESULT_DDL = "written string"
+_DESCRIPTION = "spark.job.description"
 
 
 def optimized(
@@ -33,32 +35,51 @@ def optimized(
     """See `streamhouse_spark.optimize`."""
     table = connection.table(name)
     chosen = None if where is None else parse_filter(parse_where(where, table.state.schema.arrow))
-    lake, run = table.open_lake(), spark_groups(spark, connection)
+    lake, run = table.open_lake(), spark_groups(spark, connection, f"optimize {table.name}")
     require_of_history(table.log, lake.newest())
     return optimize(table, lake, order_by, chosen=chosen, dry_run=dry_run, run=run)
 
 
-def spark_groups(spark: SparkSession, connection: Connection) -> RunGroups:
-    """Return a function that has groups written by one Spark job, a task for each of them, the largest first."""
+def spark_groups(spark: SparkSession, connection: Connection, doing: str) -> RunGroups:
+    """Return a function that has groups written by one Spark job, a task for each of them, the largest first.
 
-    def run(groups: Sequence[CompactGroup], writer: GroupWriter) -> list[LakeFile]:
+    Spark's pages show ``doing`` and the number of groups, but for a session of Spark Connect.
+    """
+
+    def run(groups: Sequence[Sized], writer: GroupWriter) -> list[Rewritten]:
         ordered = sorted(groups, key=lambda group: group.size_bytes, reverse=True)
         numbers = spark.range(0, len(ordered), 1, len(ordered))
-        rows = numbers.mapInArrow(_task_function(connection, ordered, writer), _RESULT_DDL).collect()
-        return [LakeFile.from_json(file) for row in rows for file in json.loads(row["files"])]
+        written = numbers.mapInArrow(_task_function(connection, ordered, writer), _RESULT_DDL)
+        mib = sum(group.size_bytes for group in groups) >> 20
+        with _described(spark, f"{doing}: {len(groups)} groups of files, {mib} MiB"):
+            rows = written.collect()
+        return [Rewritten.from_json(json.loads(row["written"])) for row in rows]
 
     return run
 
 
+@contextmanager
+def _described(spark: SparkSession, text: str) -> Iterator[None]:
+    context = getattr(spark, "sparkContext", None)  # Spark Connect has none
+    if context is None:
+        yield
+        return
+    before = context.getLocalProperty(_DESCRIPTION)
+    context.setLocalProperty(_DESCRIPTION, text)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_DESCRIPTION, before)
+
+
 def _task_function(
-    connection: Connection, groups: Sequence[CompactGroup], writer: GroupWriter
+    connection: Connection, groups: Sequence[Sized], writer: GroupWriter
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         warehouse = connection.warehouse()
         for batch in batches:
             for position in batch.column(0).to_pylist():
-                files = writer.written(groups[position], warehouse.storage, warehouse.settings, warehouse.world)
-                texts = pa.array([json.dumps([file.to_json() for file in files])])
-                yield pa.RecordBatch.from_arrays([texts], schema=_RESULT)
+                done = writer.written(groups[position], warehouse.storage, warehouse.settings, warehouse.world)
+                yield pa.RecordBatch.from_arrays([pa.array([json.dumps(done.to_json())])], schema=_RESULT)
 
     return write

@@ -39,6 +39,7 @@ from streamhouse_spark.datasource.catalog.internal_options import (
     READ_STREAM,
     REAL_TIME_OPTION,
     REPLACED_OPTION,
+    RUN_TASKS,
     SCOPE_OPTION,
     STAGED_OPTION,
     UUID_OPTION,
@@ -104,6 +105,10 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
             from streamhouse_spark.datasource.catalog.scan.pruned_stream import StreamParts
 
             return StreamParts(self._connection())
+        if self.options.get(CALL_OPTION) == RUN_TASKS:
+            from streamhouse_spark.datasource.catalog.procedures.tasks import TaskReader
+
+            return TaskReader(self._connection(), self.options[ARGUMENTS_OPTION], schema)
         if CALL_OPTION in self.options:
             from streamhouse_spark.datasource.catalog.scan.python_reader import PythonReader
 

@@ -355,12 +355,12 @@ class LakeTable(ABC):
     @abstractmethod
     def metadata_table_names(self) -> tuple[str, ...]: ...
 
-    def compact(self, *, purge: bool = False, dry_run: bool = False) -> CompactReport:
+    def compact(self, *, purge: bool = False, dry_run: bool = False, run: RunGroups | None = None) -> CompactReport:
         self._require_home_unless(dry_run, "compaction")
-        return self._compact(purge=purge, dry_run=dry_run)
+        return self._compact(purge=purge, dry_run=dry_run, run=run)
 
     @abstractmethod
-    def _compact(self, *, purge: bool, dry_run: bool) -> CompactReport: ...
+    def _compact(self, *, purge: bool, dry_run: bool, run: RunGroups | None) -> CompactReport: ...
 
     def cluster(
         self, how: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None

@@ -93,17 +93,25 @@ def maintain_lake(
 # -- verbs ------------------------------------------------------------------------------------------------------------
 
 
-def compact(table: TableHandle, lake: LakeTable, *, purge: bool = False, dry_run: bool = False) -> CompactReport:
+def compact(
+    table: TableHandle,
+    lake: LakeTable,
+    *,
+    purge: bool = False,
+    dry_run: bool = False,
+    run: RunGroups | None = None,
+) -> CompactReport:
     """Compact all files that are worth it, a commit for about a gigabyte. **Commit point:** the lake's, of each of
     these. Files of which more than a tenth of the rows are deleted are worth it, with ``purge`` all that have any.
 
-    Runs in this process. The properties need not ask for it. Raises `CommitConflictError` where tiering or another
-    engine was faster, what was committed before stays; `LakeMismatchError`, `CommitStateUnknownError`.
+    Works in this process, or as ``run`` does: then of 16 gigabytes each, with a primary key as before. The properties
+    need not ask for it. Raises `CommitConflictError` where tiering or another engine was faster, what was committed
+    before stays; `LakeMismatchError`, `CommitStateUnknownError`.
     """
-    total = lake.compact(purge=purge, dry_run=dry_run)
+    total = lake.compact(purge=purge, dry_run=dry_run, run=run)
     last = total
     while last.snapshot is not None:
-        last = lake.compact(purge=purge)
+        last = lake.compact(purge=purge, run=run)
         total = _both(total, last)
         if last.files_removed <= last.files_added and not last.purged_rows:
             break  # nothing becomes less

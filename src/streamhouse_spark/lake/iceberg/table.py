@@ -206,12 +206,12 @@ class IcebergLake(LakeTable):
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
-    def _compact(self, *, purge: bool, dry_run: bool) -> CompactReport:
+    def _compact(self, *, purge: bool, dry_run: bool, run: RunGroups | None) -> CompactReport:
         from streamhouse_spark.lake.iceberg.maintenance.compaction import compact
         from streamhouse_spark.lake.iceberg.maintenance.compaction_keyed import compact_keyed
 
         work = compact_keyed if self.place.spec.primary_key else compact
-        report, snapshot_id = work(self.place, purge=purge, dry_run=dry_run)
+        report, snapshot_id = work(self.place, purge=purge, dry_run=dry_run, run=run)
         return report if snapshot_id is None else replace(report, snapshot=self.snapshot(snapshot_id))
 
     def _cluster(

@@ -26,7 +26,7 @@ from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.scan import own_projection
 from streamhouse_spark.lake.paimon.schema import UNAWARE_BUCKETS
-from streamhouse_spark.lake.parquet.compaction import merged
+from streamhouse_spark.lake.parquet.compaction import written_here
 from streamhouse_spark.lake.parquet.file_writer import named_offsets
 from streamhouse_spark.lake.parquet.row_rewrite import TouchedFile, without_rows
 
@@ -49,7 +49,7 @@ def files_without(place: PaimonLocation, context: WriteContext, rows: Mapping[in
         written = without_rows(file, context, spec, how, files, place.world.ids)
         return [*written, _going(file, spec)]
 
-    return merged(place.storage, _touched(place, table, spec, rows), write)
+    return [file for made in written_here(place.storage, _touched(place, table, spec, rows), write) for file in made]
 
 
 def _going(file: TouchedFile, spec: PaimonFileSpec) -> LakeFile:

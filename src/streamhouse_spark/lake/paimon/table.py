@@ -40,6 +40,7 @@ from streamhouse_spark.lake.paimon.round import commit_round, described, describ
 from streamhouse_spark.lake.paimon.row_deletion import files_without
 from streamhouse_spark.lake.paimon.scan import projection, same_by_name, scan_files
 from streamhouse_spark.lake.paimon.snapshots import own_time_ms, parsed_snapshot, snapshot_text
+from streamhouse_spark.lake.parquet.compaction import RunGroups
 from streamhouse_spark.lake.reader import identity_projection
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.lake.table import LakeTable
@@ -216,10 +217,10 @@ class PaimonLake(LakeTable):
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
-    def _compact(self, *, purge: bool, dry_run: bool) -> CompactReport:
+    def _compact(self, *, purge: bool, dry_run: bool, run: RunGroups | None) -> CompactReport:
         if self.place.spec.primary_key:
-            return compact_keyed(self.place, purge=purge, dry_run=dry_run)
-        report, snapshot = compact_log(self.place, dry_run=dry_run)
+            return compact_keyed(self.place, purge=purge, dry_run=dry_run, run=run)
+        report, snapshot = compact_log(self.place, dry_run=dry_run, run=run)
         return report if snapshot is None else replace(report, snapshot=described(self.place, snapshot))
 
     def _expire(

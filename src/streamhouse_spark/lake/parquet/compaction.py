@@ -7,7 +7,8 @@ are known afterwards as before, and a range that the hot log no longer has is re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -15,6 +16,8 @@ from streamhouse_spark.core.clock import Ids, World
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
 from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.wire import Portable
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
@@ -34,12 +37,12 @@ SPREAD_BYTES_MAX: Final = 16 << 30
 """The same, where others write the groups of one call side by side."""
 
 
-class _HasSize(Protocol):
+class Sized(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
 
-Sized = TypeVar("Sized", bound=_HasSize)
+G = TypeVar("G", bound=Sized)
 R = TypeVar("R")
 
 
@@ -50,7 +53,7 @@ class StoredFile:
     location: str
     size_bytes: int
     num_rows: int
-    place: tuple[object, ...]
+    place: tuple[Any, ...]
     """The lake's bucket and partition. Files with equal ones may be joined, if they are of one bucket of the log."""
     deletes: tuple[str, ...] = ()
     """Files that name its deleted rows."""
@@ -60,7 +63,7 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True)
-class CompactGroup:
+class CompactGroup(Portable):
     """Neighbouring files of one bucket and partition, in offset order, to become one."""
 
     bucket: int
@@ -76,22 +79,35 @@ class CompactGroup:
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.stored)
 
+    def to_json(self) -> dict[str, Any]:
+        """Give the fields as JSON, but for the files' places, which no task looks at."""
+        return Portable.to_json(replace(self, stored=tuple(replace(file, place=()) for file in self.stored)))
+
     def splits(self) -> list[LakeSplit]:
         """Return the files as reads take them, in their order."""
         return [LakeSplit(s.location, s.size_bytes, s.num_rows, position_deletes=s.deletes) for s in self.stored]
 
 
+@dataclass(frozen=True, slots=True)
+class Rewritten(Portable):
+    """A group that was written anew."""
+
+    files: tuple[LakeFile, ...]
+    num_read: int
+    """Rows that were read for it."""
+
+
 class GroupWriter(Protocol):
-    """Writes groups of files anew, in this process or another: it can be pickled."""
+    """Writes groups of files anew, in this process or another: like its groups it travels, as JSON or pickled."""
 
-    def written(
-        self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World
-    ) -> list[LakeFile]: ...
+    def to_json(self) -> dict[str, Any]: ...
+
+    def written(self, group: Any, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten: ...
 
 
-RunGroups = Callable[[Sequence[CompactGroup], GroupWriter], list[LakeFile]]
-"""Has groups written, and returns the files of all of them. A group may be written again where an attempt failed: only
-the files that are returned are committed, others are orphans.
+RunGroups = Callable[[Sequence[Sized], GroupWriter], Sequence[Rewritten]]
+"""Has groups written, and returns each of them once, in any order. A group may be written again where an attempt
+failed: only the files that are returned are committed, others are orphans.
 """
 Footers = Callable[[Sequence[str]], Iterable[OffsetFile | None]]
 """Returns the offsets of files, in their order, and None for one of another engine, which is left alone."""
@@ -117,7 +133,7 @@ def plan_groups(
     return [group for place in by_place.values() for group in _groups(place, target_bytes, files_min)]
 
 
-def within_budget(groups: Iterable[Sized], bytes_max: int | None = None) -> Iterator[Sized]:
+def within_budget(groups: Iterable[G], bytes_max: int | None = None) -> Iterator[G]:
     """Return the first groups, of so many bytes together, `COMPACT_BYTES_MAX` by default: one at least."""
     most = COMPACT_BYTES_MAX if bytes_max is None else bytes_max
     num_bytes = 0
@@ -162,13 +178,36 @@ def _worth_it(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Itera
         yield CompactGroup(run[0][1].bucket, tuple(o for _, o in run), tuple(f for f, _ in run))
 
 
-def merged(storage: Storage, groups: Sequence[Sized], write: Callable[[Sized], Sequence[R]]) -> list[R]:
-    """Write groups anew; small ones, which wait for the store, at the same time where its requests take long. Returns
-    the results of all of them.
+def in_this_process(storage: Storage, settings: Mapping[str, str], world: World) -> RunGroups:
+    """Return a function that writes groups in this process, as `written_here` does."""
+
+    def run(groups: Sequence[Sized], writer: GroupWriter) -> list[Rewritten]:
+        return written_here(storage, groups, lambda group: writer.written(group, storage, settings, world))
+
+    return run
+
+
+def written_here(storage: Storage, groups: Sequence[G], write: Callable[[G], R]) -> list[R]:
+    """Write groups in this process; small ones, which wait for the store, at the same time where its requests take
+    long.
     """
     are_small = all(group.size_bytes <= SMALL_GROUP_BYTES_MAX for group in groups)
     threads = THREADS_MAX if are_small and isinstance(storage, ReadsMany) else 1
-    return [one for written in in_parallel(write, groups, threads_max=threads) for one in written]
+    return list(in_parallel(write, groups, threads_max=threads))
+
+
+def rewritten(run: RunGroups, groups: Sequence[Sized], writer: GroupWriter, location: str) -> list[Rewritten]:
+    """Have groups written. Raises `CommitConflictError` where one of them did not come back: its rows would go."""
+    made = list(run(groups, writer))
+    if len(made) != len(groups):
+        raise CommitConflictError(
+            f"lake table {location}: {len(made)} of {len(groups)} groups of files were written anew; try again"
+        )
+    return made
+
+
+def new_files(made: Iterable[Rewritten]) -> list[LakeFile]:
+    return [file for one in made for file in one.files]
 
 
 def merge_group(

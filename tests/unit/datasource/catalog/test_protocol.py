@@ -17,6 +17,7 @@ from pyspark.sql.types import LongType, StructType
 from streamhouse_spark.datasource.catalog import internal_options
 from streamhouse_spark.datasource.catalog.calls import OPERATIONS, answer, operation_of
 from streamhouse_spark.datasource.catalog.ddl import alter
+from streamhouse_spark.datasource.catalog.procedures.tasks import outcome
 from streamhouse_spark.datasource.catalog.scan import options as scan_options
 from streamhouse_spark.datasource.catalog.scan.groups import groups_to_json, pack_by_bucket
 from streamhouse_spark.datasource.catalog.scan.hadoop_settings import s3a_settings
@@ -30,6 +31,7 @@ from streamhouse_spark.datasource.write import row_level
 from streamhouse_spark.datasource.write.staging_task import StagedMessage, counted
 from streamhouse_spark.errors import StreamhouseError
 from unit.datasource.catalog.calls import struct
+from unit.datasource.catalog.procedures.job_driver import JobDriver
 
 PROTOCOL = json.loads((Path(__file__).parents[4] / "jvm" / "protocol.json").read_text())
 ONLY_IN_PYTHON = {"describe"}
@@ -127,7 +129,7 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     found = ask("procedures")["procedures"]
     check_keys(found, "procedure")
     check_keys([parameter for procedure in found for parameter in procedure["parameters"]], "parameter")
-    ask("call_procedure", name="table_status", arguments={"table": "sales.orders"})
+    ask("call_procedure", name="table_status", arguments={"table": "sales.orders"}, jobs=None)
     staged = ask("replace_table", **orders, **declared, partitioning=[], primary_key=[])
     ask("publish_table", **orders, uuid=staged["uuid"], replaces=staged["replaces"])
     keyed = {"database": "sales", "table": "keyed"}
@@ -236,6 +238,19 @@ def test_counts_of_a_write():
     message = counted(lambda: StagedMessage(None))
     check_keys(json.loads(message.counts.removeprefix(COUNTS_KEY)), "counts_of_write")
     assert pickle.dumps(message).rindex(COUNTS_KEY.encode()) > pickle.dumps(message).rindex(b"partitions")
+
+
+def test_what_a_job_is_asked_for_and_what_its_tasks_answer(catalog, connection, warehouse_path):
+    catalog.create("sales", "orders", "id bigint")
+    connection.table("sales.orders").append([{"id": 1}])
+    driver = JobDriver(warehouse_path)
+    try:
+        given = {"table": "sales.orders", "spark_job": True}
+        catalog.call("call_procedure", name="tier", arguments=given, jobs=driver.address)
+    finally:
+        driver.close()
+    check_keys(driver.asked, "job")
+    check_keys([outcome(connection, task) for job in driver.asked for task in job["tasks"]], "outcome")
 
 
 def test_conditions_that_java_knows_are_those_that_python_raises(catalog):

@@ -1,4 +1,7 @@
-"""Procedures of the lake, run in the process beside the driver. Each is a method of the Python API."""
+"""Procedures of the lake, run in the process beside the driver. Each is a method of the Python API.
+
+What writes much has it written by tasks of Spark: see `streamhouse_spark.datasource.catalog.procedures.jobs`.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,28 @@ from typing import Any, TypeAlias
 
 from streamhouse_spark.core.text_values import parse_names
 from streamhouse_spark.datasource.catalog.procedures.arguments import grace_ms_of, table_name_of
-from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
+from streamhouse_spark.datasource.catalog.procedures.jobs import SparkJobs, groups_in_jobs, rounds_in_jobs
+from streamhouse_spark.lake.history import require_of_history
+from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, clean
+from streamhouse_spark.query.projection import parse_filter
 from streamhouse_spark.query.sql_condition import parse_where
+from streamhouse_spark.read.system_tables import bucket_lags
+from streamhouse_spark.table import lake_maintain
+from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.connection import Connection
 
 Rows: TypeAlias = Sequence[Sequence[Any]]
 
 
-def tier(connection: Connection, given: Mapping[str, Any]) -> Rows:
-    """Tier tables without Spark's executors: a procedure has no session to run a job with."""
+def tier(connection: Connection, given: Mapping[str, Any], jobs: SparkJobs) -> Rows:
     table = connection.table(table_name_of(given["table"]))
     table.open_lake()  # says so where there is none
-    report = tier_table(table, run_tasks_in_threads(table.storage, table.settings, table.world))
-    return [(table.name, report.rows, report.files, len(report.snapshots), report.conflicts, report.healed_rows)]
+    if given["dry_run"]:  # with a primary key, these are changes
+        return [(table.name, sum(bucket_lags(table.refresh()).values()), 0, 0, 0, 0, True)]
+    report = tier_table(table, rounds_in_jobs(jobs, table, wanted=given["spark_job"]))
+    return [(table.name, report.rows, report.files, len(report.snapshots), report.conflicts, report.healed_rows, False)]
 
 
 def retier(connection: Connection, given: Mapping[str, Any]) -> Rows:
@@ -31,18 +41,30 @@ def retier(connection: Connection, given: Mapping[str, Any]) -> Rows:
     return [(report.table, report.lake_location, report.rows, lost, returned, report.dry_run)]
 
 
-def compact(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def compact(connection: Connection, given: Mapping[str, Any], jobs: SparkJobs) -> Rows:
     table = connection.table(table_name_of(given["table"]))
-    report = table.lake.compact(purge=given["purge"], dry_run=given["dry_run"])
+    run = groups_in_jobs(jobs, table, "compact", wanted=given["spark_job"])
+    report = lake_maintain.compact(table, _lake_of(table), purge=given["purge"], dry_run=given["dry_run"], run=run)
     files, others = (report.files_removed, report.files_added), (report.healed_rows, report.purged_rows)
     return [(table.name, *files, report.rows, *others, given["dry_run"])]
 
 
-def optimize(connection: Connection, given: Mapping[str, Any]) -> Rows:
+def optimize(connection: Connection, given: Mapping[str, Any], jobs: SparkJobs) -> Rows:
     table = connection.table(table_name_of(given["table"]))
-    where = None if given["where"] is None else parse_where(given["where"], table.refresh().schema.arrow)
-    report = table.lake.optimize(given["order_by"], filter=where, dry_run=given["dry_run"])
+    chosen = None
+    if given["where"] is not None:
+        chosen = parse_filter(parse_where(given["where"], table.refresh().schema.arrow))
+    run = groups_in_jobs(jobs, table, "optimize", wanted=given["spark_job"])
+    how: dict[str, Any] = {"chosen": chosen, "dry_run": given["dry_run"], "run": run}
+    report = lake_maintain.optimize(table, _lake_of(table), given["order_by"], **how)
     return [(table.name, report.files_removed, report.files_added, report.rows, report.purged_rows, given["dry_run"])]
+
+
+def _lake_of(table: Table) -> LakeTable:
+    """Return the lake to write, as `Table.lake` has it. Raises `DifferentHistoryError`."""
+    lake = table.open_lake()
+    require_of_history(table.log, lake.newest())
+    return lake
 
 
 def expire_snapshots(connection: Connection, given: Mapping[str, Any]) -> Rows:

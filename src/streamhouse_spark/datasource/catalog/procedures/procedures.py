@@ -1,4 +1,7 @@
-"""``CALL streamhouse.system.…``: operations in one process beside the driver, without a session."""
+"""``CALL streamhouse.system.…``: operations in one process beside the driver, which has no session.
+
+Those that write many files of a lake have them written by jobs of the statement.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from streamhouse_spark.datasource.catalog.procedures import rollback as going_ba
 from streamhouse_spark.datasource.catalog.procedures import tags as tag_procedures
 from streamhouse_spark.datasource.catalog.procedures.arguments import Parameter, bound, struct_json, table_name_of
 from streamhouse_spark.datasource.catalog.procedures.clone import CLONED, clone
+from streamhouse_spark.datasource.catalog.procedures.jobs import SparkJobs
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.datasource.catalog.procedures.partitions import PARTITIONED, drop_partition, set_partitioning
 from streamhouse_spark.datasource.catalog.procedures.relocate import relocate
@@ -28,6 +32,9 @@ from streamhouse_spark.warehouse.connection import Connection
 
 _TABLE: Final = Parameter("table", "string", "Name of the table, <database>.<table>")
 _DRY_RUN: Final = Parameter("dry_run", "boolean", "Only show what would be done", "false")
+_SPARK_JOB: Final = Parameter(
+    "spark_job", "boolean", "Whether tasks of Spark write the files; if null, from 64 MiB on", "NULL"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,15 @@ class Procedure:
     parameters: tuple[Parameter, ...]
     result: str
     """The columns of its rows, as Spark DDL."""
-    run: Callable[[Connection, Mapping[str, Any]], Rows]
+    run: Callable[[Connection, Mapping[str, Any]], Rows] | None = None
+    run_in_jobs: Callable[[Connection, Mapping[str, Any], SparkJobs], Rows] | None = None
+    """In place of `run`, if tasks of Spark may write its files."""
+
+    def rows(self, connection: Connection, arguments: Mapping[str, Any], jobs: SparkJobs) -> Rows:
+        if self.run_in_jobs is not None:
+            return self.run_in_jobs(connection, arguments, jobs)
+        assert self.run is not None
+        return self.run(connection, arguments)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -47,6 +62,7 @@ class Procedure:
             "description": self.description,
             "parameters": [parameter.to_json() for parameter in self.parameters],
             "result": struct_json(ddl.parse_columns(self.result)),
+            "runs_jobs": self.run_in_jobs is not None,
         }
 
 
@@ -64,7 +80,8 @@ def call_procedure(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
         hint = f"did you mean {near}?" if near else f"there are {', '.join(PROCEDURES)}"
         raise InvalidOptionError(f"there is no procedure {name[:100]!r}; {hint}")
     arguments = bound(procedure.name, procedure.parameters, args.get("arguments") or {})
-    rows = procedure.run(connection, arguments)
+    with SparkJobs(args.get("jobs")) as jobs:
+        rows = procedure.rows(connection, arguments, jobs)
     return {"schema": struct_json(ddl.parse_columns(procedure.result)), "rows": [list(row) for row in rows]}
 
 
@@ -128,11 +145,11 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
     for procedure in (
         Procedure(
             "tier",
-            "Move all rows written before the call into the lake; without Spark's executors, as a CALL has no session",
-            (_TABLE,),
+            "Move all rows written before the call into the lake; tasks of Spark write them where they are many",
+            (_TABLE, _DRY_RUN, _SPARK_JOB),
             "table string not null, rows bigint not null, files bigint not null, snapshots bigint not null, "
-            "conflicts bigint not null, healed_rows bigint not null",
-            lake_procedures.tier,
+            "conflicts bigint not null, healed_rows bigint not null, dry_run boolean not null",
+            run_in_jobs=lake_procedures.tier,
         ),
         Procedure(
             "retier",
@@ -148,24 +165,30 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
         ),
         Procedure(
             "compact",
-            "Join small neighbouring files of a table's lake, and remove deleted rows; without Spark's executors",
-            (_TABLE, _DRY_RUN, Parameter("purge", "boolean", "Write each file again that has a deleted row", "false")),
+            "Join small neighbouring files of a table's lake, and remove deleted rows; tasks of Spark do much",
+            (
+                _TABLE,
+                _DRY_RUN,
+                Parameter("purge", "boolean", "Write each file again that has a deleted row", "false"),
+                _SPARK_JOB,
+            ),
             "table string not null, files_removed bigint not null, files_added bigint not null, rows bigint not null, "
             "healed_rows bigint not null, purged_rows bigint not null, dry_run boolean not null",
-            lake_procedures.compact,
+            run_in_jobs=lake_procedures.compact,
         ),
         Procedure(
             "optimize",
-            "Lay the rows of a table's lake out by columns, so that queries skip files; without Spark's executors",
+            "Lay the rows of a table's lake out by columns, so that queries skip files; tasks of Spark do much",
             (
                 _TABLE,
                 Parameter("order_by", "string", "Columns: a, b or zorder(a, b)"),
                 Parameter("where", "string", "Only files that may hold rows of this condition", "NULL"),
                 _DRY_RUN,
+                _SPARK_JOB,
             ),
             "table string not null, files_removed bigint not null, files_added bigint not null, rows bigint not null, "
             "purged_rows bigint not null, dry_run boolean not null",
-            lake_procedures.optimize,
+            run_in_jobs=lake_procedures.optimize,
         ),
         Procedure(
             "expire_snapshots",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import partial
 
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.file_access import offset_files
@@ -14,7 +13,7 @@ from streamhouse_spark.lake.iceberg.maintenance.compaction import current, files
 from streamhouse_spark.lake.iceberg.maintenance.purging import without_deleted
 from streamhouse_spark.lake.iceberg.round import data_location
 from streamhouse_spark.lake.model.values import CompactReport
-from streamhouse_spark.lake.parquet.clustering import Clustering, plan_clusters, write_cluster
+from streamhouse_spark.lake.parquet.clustering import Clustering, plan_clusters
 from streamhouse_spark.lake.parquet.compaction import (
     SPREAD_BYTES_MAX,
     CompactGroup,
@@ -64,6 +63,6 @@ def cluster(
         plan = plan_clusters(asked, how, group_of)
         groups = list(plan if dry_run else within_budget(plan, None if run is None else SPREAD_BYTES_MAX))
     if dry_run:
-        report, _ = rewrite(place, table, planned, groups, partial(write_cluster, how), dry_run=True)
+        report, _ = rewrite(place, table, planned, groups, how, dry_run=True)
         return replace(report, files_added=sum(how.num_lanes(g.size_bytes) for g in groups if g.num_rows)), None
-    return rewrite(place, table, planned, groups, partial(write_cluster, how), dry_run=False, run=run)
+    return rewrite(place, table, planned, groups, how, dry_run=False, run=run)

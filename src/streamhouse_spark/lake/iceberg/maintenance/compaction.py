@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
-from typing import TypeAlias
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
@@ -17,9 +16,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
 
-from streamhouse_spark.core.clock import Ids, World
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.wire import Portable
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.file_access import FilesAhead, offset_files
 from streamhouse_spark.lake.iceberg.clones.shared_files import own_files
@@ -44,47 +44,49 @@ from streamhouse_spark.lake.model.values import (
     WriteContext,
 )
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY, offsets_text
-from streamhouse_spark.lake.parquet.access import FileAccess
+from streamhouse_spark.lake.parquet.clustering import Clustering, write_cluster
 from streamhouse_spark.lake.parquet.compaction import (
     COMPACT_FILES_MIN,
     DELETED_SHARE_MIN,
+    SPREAD_BYTES_MAX,
     CompactGroup,
+    Rewritten,
     RunGroups,
+    in_this_process,
     merge_group,
-    merged,
+    new_files,
     plan_groups,
+    rewritten,
     within_budget,
 )
 from streamhouse_spark.lake.snapshot_times import aged_ms
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import at_once
 
-WriteGroup: TypeAlias = Callable[
-    [CompactGroup, WriteContext, IcebergFileSpec, LakeProjection, FileAccess, Ids], list[LakeFile]
-]
-"""Writes the rows of a group as new files."""
-
 
 @dataclass(frozen=True, slots=True)
-class RewriteTask:
+class RewriteTask(Portable):
     """All that a process needs to write a group; a `GroupWriter`."""
 
-    write: WriteGroup
+    how: Clustering | None
+    """None to join files in the order of offsets."""
     context: WriteContext
     projection: LakeProjection
 
-    def written(
-        self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World
-    ) -> list[LakeFile]:
+    def written(self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
         files = FilesAhead(storage, settings, group.splits())
         spec = IcebergFileSpec.from_json(self.context.lake)
-        return self.write(group, self.context, spec, self.projection, files, world.ids)
+        write = merge_group if self.how is None else partial(write_cluster, self.how)
+        written = write(group, self.context, spec, self.projection, files, world.ids)
+        return Rewritten(tuple(written), group.num_rows)
 
 
 # -- compaction -------------------------------------------------------------------------------------------------------
 
 
-def compact(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[CompactReport, int | None]:
+def compact(
+    place: IcebergLocation, *, purge: bool, dry_run: bool, run: RunGroups | None = None
+) -> tuple[CompactReport, int | None]:
     """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
     found = current(place, dry_run=dry_run)
     if found is None:
@@ -93,8 +95,8 @@ def compact(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[Comp
     with lake_metadata(table.location()):
         groups = plan_compaction(place, table, planned, purge=purge)
         if not dry_run:
-            groups = list(within_budget(groups))
-    return rewrite(place, table, planned, groups, merge_group, dry_run=dry_run)
+            groups = list(within_budget(groups, None if run is None else SPREAD_BYTES_MAX))
+    return rewrite(place, table, planned, groups, None, dry_run=dry_run, run=run)
 
 
 def current(place: IcebergLocation, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
@@ -117,7 +119,7 @@ def rewrite(
     table: Table,
     planned: Snapshot,
     groups: Sequence[CompactGroup],
-    write: WriteGroup,
+    how: Clustering | None,
     *,
     dry_run: bool,
     run: RunGroups | None = None,
@@ -136,12 +138,9 @@ def rewrite(
         return CompactReport(len(removed), kept, rows, purged_rows=purged_rows), None
     context = write_context(place)
     spec = IcebergFileSpec.from_json(context.lake)
-    task = RewriteTask(write, context, own_projection(table.metadata, place.spec))
-
-    def write_one(group: CompactGroup) -> list[LakeFile]:
-        return task.written(group, place.storage, place.settings, place.world)
-
-    added = merged(place.storage, groups, write_one) if run is None else run(groups, task)
+    task = RewriteTask(how, context, own_projection(table.metadata, place.spec))
+    run = run or in_this_process(place.storage, place.settings, place.world)
+    added = new_files(rewritten(run, groups, task, table.location()))
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(f"lake table {table.location()}: merging read other rows than planned; try again")
 

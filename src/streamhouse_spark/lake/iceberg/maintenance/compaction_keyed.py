@@ -14,8 +14,10 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.wire import Portable
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.file_access import files_of_group
 from streamhouse_spark.lake.healing import warn_of_duplicates
@@ -37,12 +39,21 @@ from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks
 from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.model.live_files import LiveFile
-from streamhouse_spark.lake.model.values import CompactReport, LakeFile, LakeSplit, WriteContext
+from streamhouse_spark.lake.model.values import CompactReport, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.bucket_writer import write_rows
-from streamhouse_spark.lake.parquet.compaction import DELETED_SHARE_MIN, merged, within_budget
+from streamhouse_spark.lake.parquet.compaction import (
+    DELETED_SHARE_MIN,
+    Rewritten,
+    RunGroups,
+    in_this_process,
+    new_files,
+    rewritten,
+    within_budget,
+)
 from streamhouse_spark.lake.parquet.file_writer import is_keyed_file
 from streamhouse_spark.lake.parquet.key_cursor import MergedRows
 from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.storage.base import Storage
 
 SMALL_FILES_MIN = 5
 SMALL_FILES_MAX = 50
@@ -54,7 +65,7 @@ first."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedGroup:
+class KeyedGroup(Portable):
     """All files of one bucket and partition, oldest first."""
 
     bucket: int
@@ -101,17 +112,45 @@ class KeyedCompaction:
         return [file.location for group in self.groups for file in group.files]
 
 
-def compact_keyed(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[CompactReport, int | None]:
+@dataclass(frozen=True, slots=True)
+class KeyedRewriteTask(Portable):
+    """All that a process needs to write a group; a `GroupWriter`."""
+
+    context: WriteContext
+    projection: LakeProjection
+    held: Mapping[int, int]
+    """The lake's offsets."""
+    location: str
+
+    def written(self, group: KeyedGroup, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
+        """Raises `CommitConflictError` if the files do not hold the rows that were read."""
+        context, spec = self.context, IcebergFileSpec.from_json(self.context.lake)
+        splits = [LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in group.files]
+        files = files_of_group(storage, settings, splits, group.size_bytes, context.lake["data_location"])
+        offsets = OffsetRange(0, self.held.get(group.bucket, 0))
+        key_ids = spec.field_ids(context.primary_key)
+        rows = MergedRows(files, group.files, self.projection, key_ids, context.key_indexes)
+        made = write_rows(context, spec, files, world.ids, group.bucket, offsets, rows.batches())
+        if sum(file.num_rows for file in made) != rows.num_given:
+            raise CommitConflictError(f"lake table {self.location}: merging wrote other rows than it read; try again")
+        return Rewritten(tuple(made), rows.num_read)
+
+
+def compact_keyed(
+    place: IcebergLocation, *, purge: bool, dry_run: bool, run: RunGroups | None = None
+) -> tuple[CompactReport, int | None]:
     """Compact as `LakeTable.compact` does; returns the report and the id of the new snapshot."""
     try:
-        return _compacted(place, purge=purge, dry_run=dry_run)
+        return _compacted(place, run, purge=purge, dry_run=dry_run)
     except SnapshotExpiredError as error:
         raise CommitConflictError(
             f"others compacted and expired what was being compacted; try again ({error})"
         ) from error
 
 
-def _compacted(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[CompactReport, int | None]:
+def _compacted(
+    place: IcebergLocation, run: RunGroups | None, *, purge: bool, dry_run: bool
+) -> tuple[CompactReport, int | None]:
     if not dry_run:
         place.bring_up()
     table = place.find()
@@ -125,7 +164,12 @@ def _compacted(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[C
         num_rows = sum(group.num_rows for group in plan.groups)
         return CompactReport(num_removed, len(plan.groups), num_rows, purged_rows=plan.num_deleted), None
     context = write_context(place)
-    added, num_read = _rewritten(place, table, plan.groups, context)
+    held = newest_offsets(table.metadata, place.spec.table_uuid)
+    offsets = held.offsets if held else {}
+    task = KeyedRewriteTask(context, own_projection(table.metadata, place.spec), offsets, table.location())
+    run = run or in_this_process(place.storage, place.settings, place.world)
+    made = rewritten(run, plan.groups, task, table.location())
+    added, num_read = new_files(made), sum(one.num_read for one in made)
     num_rows = sum(file.num_rows for file in added)
     file_spec = IcebergFileSpec.from_json(context.lake)
 
@@ -138,11 +182,11 @@ def _compacted(place: IcebergLocation, *, purge: bool, dry_run: bool) -> tuple[C
         operation = Operation.REPLACE if num_read == num_rows else Operation.OVERWRITE
         return Change(operation, added, plan.removed, plan.removed_deletes, summary=summary, moves_tag=bool(summary))
 
-    made = commit_snapshot(place.catalog, place.identifier, validated, place.world)
+    committed = commit_snapshot(place.catalog, place.identifier, validated, place.world)
     warn_of_duplicates(str(place.spec.path), num_read - num_rows)
     healed_rows = num_read - num_rows
     report = CompactReport(num_removed, len(added), num_rows, healed_rows=healed_rows, purged_rows=plan.num_deleted)
-    return report, made.snapshot_id
+    return report, committed.snapshot_id
 
 
 def plan_keyed_compaction(
@@ -193,32 +237,3 @@ def _ages_and_deletes(table: Table, snapshot: Snapshot) -> tuple[Mapping[str, in
             else:
                 deletes.update(e.data_file.file_path for e in entries)
     return ages, deletes
-
-
-def _rewritten(
-    place: IcebergLocation, table: Table, groups: Sequence[KeyedGroup], context: WriteContext
-) -> tuple[list[LakeFile], int]:
-    """Write the groups anew. Returns the new files, and the number of rows read for them.
-
-    Raises `CommitConflictError` if the files do not hold the rows that were read.
-    """
-    how = own_projection(table.metadata, place.spec)
-    file_spec = IcebergFileSpec.from_json(context.lake)
-    key_ids = file_spec.field_ids(context.primary_key)
-    held = newest_offsets(table.metadata, place.spec.table_uuid)
-
-    def write_one(group: KeyedGroup) -> list[tuple[list[LakeFile], int]]:
-        splits = [LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in group.files]
-        around = context.lake["data_location"]
-        files = files_of_group(place.storage, place.settings, splits, group.size_bytes, around)
-        offsets = OffsetRange(0, held.offsets.get(group.bucket, 0) if held else 0)
-        rows = MergedRows(files, group.files, how, key_ids, context.key_indexes)
-        written = write_rows(context, file_spec, files, place.world.ids, group.bucket, offsets, rows.batches())
-        if sum(file.num_rows for file in written) != rows.num_given:
-            raise CommitConflictError(
-                f"lake table {table.location()}: merging wrote other rows than it read; try again"
-            )
-        return [(written, rows.num_read)]
-
-    made = merged(place.storage, groups, write_one)
-    return [file for written, _ in made for file in written], sum(num_read for _, num_read in made)

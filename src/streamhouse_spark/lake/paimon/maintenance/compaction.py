@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.snapshot.snapshot import Snapshot
 
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.wire import Portable
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.commit_checks import require_present
 from streamhouse_spark.lake.file_access import FilesAhead, offset_files
-from streamhouse_spark.lake.model.values import CompactReport, LakeFile
+from streamhouse_spark.lake.model.values import CompactReport, LakeFile, LakeProjection, WriteContext
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
@@ -21,16 +24,38 @@ from streamhouse_spark.lake.paimon.round import carried_offsets, require_shape, 
 from streamhouse_spark.lake.paimon.scan import own_projection
 from streamhouse_spark.lake.parquet.compaction import (
     COMPACT_FILES_MIN,
+    SPREAD_BYTES_MAX,
     CompactGroup,
+    Rewritten,
+    RunGroups,
     StoredFile,
+    in_this_process,
     merge_group,
-    merged,
+    new_files,
     plan_groups,
+    rewritten,
     within_budget,
 )
+from streamhouse_spark.storage.base import Storage
 
 
-def compact_log(place: PaimonLocation, *, dry_run: bool) -> tuple[CompactReport, Snapshot | None]:
+@dataclass(frozen=True, slots=True)
+class RewriteTask(Portable):
+    """All that a process needs to write a group; a `GroupWriter`."""
+
+    context: WriteContext
+    projection: LakeProjection
+
+    def written(self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
+        files = FilesAhead(storage, settings, group.splits())
+        spec = PaimonFileSpec.from_json(self.context.lake)
+        made = merge_group(group, self.context, spec, self.projection, files, world.ids)
+        return Rewritten(tuple(made), group.num_rows)
+
+
+def compact_log(
+    place: PaimonLocation, *, dry_run: bool, run: RunGroups | None = None
+) -> tuple[CompactReport, Snapshot | None]:
     """Compact as `LakeTable.compact` does; returns the report and the new snapshot.
 
     **Commit point:** a snapshot of Paimon's kind COMPACT, which removes the small files, adds their replacements and
@@ -56,20 +81,16 @@ def compact_log(place: PaimonLocation, *, dry_run: bool) -> tuple[CompactReport,
     footers = partial(offset_files, place.storage, place.settings, sizes, place.spec.writers)
     groups = plan_groups(stored, footers, target_bytes=place.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
     if not dry_run:
-        groups = list(within_budget(groups))
+        groups = list(within_budget(groups, None if run is None else SPREAD_BYTES_MAX))
     removed = [entries[file.location] for group in groups for file in group.files]
     rows = sum(group.num_rows for group in groups)
     if not groups or dry_run:
         return CompactReport(len(removed), len(groups), rows), None
     context = write_context(place)
     spec = PaimonFileSpec.from_json(context.lake)
-    how = own_projection(table, place.spec)
-
-    def write(group: CompactGroup) -> list[LakeFile]:
-        files = FilesAhead(place.storage, place.settings, group.splits())
-        return merge_group(group, context, spec, how, files, place.world.ids)
-
-    added = merged(place.storage, groups, write)
+    task = RewriteTask(context, own_projection(table, place.spec))
+    run = run or in_this_process(place.storage, place.settings, place.world)
+    added = new_files(rewritten(run, groups, task, table.location))
     if sum(file.num_rows for file in added) != rows:
         raise CommitConflictError(f"lake table {table.location}: merging read other rows than planned; try again")
     snapshot = _commit(place, spec, removed, added)

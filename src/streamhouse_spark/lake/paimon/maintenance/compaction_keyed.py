@@ -9,19 +9,20 @@ beside them has rows that may be older than theirs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.wire import Portable
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.commit_checks import require_present
 from streamhouse_spark.lake.file_access import files_of_group
 from streamhouse_spark.lake.model.values import (
     CompactReport,
     FieldNames,
-    LakeFile,
     LakeProjection,
     LakeSnapshot,
     LakeSplit,
@@ -39,9 +40,10 @@ from streamhouse_spark.lake.paimon.merge_tree_files import LEVEL_MAX, KeyValueFi
 from streamhouse_spark.lake.paimon.round import carried_offsets, described, offsets_at, require_shape
 from streamhouse_spark.lake.paimon.scan import key_projection, names_in_file, projection
 from streamhouse_spark.lake.paimon.sections import file_groups, is_raw
-from streamhouse_spark.lake.parquet.compaction import merged
+from streamhouse_spark.lake.parquet.compaction import Rewritten, RunGroups, in_this_process, new_files, rewritten
 from streamhouse_spark.lake.parquet.file_writer import PartitionKey
 from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
+from streamhouse_spark.storage.base import Storage
 
 UNMERGED_SHARE_MIN = 0.1
 """Share of the rows of a bucket and partition that are in unmerged files; below it reading costs little more."""
@@ -82,17 +84,61 @@ class KeyedGroup:
         return num_unmerged > UNMERGED_SHARE_MIN * self.num_rows or len(unmerged) >= UNMERGED_FILES_MAX
 
 
-def compact_keyed(place: PaimonLocation, *, purge: bool, dry_run: bool) -> CompactReport:
+@dataclass(frozen=True, slots=True)
+class GroupFiles(Portable):
+    """The files of a group, as a task merges them."""
+
+    bucket: int
+    partition: PartitionKey
+    merge: MergedFiles
+
+    @property
+    def num_rows(self) -> int:
+        return sum(file.num_rows for file in self.merge.files)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.merge.files)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRewriteTask(Portable):
+    """All that a process needs to merge and write a group; a `GroupWriter`."""
+
+    context: WriteContext
+    projection: LakeProjection
+    held: Mapping[int, int]
+    """The lake's offsets."""
+
+    def written(self, group: GroupFiles, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
+        """Raises `CommitConflictError` if the files do not hold the rows that were planned."""
+        spec = KeyValueFileSpec.from_json(self.context.lake)
+        location = group.merge.files[0].location
+        split = LakeSplit(location, group.size_bytes, group.num_rows, merge=group.merge)
+        files = files_of_group(storage, settings, [split], group.size_bytes, spec.data_location)
+        rows = NewestRows(files, group.merge, self.projection)
+        offsets = OffsetRange(0, self.held.get(group.bucket, 0))
+        batches, ids = rows.batches(), world.ids
+        made = write_key_values(self.context, spec, files, ids, group.bucket, offsets, batches, level=LEVEL_MAX)
+        if rows.num_read != group.num_rows or any(file.partition != group.partition for file in made):
+            raise CommitConflictError(
+                f"lake table {spec.data_location}: {rows.num_read} rows were read of a bucket and partition that has "
+                f"{group.num_rows}, or rows of other partitions; try again, or restore the files"
+            )
+        return Rewritten(tuple(made), rows.num_read)
+
+
+def compact_keyed(place: PaimonLocation, *, purge: bool, dry_run: bool, run: RunGroups | None = None) -> CompactReport:
     """Compact as `LakeTable.compact` does. Raises `CommitConflictError` if others changed the files meanwhile."""
     try:
-        return _compacted(place, purge=purge, dry_run=dry_run)
+        return _compacted(place, run, purge=purge, dry_run=dry_run)
     except SnapshotExpiredError as error:
         raise CommitConflictError(
             f"others compacted and expired what was being compacted; try again ({error})"
         ) from error
 
 
-def _compacted(place: PaimonLocation, *, purge: bool, dry_run: bool) -> CompactReport:
+def _compacted(place: PaimonLocation, run: RunGroups | None, *, purge: bool, dry_run: bool) -> CompactReport:
     table = place.find()
     if table is None or table.snapshot is None:
         return CompactReport()
@@ -109,7 +155,9 @@ def _compacted(place: PaimonLocation, *, purge: bool, dry_run: bool) -> CompactR
     if dry_run or not chosen:
         return CompactReport(len(removed), len(chosen), sum(group.num_rows for group in chosen))
     rewriting = _Rewriting(place, table)
-    added = merged(place.storage, chosen, rewriting.files_of)
+    run = run or in_this_process(place.storage, place.settings, place.world)
+    groups_of_files = [rewriting.files_of(group) for group in chosen]
+    added = new_files(rewritten(run, groups_of_files, rewriting.task, table.location))
     limits = {_place_of(group.entries[0]): group.sequence_end for group in chosen}
 
     def validated(newest: PaimonTable) -> Change:
@@ -127,50 +175,27 @@ def _compacted(place: PaimonLocation, *, purge: bool, dry_run: bool) -> CompactR
 
 
 class _Rewriting:
-    """Merges and writes the files of groups, in the lake's own columns."""
+    """The groups as tasks take them, which write the lake's own columns."""
 
     def __init__(self, place: PaimonLocation, table: PaimonTable) -> None:
-        self._place = place
         self._table = table
         lake = table.schema
         self._reader = MetadataReader(table, PaimonFiles(place.files))
         self._by: LakeProjection = merged_by(key_projection(lake, table, place.spec))
-        self._how = projection(lake, paimon_columns(lake, place.spec, table.schemas), place.spec.schema, None, None)
+        how = projection(lake, paimon_columns(lake, place.spec, table.schemas), place.spec.schema, None, None)
         self.file_spec = KeyValueFileSpec(lake, table.location, place.storage.now_ms())
         found = offsets_at(place, table.snapshot) if table.snapshot else None
-        self._held = found.offsets if found else {}
-        self._context = WriteContext(
-            place.spec.table_uuid, self._how.schema, place.spec.target_file_bytes, {}, tuple(lake.primary_keys)
-        )
+        spec, keys = self.file_spec.to_json(), tuple(lake.primary_keys)
+        context = WriteContext(place.spec.table_uuid, how.schema, place.spec.target_file_bytes, spec, keys)
+        self.task = KeyedRewriteTask(context, how, found.offsets if found else {})
 
-    def files_of(self, group: KeyedGroup) -> list[LakeFile]:
-        place = self._place
+    def files_of(self, group: KeyedGroup) -> GroupFiles:
         parts = [
             MergedFile(self._reader.location(entry), entry.file.file_size, entry.file.row_count, self._names(entry))
             for entry in sorted(group.entries, key=lambda e: (e.file.min_sequence_number, e.file.file_name))
         ]
         together = MergedFiles(tuple(parts), self._by)
-        split = LakeSplit(parts[0].location, group.size_bytes, group.num_rows, merge=together)
-        files = files_of_group(place.storage, place.settings, [split], group.size_bytes, self._table.location)
-        rows = NewestRows(files, together, self._how)
-        offsets = OffsetRange(0, self._held.get(group.bucket, 0))
-        made = write_key_values(
-            self._context,
-            self.file_spec,
-            files,
-            place.world.ids,
-            group.bucket,
-            offsets,
-            rows.batches(),
-            level=LEVEL_MAX,
-        )
-        wanted = self._partition_of(group.entries[0])
-        if rows.num_read != group.num_rows or any(file.partition != wanted for file in made):
-            raise CommitConflictError(
-                f"lake table {self._table.location}: {rows.num_read} rows were read of a bucket and partition that has "
-                f"{group.num_rows}, or rows of other partitions; try again, or restore the files"
-            )
-        return made
+        return GroupFiles(group.bucket, self._partition_of(group.entries[0]), together)
 
     def _names(self, entry: ManifestEntry) -> FieldNames:
         return names_in_file(self._table, self._table.schema, entry, inside=True)

@@ -67,10 +67,20 @@ final class Procedure implements UnboundProcedure, BoundProcedure {
       position++;
       given.set(parameter.name(), ValueJson.of(value));
     }
-    JsonNode answer = python.ask("call_procedure", arguments);
+    JsonNode answer = described.path("runs_jobs").asBoolean() ? calledWithJobs(arguments) : called(arguments, null);
     StructType schema = (StructType) DataType.fromJson(answer.get("schema").asText());
     List<InternalRow> rows = new ArrayList<>();
     for (JsonNode row : answer.get("rows")) rows.add(ValueJson.readRow(row, schema));
     return List.<Scan>of(new AnsweredRows(schema, rows.toArray(new InternalRow[0]))).iterator();
+  }
+
+  private JsonNode called(ObjectNode arguments, String jobs) {
+    return python.ask("call_procedure", arguments.put("jobs", jobs));
+  }
+
+  private JsonNode calledWithJobs(ObjectNode arguments) {
+    try (ProcedureJobs jobs = ProcedureJobs.listening(python)) {
+      return jobs.during(() -> called(arguments, jobs.address()));
+    }
   }
 }

@@ -139,13 +139,18 @@ class PythonCalls {
     String known = operation + text;
     PythonWork kept = work.find(known);
     if (kept != null) return kept;
+    PythonWork planned = planned(operation, text);
+    work.keep(known, planned, text.length());
+    return planned;
+  }
+
+  /** The same, asked anew. */
+  PythonWork planned(String operation, String text) {
     Map<String, String> all = options(call(operation, text));
     StructType batches = new StructType().add("batch", DataTypes.BinaryType, true);
     SupportsRead table = (SupportsRead) source().getTable(batches, new Transform[0], all);
     Batch batch = table.newScanBuilder(new CaseInsensitiveStringMap(all)).build().toBatch();
-    PythonWork planned = new PythonWork(batch.planInputPartitions(), batch.createReaderFactory());
-    work.keep(known, planned, text.length());
-    return planned;
+    return new PythonWork(batch.planInputPartitions(), batch.createReaderFactory());
   }
 
   /** Asks Python again for all that is asked from now on. */

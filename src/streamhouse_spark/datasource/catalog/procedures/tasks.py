@@ -1,0 +1,119 @@
+"""Tasks of the Spark jobs of a ``CALL``: what the driver hands out, and the reader whose partitions they are.
+
+A task writes files and tells which. Its row, the only one of its partition, is its outcome as JSON: ``result``, or the
+``error`` that others were faster, with the ``rows`` and ``bytes`` that Spark shows. Spark repeats a task that fails,
+and asks for the outcome of one attempt alone; files of the others are orphans for the lake's cleaning.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource.tiering_tasks import run_on_executor
+from streamhouse_spark.datasource.worker_memory import spare_modules
+from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.lake.formats import lake_library
+from streamhouse_spark.lake.parquet.compaction import GroupWriter
+from streamhouse_spark.lake.tiering.plan import TieringTask
+from streamhouse_spark.warehouse.connection import Connection
+
+OTHERS_WERE_FASTER: Final = (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError)
+"""Errors that another attempt of a task would meet too, and that whoever planned it knows how to take."""
+
+
+_REWRITING: Final = {
+    "iceberg": ("iceberg.maintenance.compaction", "RewriteTask", "CompactGroup"),
+    "iceberg by key": ("iceberg.maintenance.compaction_keyed", "KeyedRewriteTask", "KeyedGroup"),
+    "paimon": ("paimon.maintenance.compaction", "RewriteTask", "CompactGroup"),
+    "paimon by key": ("paimon.maintenance.compaction_keyed", "KeyedRewriteTask", "GroupFiles"),
+}
+"""The modules of the lake that write groups of files anew, each with its writer and its groups."""
+
+
+def round_task(tasks: Sequence[TieringTask]) -> str:
+    """Return the text of a task that writes the files of some tasks of a tiering round."""
+    return json.dumps({"round": [task.to_json() for task in tasks]})
+
+
+def group_task(writer: GroupWriter, group: Any) -> str:
+    """Return the text of a task that writes a group of lake files anew."""
+    module, name = type(writer).__module__, type(writer).__name__
+    (kind,) = (kind for kind, (path, task, _) in _REWRITING.items() if module.endswith(path) and name == task)
+    return json.dumps({"rewrite": kind, "writer": writer.to_json(), "group": group.to_json()})
+
+
+def outcome(connection: Connection, text: str) -> dict[str, Any]:
+    """Run a task by its text, and return its outcome. Raises its errors but for `OTHERS_WERE_FASTER`."""
+    try:
+        result = _result(connection, json.loads(text))
+    except OTHERS_WERE_FASTER as error:
+        told = {"class": type(error).__name__, "message": str(error), "condition": error.condition}
+        return {"result": None, "error": told, "rows": 0, "bytes": 0}
+    files = list(_files_in(result))
+    rows, size = (sum(file[name] for file in files) for name in ("num_rows", "size_bytes"))
+    return {"result": result, "error": None, "rows": rows, "bytes": size}
+
+
+def _result(connection: Connection, task: Mapping[str, Any]) -> Any:
+    """Write files: a list for each task of a round, or a `Rewritten`, as JSON."""
+    if "round" in task:
+        return json.loads(run_on_executor(connection, json.dumps(task["round"])))
+    path, writer_name, group_name = _REWRITING[task["rewrite"]]
+    with lake_library(task["rewrite"].split()[0], "the files to be written anew"):
+        module = import_module(f"streamhouse_spark.lake.{path}")
+        writer, group = getattr(module, writer_name), getattr(module, group_name)
+        at = connection.warehouse()
+        made = writer.from_json(task["writer"]).written(
+            group.from_json(task["group"]), at.storage, at.settings, at.world
+        )
+    return made.to_json()
+
+
+def result_of(text: str) -> Any:
+    """Return the result in an outcome. Raises the error that is in its place."""
+    found = json.loads(text)
+    told = found["error"]
+    for kind in OTHERS_WERE_FASTER:
+        if told is not None and kind.__name__ == told["class"]:
+            raise kind(told["message"], condition=told["condition"])
+    return found["result"]
+
+
+def _files_in(result: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(result, list):
+        for part in result:
+            yield from _files_in(part)
+    elif "files" in result:
+        yield from result["files"]
+    else:
+        yield result
+
+
+class TaskReader(DataSourceReader):
+    """Runs tasks: ``text`` is a JSON list of their texts, and each is a partition."""
+
+    def __init__(self, connection: Connection, text: str, schema: StructType) -> None:
+        self._connection = connection
+        self._schema = schema
+        self._tasks: list[str] = json.loads(text)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the reader without the tasks: each has its own in its partition."""
+        return {**self.__dict__, "_tasks": []}
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(task) for task in self._tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        spare_modules()
+        text = json.dumps(outcome(self._connection, partition.value), separators=(",", ":"))
+        schema = compat.arrow_schema_of(self._schema)
+        yield pa.RecordBatch.from_arrays([pa.array([text.encode()], schema.field(0).type)], schema=schema)
