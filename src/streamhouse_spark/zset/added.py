@@ -67,7 +67,8 @@ class Added:
         return self._root.groups
 
     @property
-    def _aggregates(self) -> list[Aggregate]:
+    def aggregates(self) -> list[Aggregate]:
+        """The aggregates that are added to."""
         return [part for part in self.parts.values() if isinstance(part, Aggregate)]
 
     @property
@@ -90,7 +91,7 @@ class Added:
         key = f"{hashed(root.groups, self.statements.types)} AS {KEY}, " if self.statements.identity == "hash" else ""
         groups = f"{listed(root.groups)}, " if root.groups else ""
         found = [f"COALESCE(SUM({WEIGHT}), 0) AS {ROWS}"]
-        for part in self._aggregates:
+        for part in self.aggregates:
             found += part.changes()
         by = f" GROUP BY {listed(root.groups)}" if root.groups else ""
         return f"SELECT {key}{groups}{', '.join(found)} FROM ({gathered(delta, one_task=one_task)}) q{by}"
@@ -101,9 +102,9 @@ class Added:
         ``relation`` has the columns of `changes`, `THERE`, and the view's old values as `old_name`. Rows that stay as
         they were are left out.
         """
-        first = [f"{part.value()} AS {value_name(part.column)}" for part in self._aggregates]
+        first = [f"{part.value()} AS {value_name(part.column)}" for part in self.aggregates]
         second = [f"{self._stays()} AS {_STAYS}"]
-        for part in self._aggregates:
+        for part in self.aggregates:
             second.append(f"{part.is_known()} AS {known_name(part.column)}")
             second.append(f"{part.shown()} AS {shown_name(part.column)}")
         values = {
@@ -123,15 +124,15 @@ class Added:
     def _is_sure(self) -> str:
         """Return whether all values of the group's new row are known."""
         computed = [part.sure for part in self.parts.values() if not isinstance(part, Aggregate)]
-        return " AND ".join([*(known_name(part.column) for part in self._aggregates), *computed]) or "TRUE"
+        return " AND ".join([*(known_name(part.column) for part in self.aggregates), *computed]) or "TRUE"
 
     def _stays(self) -> str:
         """Return whether the group has a row now; NULL where that is not known. A group had one where the view does."""
         if not self._root.groups:
             return "TRUE"
         counted = "CASE WHEN {0} > 0 THEN TRUE WHEN {0} = 0 THEN FALSE END"
-        for part in self._aggregates:
+        for part in self.aggregates:
             if part.kind == "rows":
                 return counted.format(value_name(part.column))
-        proven = "".join(f" WHEN {part.proof()} THEN TRUE" for part in self._aggregates)
+        proven = "".join(f" WHEN {part.proof()} THEN TRUE" for part in self.aggregates)
         return f"CASE WHEN NOT {THERE} THEN {counted.format(ROWS)} WHEN {ROWS} >= 0 THEN TRUE{proven} END"

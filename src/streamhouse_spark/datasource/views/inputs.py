@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.types import LongType
 
-from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.views.changes import LocalChanges, columns_read, may_be_local, read_changes
 from streamhouse_spark.datasource.views.looked_up import rows_beside
 from streamhouse_spark.datasource.views.relations import Relations
@@ -18,6 +16,7 @@ from streamhouse_spark.table.refreshing import RefreshStep
 from streamhouse_spark.table.table import Table
 
 if TYPE_CHECKING:
+    from streamhouse_spark.datasource.views.directly import LocalRows
     from streamhouse_spark.zset.beside import Beside
     from streamhouse_spark.zset.plan import Node
     from streamhouse_spark.zset.writer import Writer
@@ -41,6 +40,9 @@ class Inputs:
         self._sources, self._step = sources, step
         self._states = {name: source.state for name, source in sources.items()}
         self._ids = relations.ids
+        self._beside: dict[str, pa.Table] = {}
+        self.local: LocalRows | None = None
+        """The rows that the driver has, from `writer` on."""
 
     @property
     def states(self) -> Mapping[str, TableState]:
@@ -49,13 +51,13 @@ class Inputs:
 
     def writer(self, root: Node) -> Writer:
         """Return the writer of the step's statements, and make the relations whose rows the driver has."""
+        from streamhouse_spark.datasource.views.directly import LocalRows
         from streamhouse_spark.zset.beside import found_beside
-        from streamhouse_spark.zset.writer import WEIGHT, Writer
+        from streamhouse_spark.zset.writer import Writer
 
         changes = self._read(root)
         for name, found in changes.items():
-            fields = compat.spark_schema_of(found.net.drop_columns([WEIGHT]).schema)
-            self._relations.keep(f"{self._ids[name]}_delta", found.net, fields.add(WEIGHT, LongType()))
+            self._relations.offer(f"{self._ids[name]}_delta", found.net)
         unchanged = {name for name, found in changes.items() if not found.net.num_rows}
         changed = {self._ids[name] for name in self._step.changed - unchanged}
         uses = {
@@ -63,6 +65,8 @@ class Inputs:
             for use, beside in found_beside(root, changed, self._keys()).items()
             if self._looked_up(use, beside, changes)
         }
+        of_sources = {self._ids[name]: found.net for name, found in changes.items()}
+        self.local = LocalRows(changed, of_sources, {use: self._beside[use] for use in uses})
         return Writer(self._relations.prefix, frozenset(changed), frozenset(uses))
 
     def _read(self, root: Node) -> dict[str, _Changes]:
@@ -102,8 +106,9 @@ class Inputs:
         rows = rows_beside(beside, self._sources[name], state, naming.net, own.all if own is not None else None)
         if rows is None:
             return False
-        self._relations.keep_rows(f"{beside.table}_old_by_{use}", rows.old)
-        self._relations.keep_rows(f"{beside.table}_new_by_{use}", rows.new)
+        self._beside[use] = rows.new
+        self._relations.offer(f"{beside.table}_old_by_{use}", rows.old)
+        self._relations.offer(f"{beside.table}_new_by_{use}", rows.new)
         return True
 
     def _is_at(self, name: str) -> bool:

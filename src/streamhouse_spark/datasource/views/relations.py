@@ -35,7 +35,7 @@ class Relations:
         self._names = tuple(names)
         self._keyed = keyed
         self._made: set[str] = set()
-        self._local: set[str] = set()
+        self._local: dict[str, tuple[pa.Table, StructType]] = {}
         self._step: RefreshStep | None = None
 
     @property
@@ -51,7 +51,8 @@ class Relations:
     def sql(self, text: str) -> DataFrame:
         """Return the rows of a query over the relations."""
         for name in sorted(self._named(text) - self._made):
-            self._relation(name).createOrReplaceTempView(name)
+            frame = self._spark.createDataFrame(*self._local[name]) if name in self._local else self._relation(name)
+            frame.createOrReplaceTempView(name)
             self._made.add(name)
         return self._spark.sql(text)
 
@@ -60,16 +61,15 @@ class Relations:
         full = f"{self.prefix}{name}"
         self._spark.createDataFrame(rows, schema).createOrReplaceTempView(full)
         self._made.add(full)
-        self._local.add(full)
         return full
 
-    def keep_rows(self, name: str, rows: pa.Table) -> str:
-        """Make a relation as `keep` does, of columns as they are read from a table."""
-        return self.keep(name, rows, compat.spark_schema_of(rows.schema))
+    def offer(self, name: str, rows: pa.Table) -> None:
+        """Take rows of the driver for a relation, which is made where a query names it."""
+        self._local[f"{self.prefix}{name}"] = (rows, compat.spark_schema_of(rows.schema))
 
     def are_local(self, text: str) -> bool:
         """Tell whether a query reads nothing but rows of the driver."""
-        return self._named(text) <= self._local
+        return self._named(text) <= self._local.keys()
 
     def _named(self, text: str) -> set[str]:
         """Return the relations of sources that a query names."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PySparkException
-from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from streamhouse_spark.config.view_definition import ViewDefinition
 from streamhouse_spark.core.clock import World
@@ -122,41 +123,50 @@ class Run:
 
     def _added(self, added: Added, writer: Writer) -> Changed:
         """Add what came and went to the view's own rows. Where that does not tell one, its group is computed again."""
-        from streamhouse_spark.zset.added import AGAIN, THERE, group_name
-        from streamhouse_spark.zset.aggregates import old_name
+        from streamhouse_spark.datasource.views.directly import merged_directly
+        from streamhouse_spark.zset.added import AGAIN, group_name
         from streamhouse_spark.zset.statements import GONE
         from streamhouse_spark.zset.writer import ONE
 
-        relations, statements = self._relations, added.statements
-        text = added.changes(writer)
-        if text is None:
+        local = self._inputs.local
+        merged = merged_directly(added, local, partial(view_rows, self._view)) if local is not None else None
+        if merged is None:
+            merged = self._merged(added, writer)
+        if merged is None or not merged.num_rows:
             return self._nothing()
-        frame = relations.sql(added.changes(writer, one_task=relations.are_local(text)) or text)
-        rows = frame.toArrow()
-        if not rows.num_rows:
-            return self._nothing()
-        keys = pa.table({name: rows.column(column) for name, column in added.key_columns.items()})
-        found = view_rows(self._view, keys)
-        shown = zip(statements.root.columns, statements.names, strict=True)
-        old = pa.table({old_name(column): found.column(name) for column, name in shown})
-        old = old.append_column(THERE, found.column(found.num_columns - 1))
-        names = [*rows.column_names, *old.column_names]
-        schema = StructType([*frame.schema.fields, *compat.spark_schema_of(old.schema).fields])
-        kept = relations.keep("groups", pa.Table.from_arrays([*rows.columns, *old.columns], names=names), schema)
-        merged = relations.sql(added.merged(kept)).toArrow()
         again = merged.column(AGAIN)
         sure = merged.filter(pc.invert(again))
         done = (self._as_view(sure), sure.column(GONE))
         if len(sure) == len(merged):
             return done
         left = merged.filter(again)
+        touched = pa.table({ONE: pa.array([1], pa.int32())})
         if added.groups:
             touched = left.select([group_name(name) for name in added.groups]).rename_columns(list(added.groups))
-            fields = StructType([frame.schema[name] for name in added.groups])
-        else:
-            touched, fields = pa.table({ONE: pa.array([1], pa.int32())}), StructType([StructField(ONE, IntegerType())])
-        more, gone = self._again(statements, writer, touched, fields)
+        more, gone = self._again(added.statements, writer, touched, compat.spark_schema_of(touched.schema))
         return pa.concat_tables([done[0], more]), pa.chunked_array([*done[1].chunks, *gone.chunks], pa.bool_())
+
+    def _merged(self, added: Added, writer: Writer) -> pa.Table | None:
+        """Return the rows of `Added.merged`; None where nothing changed."""
+        from streamhouse_spark.zset.added import THERE
+        from streamhouse_spark.zset.aggregates import old_name
+
+        relations, statements = self._relations, added.statements
+        text = added.changes(writer)
+        if text is None:
+            return None
+        frame = relations.sql(added.changes(writer, one_task=relations.are_local(text)) or text)
+        rows = frame.toArrow()
+        if not rows.num_rows:
+            return None
+        found = view_rows(self._view, pa.table({name: rows.column(c) for name, c in added.key_columns.items()}))
+        shown = zip(statements.root.columns, statements.names, strict=True)
+        old = pa.table({old_name(column): found.column(name) for column, name in shown})
+        old = old.append_column(THERE, found.column(found.num_columns - 1))
+        names = [*rows.column_names, *old.column_names]
+        schema = StructType([*frame.schema.fields, *compat.spark_schema_of(old.schema).fields])
+        kept = relations.keep("groups", pa.Table.from_arrays([*rows.columns, *old.columns], names=names), schema)
+        return relations.sql(added.merged(kept)).toArrow()
 
     def _again(self, statements: Statements, writer: Writer, groups: pa.Table, schema: StructType) -> Changed:
         """Compute groups again from their rows at the new versions."""
