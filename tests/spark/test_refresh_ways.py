@@ -1,5 +1,5 @@
-"""The ways of a refresh, beside each other and beside Spark's own answer: by what the view has and few changes, without
-a look at the sources, and by Spark over the sources.
+"""The ways of a refresh, each after the others, beside Spark's own answer: few changes added to what the view has, by
+the driver or by Spark, and groups computed again from the sources.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import pytest
 
 import streamhouse_spark as sh
 from spark.view_histories import change, fill, order, random_query, require_right, upkeep
-from streamhouse_spark.datasource.views import changes, inputs, looked_up, refresh, relations, run
+from streamhouse_spark.datasource.views import changes, directly, inputs, looked_up, refresh, relations, run
 from streamhouse_spark.zset import added, aggregates, beside
 
 pytestmark = pytest.mark.spark
 
 QUERIES = {
     "added": "SELECT cust, count(*) AS n, sum(id) AS s, min(note) AS lo, max(amount) AS hi FROM KEYED GROUP BY cust",
+    "plain": "SELECT note, count(*) AS n, sum(cust) AS s, min(id) AS lo FROM KEYED GROUP BY note",
     "nulls": "SELECT note, sum(cust) AS s, sum(cust) + 1 AS more, max(id) AS hi FROM KEYED GROUP BY note",
     "doubles": "SELECT cust, sum(amount) AS s, count(note) AS n FROM KEYED GROUP BY cust",
     "averages": "SELECT upper(note) AS u, sum(cust) AS s, count(cust) AS n, avg(cust) AS a FROM KEYED GROUP BY 1",
@@ -56,25 +57,38 @@ def with_sources(query, sources):
     return query.replace("SOURCE", f"streamhouse.{orders.name}").replace("KEYED", f"streamhouse.{keyed.name}")
 
 
+def by_the_driver(_patched):
+    pass
+
+
 def by_spark(patched):
+    """Spark adds the changes to the view's rows."""
+    patched.setattr(directly, "merged_directly", lambda *_: None)
+
+
+def from_the_sources(patched):
     """Spark reads the changes, and computes groups that they touch again."""
     patched.setattr(changes, "LOCAL_ROWS_MAX", -1)
     patched.setattr(added.Added, "of", lambda _: None)
 
 
+WAYS = (by_the_driver, by_spark, from_the_sources)
+
+
+def refreshed(view, way, monkeypatch):
+    with monkeypatch.context() as patched:
+        way(patched)
+        return view.refresh()
+
+
 @pytest.mark.parametrize("name", QUERIES)
-def test_both_ways_lead_to_the_answer(spark, sources, name, monkeypatch):
+def test_all_ways_lead_to_the_answer(spark, sources, name, monkeypatch):
     query, chance = query_of(name, sources), random.Random(name)
-    mark = sources[0].name.split("_")[-1]
-    views = {way: sh.materialize(spark, f"gold.{way}_{mark}", query) for way in ("near", "far")}
-    for _ in range(3):
+    view = sh.materialize(spark, f"gold.w_{sources[0].name.split('_')[-1]}", query)
+    for way in (*WAYS, *chance.sample(WAYS * 2, 3 if name != "added" else 0)):
         change(chance, *sources)
-        assert views["near"].refresh().whole_because is None
-        require_right(spark, views["near"], query)
-        with monkeypatch.context() as patched:
-            by_spark(patched)
-            assert views["far"].refresh().whole_because is None
-        require_right(spark, views["far"], query)
+        assert refreshed(view, way, monkeypatch).whole_because is None
+        require_right(spark, view, query)
 
 
 @pytest.mark.long
@@ -85,17 +99,32 @@ def test_random_queries(spark, sources, number, monkeypatch):
     mark = sources[0].name.split("_")[-1]
     for place in range(3):
         query = with_sources(random_query(chance), sources)
-        views = {way: sh.materialize(spark, f"gold.r{place}_{way}_{mark}", query) for way in ("near", "far")}
-        for _ in range(5):
+        view = sh.materialize(spark, f"gold.r{place}_{mark}", query)
+        for _ in range(6):
             change(chance, *sources)
             if chance.random() < 0.2:
                 upkeep(chance, *sources)
-            views["near"].refresh()
-            require_right(spark, views["near"], query)
-            with monkeypatch.context() as patched:
-                by_spark(patched)
-                views["far"].refresh()
-            require_right(spark, views["far"], query)
+            refreshed(view, chance.choice(WAYS), monkeypatch)
+            require_right(spark, view, query)
+
+
+def test_few_changes_of_plain_groups_need_no_spark(spark, sources, monkeypatch):
+    orders, keyed = sources
+    views = {name: sh.materialize(spark, f"gold.plain_{number}", query_of(name, sources))
+             for number, name in enumerate(("plain", "joined groups"))}  # fmt: skip
+    orders.append([order(4, 2, "9.99", 3), order(5, 3), order(6, None)])
+    keyed.delete([3])
+    views["joined groups"].refresh()  # of changes of both sides one is beside all rows of the other
+    orders.append([order(7, 1), order(8, 9)])
+    with monkeypatch.context() as patched:
+
+        def never(*_):
+            raise AssertionError("Spark was asked")
+
+        patched.setattr(relations.Relations, "sql", never)
+        assert [view.refresh().rows_written for view in views.values()] == [1, 1]
+    for name, view in views.items():
+        require_right(spark, view, query_of(name, sources))
 
 
 def test_no_source_is_read_where_the_view_and_the_changes_suffice(spark, sources, monkeypatch):
@@ -232,6 +261,7 @@ def test_planted_bugs_are_found(spark, sources, bug, name, monkeypatch):
             require_right(spark, view, query)
 
     with monkeypatch.context() as patched:
+        by_spark(patched)  # the other way has plants of its own
         bug(patched)
         with pytest.raises((AssertionError, sh.StreamhouseError)):
             history()

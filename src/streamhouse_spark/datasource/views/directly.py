@@ -105,9 +105,16 @@ def _joined(join: Join, moving: Node, other: Node, rows: LocalRows) -> pa.Table 
     came, beside = _delta(moving, rows), _rows(other, found)
     if came is None or beside is None:
         return None
+    names = [f"__streamhouse_key_{number}" for number in range(len(pairs))]
+    for name, (ours, theirs) in zip(names, pairs, strict=True):  # Spark compares whole numbers of any two types
+        came = came.append_column(name, _widened(came.column(ours)))
+        beside = beside.append_column(name, _widened(beside.column(theirs)))
     kind = "left outer" if join.kind == "left" else "inner"
-    ours, theirs = ([pair[place] for pair in pairs] for place in (0, 1))
-    return came.join(beside, ours, theirs, join_type=kind, coalesce_keys=False, use_threads=False)
+    return came.join(beside, names, join_type=kind, use_threads=False).drop_columns(names)
+
+
+def _widened(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(pa.int64()) if pa.types.is_integer(column.type) else column
 
 
 def _equal(on: exp.Expr, moving: Node, other: Node) -> list[tuple[str, str]] | None:
