@@ -19,6 +19,7 @@ pytestmark = pytest.mark.spark
 QUERIES = {
     "added": "SELECT cust, count(*) AS n, sum(id) AS s, min(note) AS lo, max(amount) AS hi FROM KEYED GROUP BY cust",
     "plain": "SELECT note, count(*) AS n, sum(cust) AS s, min(id) AS lo FROM KEYED GROUP BY note",
+    "small": "SELECT cust, note, count(*) AS n FROM KEYED GROUP BY cust, note",
     "nulls": "SELECT note, sum(cust) AS s, sum(cust) + 1 AS more, max(id) AS hi FROM KEYED GROUP BY note",
     "doubles": "SELECT cust, sum(amount) AS s, count(note) AS n FROM KEYED GROUP BY cust",
     "averages": "SELECT upper(note) AS u, sum(cust) AS s, count(cust) AS n, avg(cust) AS a FROM KEYED GROUP BY 1",
@@ -241,7 +242,7 @@ PLANTS = [
     (came_and_went_alike, "added"),
     (a_sum_of_nothing_is_zero, "nulls"),
     (a_minimum_that_went_stays, "added"),
-    (an_empty_group_stays, "added"),
+    (an_empty_group_stays, "small"),
     (rows_before_are_those_behind, "by key"),
     (no_rows_beside, "left"),
     (equal_rows_begin_at_one, "equal"),
