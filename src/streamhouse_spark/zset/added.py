@@ -9,9 +9,9 @@ the second statement gives the new ones, with Spark's own arithmetic.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.zset.aggregates import (
     ROWS,
     Aggregate,

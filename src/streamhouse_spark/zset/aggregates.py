@@ -7,11 +7,12 @@ value went, the aggregate is not *known*, and its group is computed again from i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 from sqlglot import exp
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.zset.allowed import has_aggregate
 from streamhouse_spark.zset.plan import Group
 from streamhouse_spark.zset.writer import WEIGHT

@@ -7,10 +7,10 @@ changed, the changes of that source tell all keys that are asked for. So a looku
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 
 from sqlglot import exp
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.zset.plan import Group, Join, Node, Rows, Scan, Union
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from streamhouse_spark.core.grouping import sums
 from streamhouse_spark.core.lineage import SourceVersion
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.slicing import one_array, taken_rows
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.keys.key_codec import encode_keys

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from streamhouse_spark.core.slicing import one_array
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.zset.added import AGAIN, Added, group_name
 from streamhouse_spark.zset.aggregates import Aggregate, Part
 from streamhouse_spark.zset.beside import only_scan, scan_name

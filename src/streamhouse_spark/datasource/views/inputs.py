@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.views.changes import LocalChanges, columns_read, may_be_local, read_changes
 from streamhouse_spark.datasource.views.looked_up import rows_beside
 from streamhouse_spark.datasource.views.relations import Relations

@@ -7,7 +7,6 @@ since. Those of the view need nothing: where another refresh changed them meanwh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from streamhouse_spark.config.properties import CHANGELOG_IMAGE
 from streamhouse_spark.core.grouping import distinct
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.views.changes import LocalChanges, columns_read, read_changes, rows_before
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.log.commits.state import TableState

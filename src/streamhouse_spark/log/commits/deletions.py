@@ -7,11 +7,12 @@ deletions goes with the rows, when these are trimmed or truncated.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
 
 DELETIONS_MAX: Final = 64
 """Records whose deletions a state tells apart; those of older ones are one."""
