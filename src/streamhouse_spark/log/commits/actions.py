@@ -12,6 +12,7 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.deletions import rows_from_json, rows_to_json
+from streamhouse_spark.log.commits.dropped_rows import NameDropped
 from streamhouse_spark.log.commits.segment import Segment, of_parts
 from streamhouse_spark.schema.checks.check import has_constraints
 from streamhouse_spark.schema.generated.generated import has_generated
@@ -259,6 +260,7 @@ Action = (
     | Tag
     | Untag
     | SetArchive
+    | NameDropped
 )
 
 
@@ -373,7 +375,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "tag", **asdict(action)}
         case Untag(names):
             return {"type": "untag", "names": list(names)}
-        case SetArchive():
+        case SetArchive() | NameDropped():
             return action.to_json()
 
 
@@ -430,6 +432,8 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return Untag(tuple(data["names"]))
         case "archive":
             return SetArchive.from_json(data)
+        case "dropped-rows":
+            return NameDropped.from_json(data)
         case unknown:
             raise FormatVersionError(
                 f"a record of the table has an action {unknown!r}, which this streamhouse-spark does not know; upgrade "

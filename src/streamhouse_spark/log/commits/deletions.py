@@ -6,9 +6,9 @@ deletions goes with the rows, when these are trimmed or truncated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
@@ -68,13 +68,20 @@ def followed_by(
     """Return the deletions with that of one more record behind them."""
     if not rows:
         return deletions
-    found = (*deletions, Deletion(commit, time_ms, dict(rows), commit, time_ms))
-    if len(found) <= DELETIONS_MAX:
-        return found
-    first, second, *others = found
-    is_in_lake = first.is_in_lake or second.is_in_lake
-    both = replace(first, commit=second.commit, time_ms=second.time_ms, is_in_lake=is_in_lake)
-    return (replace(both, rows=joined((first, second))), *others)
+    return in_order((*deletions, Deletion(commit, time_ms, dict(rows), commit, time_ms)))
+
+
+def in_order(deletions: Iterable[Deletion]) -> tuple[Deletion, ...]:
+    """Return the deletions in the order of their records, the oldest as one where there are more than
+    `DELETIONS_MAX`.
+    """
+    found = sorted(deletions, key=lambda deletion: deletion.commit)
+    while len(found) > DELETIONS_MAX:
+        first, second, *others = found
+        is_in_lake = first.is_in_lake or second.is_in_lake
+        both = replace(first, commit=second.commit, time_ms=second.time_ms, is_in_lake=is_in_lake)
+        found = [replace(both, rows=joined((first, second))), *others]
+    return tuple(found)
 
 
 def from_offsets(deletions: tuple[Deletion, ...], starts: Mapping[int, int]) -> tuple[Deletion, ...]:
@@ -92,6 +99,27 @@ def pending(deletions: Iterable[Deletion], told: int, offsets: Mapping[int, int]
         for deletion in deletions
     )
     return {bucket: runs for bucket, runs in found.items() if runs}
+
+
+class OfLake(Protocol):
+    """What a recorded lake snapshot says of the rows that it lacks."""
+
+    @property
+    def offsets(self) -> Mapping[int, int]: ...
+
+    @property
+    def dropped_rows(self) -> int: ...
+
+    @property
+    def told(self) -> int: ...
+
+
+def newly_lacking(deletions: Sequence[Deletion], before: OfLake | None, after: OfLake) -> tuple[int, int]:
+    """Return how many rows more a lake snapshot lacks than one before it, and how many of these were deleted."""
+    lacking, told, offsets = (before.dropped_rows, before.told, before.offsets) if before is not None else (0, 0, {})
+    waiting, left = pending(deletions, told, offsets), pending(deletions, after.told, after.offsets)
+    applied = sum(runs.num_rows for runs in waiting.values()) - sum(runs.num_rows for runs in left.values())
+    return after.dropped_rows - lacking, applied
 
 
 def without_those_of_the_lake(
