@@ -127,13 +127,16 @@ def test_avro(files, lake_format, own_cache, examples):
 
 def changed_avro(file: AvroFile) -> st.SearchStrategy[bytes]:
     """The file with one value that is another of its type, or with another header."""
+    headers = st.sampled_from(sorted(file.header)).flatmap(lambda name: _header(file, name))
     places = [place for place in _places(file.records) if place]
-    return st.one_of(
-        st.sampled_from(places).flatmap(lambda place: _other(_at(file.records, place)).map(
-            lambda value: write_avro(AvroFile(file.header, file.sync, _with(file.records, place, value)))
-        )),
-        st.sampled_from(sorted(file.header)).flatmap(lambda name: _header(file, name)),
-    )  # fmt: skip
+    if not places:
+        return headers
+
+    def with_another(place: tuple[Any, ...]) -> st.SearchStrategy[bytes]:
+        values = _other(_at(file.records, place))
+        return values.map(lambda new: write_avro(AvroFile(file.header, file.sync, _with(file.records, place, new))))
+
+    return st.one_of(st.sampled_from(places).flatmap(with_another), headers)
 
 
 def _header(file: AvroFile, name: str) -> st.SearchStrategy[bytes]:

@@ -323,7 +323,7 @@ def test_a_branch_whose_publication_died(warehouse_path, monkeypatch):
     table.branch("audit").append([{"id": 1}])
     assert branch_findings(warehouse_path) == []
     with monkeypatch.context() as patched:
-        patched.setattr(publication, "staged_rows", no_home)
+        patched.setattr(publication, "staged_rows", lambda *_, **__: no_home())
         with pytest.raises(RuntimeError):
             table.fast_forward("audit")
     (finding,) = branch_findings(warehouse_path)

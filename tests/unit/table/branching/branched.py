@@ -42,9 +42,9 @@ def tier(table):
     tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
 
 
-def begun(wh, *, keyed, lake, numbers=range(6), name="d.t"):
+def begun(wh, *, keyed, lake, numbers=range(6)):
     """A table, half of it tiered where it has a lake, and a branch of it."""
-    table = new_table(wh, keyed=keyed, lake=lake, name=name)
+    table = new_table(wh, keyed=keyed, lake=lake)
     add(table, *list(numbers)[:3])
     if lake:
         tier(table)

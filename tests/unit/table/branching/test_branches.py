@@ -325,6 +325,9 @@ def test_a_branch_sees_the_lake_snapshot_that_it_began_with_and_no_other(wh):
         read(branch, None)
     with pytest.raises(InvalidOptionError, match="reading the lake alone is for its table"):
         wh.view("d.t$branch_audit$lake").to_arrow()
-    hot, other = begun(wh, keyed=False, lake=None, name="d.hot")
+    hot = new_table(wh, name="d.hot")
+    add(hot, 1)
+    hot.create_branch("audit")
+    tier(hot)
     with pytest.raises(InvalidOptionError, match="sees no lake snapshot"):
-        plan_lake(other, other.state, Projection.of(hot.state.schema, None, None), as_of_snapshot=newer)
+        read(hot.branch("audit"), hot.refresh().lake.snapshot_id)
