@@ -13,7 +13,7 @@ from streamhouse_spark.core.change_archive import SetArchive
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits import actions as act
-from streamhouse_spark.log.commits.dropped_rows import NameDropped
+from streamhouse_spark.log.commits.deletions import NameDropped
 from streamhouse_spark.log.commits.record import Record, read_record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage

@@ -25,7 +25,7 @@ from streamhouse_spark.datasource.read.stream_offset import StreamOffset
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.log.commits.dropped_rows import DROPPED_ROWS
+from streamhouse_spark.log.commits.deletions import DROPPED_ROWS
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ROW_ID

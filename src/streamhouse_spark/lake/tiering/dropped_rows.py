@@ -14,8 +14,7 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.actions import LakePair
-from streamhouse_spark.log.commits.deletions import newly_lacking
-from streamhouse_spark.log.commits.dropped_rows import NameDropped
+from streamhouse_spark.log.commits.deletions import NameDropped, newly_lacking
 from streamhouse_spark.log.commits.state import TableState
 
 

@@ -11,8 +11,7 @@ from streamhouse_spark.core.change_archive import SetArchive
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits.anchors import HistoryMark
-from streamhouse_spark.log.commits.deletions import rows_from_json, rows_to_json
-from streamhouse_spark.log.commits.dropped_rows import NameDropped
+from streamhouse_spark.log.commits.deletions import NameDropped, rows_from_json, rows_to_json
 from streamhouse_spark.log.commits.segment import Segment, of_parts
 from streamhouse_spark.schema.checks.check import has_constraints
 from streamhouse_spark.schema.generated.generated import has_generated

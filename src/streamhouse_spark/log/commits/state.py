@@ -19,12 +19,17 @@ from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits import deletions as masks
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Action, KvSnapshot, LakePair
-from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, HistoryMark
-from streamhouse_spark.log.commits.deletions import Deletion
-from streamhouse_spark.log.commits.dropped_rows import NO_DROPPED_ROWS, DroppedRows, NameDropped
+from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, ConsumerEntry, HistoryMark
+from streamhouse_spark.log.commits.deletions import (
+    NO_DROPPED_ROWS,
+    Deletion,
+    DroppedRows,
+    MarkedDeleted,
+    NameDropped,
+    Truncation,
+)
 from streamhouse_spark.log.commits.record import Attempt, Record
 from streamhouse_spark.log.commits.segment import Segment, shared_uuids
-from streamhouse_spark.log.commits.state_parts import ConsumerEntry, MarkedDeleted, Truncation
 from streamhouse_spark.log.commits.tags import Tags, with_tag, without_tags
 from streamhouse_spark.log.commits.transactions import Past, TransactionEntry
 from streamhouse_spark.schema.table_schema import Column, TableSchema

@@ -9,11 +9,9 @@ from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Payload
-from streamhouse_spark.log.commits.anchors import Anchors, HistoryMark
-from streamhouse_spark.log.commits.deletions import Deletion
-from streamhouse_spark.log.commits.dropped_rows import NO_DROPPED_ROWS, DroppedRows
+from streamhouse_spark.log.commits.anchors import Anchors, ConsumerEntry, HistoryMark
+from streamhouse_spark.log.commits.deletions import NO_DROPPED_ROWS, Deletion, DroppedRows, MarkedDeleted, Truncation
 from streamhouse_spark.log.commits.state import BucketLog, TableState, with_lake
-from streamhouse_spark.log.commits.state_parts import ConsumerEntry, MarkedDeleted, Truncation
 from streamhouse_spark.log.commits.tags import tags_from_json, tags_to_json
 from streamhouse_spark.schema.table_schema import TableSchema
 

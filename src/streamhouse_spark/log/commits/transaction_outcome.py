@@ -16,7 +16,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.actions import Action, Bury, Condemn, Purge, Rename, Undrop
-from streamhouse_spark.log.commits.dropped_rows import NameDropped
+from streamhouse_spark.log.commits.deletions import NameDropped
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import TransactionEntry, name_sum
 
