@@ -16,7 +16,7 @@ from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
-EXAMPLES = [5, pytest.param(MANY, marks=pytest.mark.long)]
+EXAMPLES = [2, pytest.param(MANY, marks=pytest.mark.long)]
 JSON = {"iceberg": [".metadata.json"], "paimon": ["/snapshot/snapshot-", "/schema/schema-"]}
 ODD_NUMBERS = st.one_of(st.sampled_from([-1, 0, 1, 2, 1 << 31, -(1 << 62), 1 << 62]), st.integers(-300, 300))
 ODD_TEXTS = st.one_of(st.sampled_from(["", "../../x", "/etc/passwd", "parquet", "s3://x/y", "\0"]), st.text(max_size=5))

@@ -166,7 +166,7 @@ def a_partition_that_is_lost_with_its_lake(place: Place) -> Case:
 
 def dropped_rows_that_a_new_lake_would_bring_back(place: Place) -> Case:
     table = place.partitioned()
-    with mock.patch.object(recording, "dropped_with", lambda *_: []):  # as an older version of the package dropped it
+    with mock.patch.object(recording, "dropped_with", return_value=[]):  # as an older version of the package dropped it
         table.drop_partition({"p": "a"})
     yield lambda: place.warehouse().table("p").retier()
     place.warehouse().table("p").retier(allow_loss=True)
