@@ -77,9 +77,10 @@ RUNTIMES: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "sinks": sinks,
     "row-statements": row_statements,
     "remote-lake": remote_lake,
-    "stream-pruning": stream_pruning,
 }
 """Those that need PySpark 4.1 and fetch other formats' runtimes: `make bench-spark` names them."""
+STREAMS: dict[str, Callable[[Bench], Iterator[Figure]]] = {"stream-pruning": stream_pruning}
+"""Those whose Spark fetches a file system, and that need PySpark 4.2: `make bench-remote` names them."""
 SERVERS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "server-appends": server_appends,
     "server-bulk": server_bulk,
@@ -89,7 +90,7 @@ SERVERS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
 """Those that start Kafka and Fluss, which Maven fetches: `make bench-servers` names them."""
 STORES: dict[str, Callable[[Bench], Iterator[Figure]]] = {"latency": latency}
 """Those that start MinIO, which Go fetches: `make bench-latency` names them."""
-ALL = BENCHMARKS | RUNTIMES | SERVERS | STORES
+ALL = BENCHMARKS | RUNTIMES | STREAMS | SERVERS | STORES
 ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
 
 

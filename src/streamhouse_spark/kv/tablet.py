@@ -69,6 +69,7 @@ class Tablet:
         """Committed changes that this process applies soon. Each read applies them first."""
         self._lock = new_lock()
         self._times_begun = 0
+        self._seen: tuple[tuple[int, int] | None, Extent | None] = None, None
         self._identity = json.dumps(identity, sort_keys=True).encode()
         self._environment = (
             Environment(files.folder) if map_bytes is None else Environment(files.folder, map_bytes=map_bytes)
@@ -110,7 +111,15 @@ class Tablet:
 
     def find_one(self, key: bytes) -> Found:
         """Do the same as `find` for one key."""
-        return self._read(lambda reader: Found(_extent(reader), [reader.value(key)]))
+        return self._read(lambda reader: Found(self._extent_seen(reader), [reader.value(key)]))
+
+    def _extent_seen(self, reader: Reader) -> Extent:
+        """Return its extent, which is read once of each state: that is three of the four looks at the files."""
+        version, extent = self._seen
+        if version != reader.version or extent is None:
+            extent = _extent(reader)
+            self._seen = reader.version, extent
+        return extent
 
     def find_prefixes(self, prefixes: list[bytes]) -> tuple[Extent, list[bytes], list[int]]:
         """Return the `extent`, the values of the keys that begin with each prefix, and how many each has; all of one

@@ -14,7 +14,7 @@ import pytest
 
 from streamhouse_spark.errors import InvalidOptionError, StorageError
 from streamhouse_spark.kv.lmdb import tablet_files
-from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment
+from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, Reader
 from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles, cache_bytes_max, cached_tablets, evict
 from streamhouse_spark.kv.tablet import ITEMS_PER_STEP, Tablet
 from streamhouse_spark.kv.tablets import close_tablets, tablet
@@ -126,6 +126,28 @@ class TestReading:
         assert t.scan(take) == (0, 1, None)
         assert {value for _, value in found} == {b"old"}
         assert set(rows(t).values()) == {b"new"}
+
+    def test_one_row_and_the_extent_are_of_the_same_state(self, new, cache):
+        t = new()
+        for write in (
+            lambda: t.apply({b"a": b"1"}, 0, 1),
+            lambda: t.apply({}, 1, 5),
+            lambda: in_process(_apply_much, cache, 5, 6),
+            lambda: (t.close(), t.apply({b"a": b"2"}, 6, 7)),
+            t.reset,
+            lambda: t.truncate(3),
+            lambda: t.apply({b"a": b"3"}, 3, 4, history=b"h"),
+        ):
+            write()
+            for _ in range(2):
+                assert t.find_one(b"a") == t.find([b"a"])
+
+    def test_a_row_costs_one_look_where_nothing_was_written(self, new, monkeypatch):
+        t = new()
+        t.apply({b"a": b"1"}, 0, 1)
+        assert t.find_one(b"a").applied == 1
+        monkeypatch.setattr(Reader, "meta", lambda *_: pytest.fail("the extent is known"))
+        assert t.find_one(b"a").values == [b"1"]
 
 
 class TestRestoring:

@@ -35,7 +35,7 @@ from streamhouse_spark.datasource.read.target import ReadTarget
 from streamhouse_spark.datasource.read.watch import Watch
 from streamhouse_spark.datasource.spark_schema import SparkColumns, binlog_as_asked, requested_columns
 from streamhouse_spark.datasource.worker_errors import OneLineErrors
-from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.errors import DifferentHistoryError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import change_starts
 from streamhouse_spark.log.commits.state import TableState
@@ -106,10 +106,13 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         self._consumer_moved_ms: int | None = None
         self._history = StreamHistory(continues=options.continues_in_other_history)
         self._watch: Watch | None = None
+        self._looked: tuple[TableHandle, TableState] | None = None
+        self._ended: dict[str, Any] | None = None
+        """The end of the newest batch: once that ran, what comes behind is not read."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the watch: tasks, which get a copy, wait for nothing."""
-        return {**self.__dict__, "_watch": None}
+        """Leave out the table as it was last seen: tasks, which get a copy, wait for nothing."""
+        return {**self.__dict__, "_watch": None, "_looked": None}
 
     # -- positions ------------------------------------------------------------------------------------------------
 
@@ -128,7 +131,13 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         Where Spark asks again and again, the answer is from a look that is due (see `read.lookout`), and never from one
         before the call.
         """
-        table, state = self._news()
+        table, state = self._looked = self._news()
+        self._ended = self._batch_end(table, state, start, limit)
+        return self._ended
+
+    def _batch_end(
+        self, table: TableHandle, state: TableState, start: dict[str, Any] | None, limit: Any
+    ) -> dict[str, Any]:
         truncation = truncation_of(state)
         newest = self._newest(state)
         ends = newest if self._added is None else self._added.within(newest)
@@ -168,8 +177,12 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         return compat.read_limit(self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the log's end, whatever the limits, for the latest offset in the query's progress."""
-        return self._reported(self._table()[1])
+        """Return the log's end, whatever the limits, for the latest offset in the query's progress.
+
+        It is as it was when the end of the batch was asked for, just before.
+        """
+        _, state = self._looked or self._table()
+        return self._reported(state)
 
     def _reported(self, state: TableState) -> dict[str, Any]:
         truncation, history = truncation_of(state), state.anchors.rows
@@ -201,7 +214,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         Raises `OffsetsTrimmedError` if rows are kept neither in the log nor in the lake, or were truncated,
         `SnapshotExpiredError` if rows that the stream begins with are no longer kept.
         """
-        table, state = self._table()
+        table, state = self._looked_at_again() if end == self._ended else self._table()
         final = self._offset(table, end)
         begin = self._offset(table, start).begin_of_batch(final)
         if self._history.moved(start):
@@ -259,7 +272,19 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         Raises `SchemaMismatchError` if a column that the query reads was renamed, dropped or widened: Spark goes on
         with the columns that the query began with.
         """
-        table = self._connection.table(self._table_name)
+        return self._checked(self._connection.table(self._table_name))
+
+    def _looked_at_again(self) -> tuple[TableHandle, TableState]:
+        """The same, but for the name, which was resolved for the end of the batch that is planned now."""
+        table = self._looked[0] if self._looked is not None else None
+        try:
+            if table is not None and not table.refresh().dropped:
+                return self._checked(table)
+        except DifferentHistoryError:  # `_offset` tells it of the table that is opened again
+            pass
+        return self._table()
+
+    def _checked(self, table: TableHandle) -> tuple[TableHandle, TableState]:
         state = table.state
         now = state.schema
         if self._added is not None and table.uuid == self._begun_uuid:

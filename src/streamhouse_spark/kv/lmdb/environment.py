@@ -48,6 +48,7 @@ class Environment:
         self._env: Any = None
         self._databases: dict[bytes, Any] = {}
         self._opened: tuple[int, int] | None = None
+        self._times_opened = 0
         put_away_for_forks(self)
 
     @property
@@ -88,7 +89,7 @@ class Environment:
             env = self._use()
             try:
                 with env.begin() as txn:
-                    return action(Reader(txn, self._databases))
+                    return action(Reader(txn, self._databases, self._times_opened))
             except lmdb.MapResizedError:
                 pass  # another process let it grow
             except lmdb.Error as error:
@@ -107,7 +108,7 @@ class Environment:
             env = self._use()
             try:
                 with env.begin(write=True) as txn:
-                    return action(Writer(txn, self._databases, env))
+                    return action(Writer(txn, self._databases, self._times_opened, env))
             except lmdb.MapResizedError:
                 map_bytes = 0
             except lmdb.MapFullError:
@@ -164,6 +165,7 @@ class Environment:
                 return self._open()  # another process let it grow meanwhile
             raise self._error(error) from error
         self._env = env
+        self._times_opened += 1
         return env
 
     def _close(self) -> None:
@@ -214,10 +216,19 @@ class Environment:
 class Reader:
     """One read transaction."""
 
-    def __init__(self, txn: Any, databases: Mapping[bytes, Any]) -> None:
+    def __init__(self, txn: Any, databases: Mapping[bytes, Any], times_opened: int) -> None:
         self._txn = txn
         self._rows = databases[b"rows"]
         self._meta = databases[b"meta"]
+        self._times_opened = times_opened
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """The state that it sees: of two readers of one environment with equal versions each finds what the other does.
+
+        Unlike each look at a value, this lets no other thread run.
+        """
+        return self._times_opened, self._txn.id()
 
     def meta(self, name: bytes) -> bytes | None:
         found: bytes | None = self._txn.get(name, db=self._meta)
@@ -268,8 +279,8 @@ class _TooSmallError(Exception):
 class Writer(Reader):
     """One write transaction: others see all of its writes, or none."""
 
-    def __init__(self, txn: Any, databases: Mapping[bytes, Any], env: Any) -> None:
-        super().__init__(txn, databases)
+    def __init__(self, txn: Any, databases: Mapping[bytes, Any], times_opened: int, env: Any) -> None:
+        super().__init__(txn, databases, times_opened)
         self._env = env
 
     def expect(self, num_bytes: int) -> None:

@@ -20,6 +20,7 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 
 SPARK_MS = 10
 """Spark's own pause between two questions."""
+LOOKS_OF_A_NAME = 2
 
 
 class Kept:
@@ -82,6 +83,18 @@ def test_an_idle_stream_makes_few_requests(reader, clock, counting):
     counting.trace.clear()
     spin(reader, end, clock, 60_000)
     assert len(counting.trace) <= 60, "at most a request a second; the name is looked up each ten"
+
+
+def test_the_name_is_resolved_once_a_batch(reader, clock, counting, table):
+    begin = reader.initialOffset()
+    table.append([{"id": 7}])
+    counting.trace.clear()
+    end = ask(reader, begin, clock)
+    assert len(counting.trace) == LOOKS_OF_A_NAME + 2, "and the log: the new record, and none behind it"
+    counting.trace.clear()
+    assert reader.reportLatestOffset()["offsets"] == end["offsets"]
+    assert reader.partitions(begin, end)
+    assert len(counting.trace) == 1, "the log"
 
 
 def test_each_answer_is_from_a_look_within_the_call(reader, clock, table):

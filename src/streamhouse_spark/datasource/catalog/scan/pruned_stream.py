@@ -7,7 +7,7 @@ any query, and they choose only what is read of a batch, never where it ends. Sp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -47,21 +47,12 @@ class StreamPart(InputPartition):
 class PrunedStreamReader(StreamhouseStreamReader):
     """Plans batches with what their query needs, as `StreamParts` reads them, and tells how far it is behind."""
 
-    _end: Mapping[str, Any] | None = None
-    """The end of the newest batch: once that ran, what comes behind is not read."""
-
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch, as `StreamhouseStreamReader` does."""
-        end = super().latestOffset(start, limit)
-        self._end = end
-        return end
-
     def _reported(self, state: TableState) -> dict[str, Any]:
         found = super()._reported(state)
-        if self._end is None:
+        if self._ended is None:
             return found
-        read = offsets_from_json(self._end["offsets"])
-        return {**found, LAG_OPTION: {"offsets": self._end["offsets"], "ms": lag_ms(state, read)}}
+        read = offsets_from_json(self._ended["offsets"])
+        return {**found, LAG_OPTION: {"offsets": self._ended["offsets"], "ms": lag_ms(state, read)}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan a batch; without what a query needs, as `StreamhouseStreamReader` does."""
