@@ -4,6 +4,9 @@ import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
 from property.stream_driver import Query
+from streamhouse_spark.config.spark_options import parse_stream_read_options
+from streamhouse_spark.datasource.read.follow import backlog
+from streamhouse_spark.datasource.read.start_rows import initial_offset
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
@@ -117,3 +120,10 @@ def test_rows_that_another_engine_wrote_again_are_not_left_out(wh, table):
     trim(table)
     with pytest.raises(OffsetsTrimmedError, match="another engine rewrote"):
         streamed(wh)
+
+
+def test_a_batch_in_real_time_mode_begins_without_them(dropped):
+    state, options = dropped.refresh(), parse_stream_read_options({})
+    start = initial_offset(state, options, dropped.storage)
+    found = backlog(dropped, state, state.schema, ["id"], start, options, tells_changes=False)
+    assert found.splits[0].deleted.offsets().tolist() == [0, 1, 4]
