@@ -13,7 +13,7 @@ from typing import Final
 from benchmarks.measure import Bench, Figure, Goal, in_turns, ours_at_most, time_figure, timed
 from streamhouse_spark import Warehouse
 
-MORE_MS_MAX: Final = 200
+MORE_MS_MAX: Final = 150
 IMPORT_MS_MAX: Final = 250
 HELP_MS_MAX: Final = 300
 _SPARK_S_OWN: Final = {

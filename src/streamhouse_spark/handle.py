@@ -84,7 +84,14 @@ class TableHandle:
 
     def refresh(self) -> TableState:
         """Read the newest state. Raises `TableNotFoundError` where the table was dropped."""
-        state = self.require_there(self._log.refresh())
+        return self._read(self._log.refresh())
+
+    def look(self, at_most: int) -> TableState:
+        """Read a newer state, if there is one: see `CommitLog.look`. Raises `TableNotFoundError`."""
+        return self._read(self._log.look(at_most))
+
+    def _read(self, state: TableState) -> TableState:
+        self.require_there(state)
         if state.name != str(self._path) and self._path.branch is None:
             self._path = parse_table_name(state.name).path  # it was renamed
         return state

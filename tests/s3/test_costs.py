@@ -13,6 +13,7 @@ from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.storage.requests import METER, Requests
 from streamhouse_spark.storage.s3.client import Client
 from streamhouse_spark.storage.s3.counted import _KINDS
+from streamhouse_spark.storage.s3.short_gets import _Way
 from streamhouse_spark.table import costs
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.tiering import tier_table
@@ -30,13 +31,18 @@ def wh(s3_server: S3Server) -> Warehouse:
 def sent(monkeypatch) -> Counter[str]:
     """Kinds of the requests that the client sends, also those that fail, for the store alone."""
     seen: Counter[str] = Counter()
-    send = Client.send
+    send, get = Client.send, _Way.get
 
     async def noted(self, operation, **parameters):
         seen[_KINDS[operation]] += 1
         return await send(self, operation, **parameters)
 
+    async def noted_get(self, key, byte_range):
+        seen["gets"] += 1
+        return await get(self, key, byte_range)
+
     monkeypatch.setattr(Client, "send", noted)
+    monkeypatch.setattr(_Way, "get", noted_get)
     return seen
 
 

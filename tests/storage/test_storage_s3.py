@@ -60,8 +60,10 @@ def clock() -> SimClock:
 
 @pytest.fixture
 def store(proxy: S3Proxy, clock: SimClock) -> S3Storage:
+    """One that has read before, so it reads on the short way."""
     store = new_store(proxy, clock)
     store.now_ms()
+    assert told(store.read, "absent") is not None
     proxy.plan = nothing
     return store
 

@@ -20,6 +20,7 @@ INJECTED = {"self", "world", "storage"}
 """Parameters that take parts of the package, which tests put in place of the real ones."""
 INTERNAL = {
     "Table.require_there": "takes a state",
+    "Table.look": "takes a number of records",
     "Table.stager": "takes a state",
     "Table.segment_options": "takes a state",
     "Table.commit": "takes what a stager gave",

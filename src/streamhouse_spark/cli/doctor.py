@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +22,7 @@ from typing import Final, Literal
 
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.scan.file_systems import S3A, remedy, scheme_of
 from streamhouse_spark.errors import StreamhouseError, WarehouseNotFoundError
 from streamhouse_spark.kv.lmdb.environment import Environment

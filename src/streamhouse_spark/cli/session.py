@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, fit_to_show, shown
 
 if TYPE_CHECKING:

@@ -5,13 +5,14 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.core.paths import is_placed
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import (
     CorruptDataError,
     DifferentHistoryError,

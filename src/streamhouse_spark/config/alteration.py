@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.config.column_changes import ColumnChanges, changed_columns, refuse_partition_names
 from streamhouse_spark.config.properties import TableProperties, altered_properties, parse_properties
 from streamhouse_spark.core.model import is_text_list
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
 from streamhouse_spark.schema.evolution import names_by_id

@@ -11,13 +11,13 @@ import datetime as dt
 import re
 import zoneinfo
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal, cast, get_args
 
 import pyarrow as pa
 
 from streamhouse_spark.core import text_values as values
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import TableSchema

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final, Self
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError, shown
 
 BRANCH: Final = "table.branch"

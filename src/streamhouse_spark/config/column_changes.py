@@ -7,7 +7,7 @@ partitions, whose names stand in the lake's partitioning: these cannot be change
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow as pa
 from streamhouse_spark.config.properties import FIELD, PARTITION_FIELDS, PRIMARY_KEY, VERSION_COLUMN, parse_properties
 from streamhouse_spark.core import text_values as values
 from streamhouse_spark.core.text_size import TextSize
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.ddl import parse_type, type_name
 from streamhouse_spark.schema.evolution import with_inner_changes, with_names, with_types, without_columns

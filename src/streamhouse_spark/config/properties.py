@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from streamhouse_spark.config.paimon_limits import check_paimon_columns
 from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core import text_values as values
 from streamhouse_spark.core.model import is_unicode
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.checks.check import CONSTRAINT, Check, check_constraint_name, parse_checks
 from streamhouse_spark.schema.ddl import type_name

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal, NoReturn
 
 from streamhouse_spark.core import text_values as values
 from streamhouse_spark.core.model import Transaction, check_app_id
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 
 WAREHOUSE_VARIABLE: Final = "STREAMHOUSE_WAREHOUSE"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final, Literal
 
 from streamhouse_spark.core import text_values
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, shown
 
 VIEW: Final = "table.view"

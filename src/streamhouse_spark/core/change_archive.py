@@ -8,8 +8,10 @@ least.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from streamhouse_spark.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ import random
 import sys
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, Protocol
+
+from streamhouse_spark.core.values import dataclass
 
 
 class Clock(Protocol):

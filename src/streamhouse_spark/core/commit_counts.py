@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from streamhouse_spark.core.forks import new_lock, renew_in_children
+from streamhouse_spark.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 from streamhouse_spark.core.model import StreamBatch, Transaction
+from streamhouse_spark.core.values import dataclass
 
 REFRESHES: Final = "streamhouse.materialize"
 """The application id of refreshes."""

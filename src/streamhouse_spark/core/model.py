@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, shown
 
 IDENTITY_NUMBERS: Final = "streamhouse.identity."

@@ -8,11 +8,12 @@ characters (code points).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, Literal, Self, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from streamhouse_spark.core.values import dataclass
 
 LENGTH_MAX: Final = (1 << 31) - 1
 _NAME: Final = re.compile(

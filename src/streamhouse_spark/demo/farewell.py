@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.demo.flights import TABLE
 from streamhouse_spark.table.table import Table
 

@@ -6,13 +6,13 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import Clock
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.demo.flights import TABLE
 from streamhouse_spark.demo.monitor import LAKE_TABLE, QueryLoop, bucket_lines
 from streamhouse_spark.demo.other_readers import installed_readers

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -16,6 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from streamhouse_spark.core.clock import Clock
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.demo.monitor import Observed, QueryResult
 from streamhouse_spark.demo.proofs import Proof
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.slicing import taken_rows
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import as_numbers, encode_keys, key_numbers
 from streamhouse_spark.keys.last_changes import last_of_keys

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core import slicing
 from streamhouse_spark.core.forks import cached_property
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.keys.key_codec import as_numbers
 from streamhouse_spark.keys.key_heads import KeyHeads
 

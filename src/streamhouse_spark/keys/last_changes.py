@@ -6,13 +6,13 @@ Lakes need it whose readers merge by key: deletions are written, rows are not se
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.slicing import one_array, taken_rows
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.keys.keyed_batch import sorted_indexes

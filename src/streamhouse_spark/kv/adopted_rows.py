@@ -8,7 +8,6 @@ snapshot, and the bucket can be truncated.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core import slicing
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, compress
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core import slicing
 from streamhouse_spark.core.forks import cached_property
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import stored_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch, KeyedRows, RowsTooLargeError

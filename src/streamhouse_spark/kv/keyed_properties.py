@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, NamedTuple, NoReturn, cast, get_args
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from streamhouse_spark.config.properties import (
     VERSION_COLUMN,
 )
 from streamhouse_spark.core import text_values as values
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.keys.key_codec import is_key_type
 from streamhouse_spark.kv.aggregation import DEFAULT_FUNCTION, DELIMITER, fold_of

@@ -8,13 +8,14 @@ deletion with target columns makes these null, and removes the row where no othe
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.keys.keyed_batch import Bools, KeyedBatch, KeyedRows, Places
 from streamhouse_spark.kv.aggregation import Fold, last_value
 from streamhouse_spark.schema.generated.generated import Generated, computed

@@ -6,9 +6,10 @@ Nothing of it is stored yet, and it may never be: changes that rest on it are ri
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.log.commits.state import TableState
 
 

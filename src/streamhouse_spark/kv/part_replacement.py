@@ -9,13 +9,14 @@ looked through again. No row of the partitions from before the record is left, w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core import slicing
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.lmdb.environment import DamagedError
 from streamhouse_spark.kv.overlay import Overlay

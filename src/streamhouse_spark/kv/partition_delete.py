@@ -9,13 +9,14 @@ read from this host's tablets in steps, and their deletions staged as segments: 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.kv.lmdb.environment import DamagedError

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import pyarrow as pa
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation
 from streamhouse_spark.log.commits.standing import other_history

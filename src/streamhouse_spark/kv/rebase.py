@@ -19,12 +19,13 @@ with `ReadBase.is_strict` every change of a row is a conflict.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 import numpy as np
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys, stored_keys

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from streamhouse_spark.core.values import dataclass
 
 Int64Array = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

@@ -7,13 +7,14 @@ that names them, for all buckets of one call; before it there are files that nob
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
 from streamhouse_spark.config.auto_partition import AutoPartition
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.lmdb.environment import DamagedError
 from streamhouse_spark.kv.replay import KeyedLayout, catch_up

@@ -6,7 +6,6 @@ Nothing here is visible before a record names it. The commit compares `StagedCha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.core.slicing import ROW_BYTES_MAX
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import stored_keys

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.kv.due_changes import DueChanges
 from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, Reader, Writer
 from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core import slicing
 from streamhouse_spark.core.forks import cached_property
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.keys.keyed_batch import KeyedRows
 from streamhouse_spark.kv.row_codec import Packed, RowCodec
 from streamhouse_spark.schema.evolution import fitting_of

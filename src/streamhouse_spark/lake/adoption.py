@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
 from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema.table_schema import TableSchema

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
 
 import pyarrow as pa
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError
 
 _MAGIC: Final = b"Obj\x01"

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Protocol, TypeVar
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError
 from streamhouse_spark.lake.model.values import FieldNames
 from streamhouse_spark.lake.spec import LakeTableSpec

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError, ObjectNotFoundError
 from streamhouse_spark.lake.model.values import LakeFile, same_offsets
 from streamhouse_spark.lake.offsets import FoundOffsets

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, LakeMismatchError
 from streamhouse_spark.lake.model.values import NEVER_TRUNCATED
 from streamhouse_spark.log.commits.anchors import HistoryMark

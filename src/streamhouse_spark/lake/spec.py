@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Self
 
 from streamhouse_spark.config.branch_mark import BranchMark
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import refused_of_branch

@@ -10,7 +10,7 @@ actions. A crash before it leaves orphans; a lost race over the inputs drops the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.log.append import is_kept
 from streamhouse_spark.log.commits.actions import Action, Replace
 from streamhouse_spark.log.commits.commit_log import CommitLog

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from streamhouse_spark.core.change_archive import SetArchive
 from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.deletions import NameDropped

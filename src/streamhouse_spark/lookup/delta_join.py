@@ -29,7 +29,6 @@ second query into T is refused by the identity that all delta joins use.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -38,6 +37,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core.grouping import distinct
 from streamhouse_spark.core.slicing import taken_rows
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.kv.keyed_properties import parse_keyed_properties

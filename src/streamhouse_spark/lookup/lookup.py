@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.core import slicing
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import commit_key, table_prefix
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StorageError, shown
 from streamhouse_spark.keys.key_codec import encode_keys, stored_keys, stored_prefix
 from streamhouse_spark.kv.replay import catch_up

@@ -6,7 +6,6 @@ A plan is made once, from the schemas, and then applied to Arrow batches in any 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core import slicing
 from streamhouse_spark.core.text_values import nearest
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, shown
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.lookup.lookup import Matches

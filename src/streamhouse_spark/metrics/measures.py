@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from streamhouse_spark.core.commit_counts import COMMITS
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.storage.requests import METER, Requests
 
 Point = tuple[tuple[str, ...], float]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.forks import cached_property
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.query.predicate_tree import ANYTHING, FALSE, NULL, Bounds, family_of
 
 

@@ -15,7 +15,6 @@ import numbers
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NoReturn
 
@@ -24,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.text_values import nearest
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, shown
 from streamhouse_spark.query.arrow_filter import ArrowFilter
 from streamhouse_spark.query.predicate_tree import (

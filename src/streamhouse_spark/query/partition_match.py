@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.rows import coerce

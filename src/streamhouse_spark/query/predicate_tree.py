@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
+
+from streamhouse_spark.core.values import dataclass
 
 TRUE, FALSE, NULL = 1, 2, 4
 ANYTHING = TRUE | FALSE | NULL

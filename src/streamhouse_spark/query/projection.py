@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.query.filters import Filter, find_field, parse_filter
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node

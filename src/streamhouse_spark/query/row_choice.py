@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.grouping import distinct
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.query.filters import Filter
 from streamhouse_spark.query.predicate_tree import UNKNOWN, And, In, IsNull, Node, Or, planned_value
 from streamhouse_spark.schema.partition_fields import PartitionField

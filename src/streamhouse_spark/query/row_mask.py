@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.query.predicate_tree import FALSE, TRUE, And, Compare, Constant, In, IsNull, Node, Not, Or
 from streamhouse_spark.query.row_selection import without
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from streamhouse_spark.core.change_archive import Archive, pages_between
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.commit_rows import CommitRows
 from streamhouse_spark.log.archive.pages import archived, read_page, read_pages

@@ -8,12 +8,13 @@ no record tells row by row (a truncation, a dropped partition) is refused with t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from streamhouse_spark.config.properties import ADOPTED, CHANGELOG_IMAGE, NOTHING_ADOPTED
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import archived

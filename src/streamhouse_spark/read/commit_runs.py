@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
 
 Int64Array = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -8,10 +8,11 @@ partitions that are dropped before they are read are left out, too, and nobody i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.log.commits.deletions import joined
 from streamhouse_spark.log.commits.state import TableState

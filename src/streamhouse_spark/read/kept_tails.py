@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.keys.collapsed_changes import CollapsedChanges
 
 TAILS_BYTES_MAX = 128 << 20

@@ -3,18 +3,21 @@
 A look is one request that somebody pays for. The time to the next one grows with the time since the last news: a
 `SHARE` of it, so that rows after a pause of a minute are seen within four seconds at most, and soon within milliseconds
 again. Nothing rests on it but when storage is asked: each answer is a state that was read.
+
+Where requests take long, one who takes any newer state has the first record of the news in one round trip, and looks
+for those behind it at once, but behind the use of its rows. Only one who is far behind waits for all of them.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from streamhouse_spark.core.clock import Clock, SystemClock
 from streamhouse_spark.core.forks import new_lock, renew_in_children
 from streamhouse_spark.core.paths import table_prefix
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 
@@ -40,6 +43,12 @@ REMOTE: Final = Pace(busy_ms=20.0, idle_ms=2_000.0)
 """A look is a request: 0.5 a second of a table that has been quiet for half a minute."""
 
 
+FEW: Final = {1: 4, 4: None}
+"""Records that are asked for in one look, and how many in the next one, which is due at once, where all were there;
+None for all that there are.
+"""
+
+
 class Lookout:
     """Looks for news of one table on behalf of all who follow it. Safe for use by several threads."""
 
@@ -47,24 +56,37 @@ class Lookout:
         self._clock = clock
         self._pace = pace
         self._version = 0
+        self._at_most: int | None = 1
         self._news_ms = self._looked_ms = clock.boot_ms()
         self._lock = new_lock()
 
     def wait_ms(self) -> float:
         """Return the time until the next look; 0 where it is due."""
+        if self._at_most != 1:
+            return 0
         now_ms = self._clock.boot_ms()
         return max(0.0, self._looked_ms + self._pace.interval_ms(now_ms - self._news_ms) - now_ms)
 
-    def look(self, state: TableState, refresh: Callable[[], TableState]) -> TableState:
+    def look(
+        self, state: TableState, refresh: Callable[[], TableState], first: Callable[[int], TableState] | None = None
+    ) -> TableState:
         """Return the state that follows: after a look where one is due, or somebody saw news; else ``state`` again.
 
-        Raises the errors of ``refresh``.
+        ``first`` reads that many records at most, and is asked in place of ``refresh`` but by those who are behind
+        what was seen already. Raises the errors of both.
         """
         with self._lock:
-            if self._version <= state.version and self.wait_ms() > 0:
+            is_behind = self._version > state.version
+            if not is_behind and self.wait_ms() > 0:
                 return state
             self._looked_ms = self._clock.boot_ms()
-            found = refresh()
+            at_most, self._at_most = self._at_most, 1
+            if first is None or at_most is None or is_behind:
+                found = refresh()
+            else:
+                found = first(at_most)
+                if found.version - state.version >= at_most:
+                    self._at_most = FEW[at_most]
             if found.version > max(self._version, state.version):
                 self._news_ms = self._clock.boot_ms()
             self._version = max(self._version, found.version)

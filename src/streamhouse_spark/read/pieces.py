@@ -6,11 +6,12 @@ A piece says of itself all that its reader needs besides the plan that it is of.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
 from streamhouse_spark.log.commits.deletions import rows_from_json, rows_to_json
 from streamhouse_spark.log.segments.scan import LogSplit

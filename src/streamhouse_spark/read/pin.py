@@ -8,12 +8,13 @@ never passes them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.model.values import LakeSnapshot, same_offsets
 from streamhouse_spark.log.commits.actions import KvSnapshot, LakePair

@@ -8,10 +8,11 @@ leaves out changes: a newer row that nobody asked for still takes the place of a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
 from streamhouse_spark.log.buckets.filtered import filtered_buckets

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TypeVar
 
 from streamhouse_spark.config.branch_mark import BRANCH
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.history import require_dropped, require_of_history

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow as pa
 from streamhouse_spark.core.lineage import lineage_of
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidNameError, ObjectNotFoundError, shown
 from streamhouse_spark.log.commits.actions import Append
 from streamhouse_spark.log.commits.record import Attempt, Record, read_record

@@ -116,6 +116,7 @@ def _follow(
     """
     clock = table.world.clock
     lookout = lookout_of(table) if poll_ms is None else None
+    first = None if table.storage.local_path(table_prefix(table.uuid)) is not None else table.look
     fields = added_fields(begun, include_metadata=include_metadata)
     state = table.refresh()  # the first row may be asked for long after the call
     idle_since_ms = clock.boot_ms()
@@ -146,7 +147,7 @@ def _follow(
             state = table.refresh()
             continue
         clock.sleep_ms(min(lookout.wait_ms(), NAP_MS_MAX))
-        state = lookout.look(state, table.refresh)
+        state = lookout.look(state, table.refresh, first)
 
 
 def _require_same_rows(begun: TableState, state: TableState) -> None:

@@ -6,7 +6,6 @@ import datetime as dt
 import decimal
 import numbers
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, NoReturn
 
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core import slicing
 from streamhouse_spark.core.text_size import TextSize, TextTooLongError
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import is_any_list

@@ -30,12 +30,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
 from streamhouse_spark.core.text_size import TextSize
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 
 DECIMAL_PRECISION_MAX: Final = 38

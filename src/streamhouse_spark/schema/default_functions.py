@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World, system_author
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import literals
 from streamhouse_spark.schema.ddl import type_name

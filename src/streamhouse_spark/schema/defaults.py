@@ -7,13 +7,14 @@ before stay as they are, and a null that is given stays null. So no reader needs
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core import slicing
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema import literals as constants
 from streamhouse_spark.schema.conversion import Conversion

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.model import IDENTITY_NUMBERS
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, shown
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import Column, TableSchema

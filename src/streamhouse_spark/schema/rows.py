@@ -8,7 +8,6 @@ from text, and a time without a zone is never taken for one with a zone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core import slicing
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.conversion import Conversion, check_text, fitted_texts, holds_text, refuse_column
 from streamhouse_spark.schema.defaults import default_values

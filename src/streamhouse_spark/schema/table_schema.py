@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, Protocol, Self
 
 import pyarrow as pa
 
 from streamhouse_spark.core.model import is_unicode
 from streamhouse_spark.core.text_size import TextSize, TextTooLongError
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import ddl
 from streamhouse_spark.schema import literals as constants

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.serve.oidc import TokenIssuer
 from streamhouse_spark.serve.rights import ANYBODY, Client
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from streamhouse_spark.core.clock import Clock
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.serve.access import Access
 from streamhouse_spark.serve.options import AccessOf
 from streamhouse_spark.serve.rate_limit import RateLimit

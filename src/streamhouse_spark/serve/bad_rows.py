@@ -10,12 +10,13 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Protocol
 
 import pyarrow as pa
 
 from streamhouse_spark.core.json_text import json_text
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.checks.check import require_checked
 from streamhouse_spark.schema.default_functions import Now

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.serve.access import Access
 

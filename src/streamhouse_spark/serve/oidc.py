@@ -11,12 +11,13 @@ import json
 import math
 import urllib.request
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.forks import held_if_free, new_lock
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, StorageError, fit_to_show
 from streamhouse_spark.serve.rights import Client, merged
 

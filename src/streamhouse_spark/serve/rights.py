@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from starlette.requests import Request
 
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_database, parse_table_name
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidNameError, NotAuthorizedError
 
 Right = Literal["read", "write"]

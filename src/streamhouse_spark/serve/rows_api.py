@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from starlette.routing import Route
 from streamhouse_spark.core.forks import new_event
 from streamhouse_spark.core.json_text import json_text
 from streamhouse_spark.core.model import BucketOffsets, Transaction
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.commits.position import LogPosition
 from streamhouse_spark.query.sql_condition import parse_where

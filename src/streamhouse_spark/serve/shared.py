@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.serve.admission import Admission
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.counts import ServedCounts

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
 
 from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.storage.read_ahead import at_once

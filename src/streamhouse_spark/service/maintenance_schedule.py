@@ -9,9 +9,10 @@ this process, and a table without new rows costs nothing but the look at its log
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from streamhouse_spark.config.properties import TableProperties
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.table.lake_maintain import LakeMaintainReport, LakeStep, maintain_lake
 from streamhouse_spark.table.maintain import maintain

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
 from streamhouse_spark.core.forks import new_event, new_lock, renew_in_children
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, StreamhouseError
 from streamhouse_spark.lake.model.values import LakeFile
 from streamhouse_spark.lake.tiering.job import TieringReport

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol
+
+from streamhouse_spark.core.values import dataclass
 
 Bytes = bytes | bytearray | memoryview
 

@@ -16,10 +16,11 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.forks import close_lock_file, open_lock_file
+from streamhouse_spark.core.values import dataclass
 
 WAIT_MS_MAX = 50
 POLL_MS = 0.2

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from streamhouse_spark.core.values import dataclass
 
 MOUNTS = "/proc/mounts"
 _OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")

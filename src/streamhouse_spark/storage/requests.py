@@ -8,10 +8,12 @@ tables outside the warehouse.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from operator import add, attrgetter, sub
 from typing import Final, Literal
 
 from streamhouse_spark.core.forks import new_lock, renew_in_children
+from streamhouse_spark.core.values import dataclass
 
 Kind = Literal["gets", "heads", "puts", "lists", "deletes"]
 
@@ -45,13 +47,14 @@ class Requests:
         return self.gets + self.heads + self.puts + self.lists + self.deletes
 
     def __add__(self, other: Requests) -> Requests:
-        return Requests(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Requests)))
+        return Requests(*map(add, _counts_of(self), _counts_of(other)))
 
     def __sub__(self, earlier: Requests) -> Requests:
         """Return the requests since an ``earlier`` count."""
-        return Requests(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(Requests)))
+        return Requests(*map(sub, _counts_of(self), _counts_of(earlier)))
 
 
+_counts_of: Final = attrgetter(*(f.name for f in fields(Requests)))
 NO_REQUESTS: Final = Requests()
 
 

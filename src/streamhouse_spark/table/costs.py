@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 from streamhouse_spark.core.paths import is_placed, names_prefix, table_prefix
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, ObjectNotFoundError, shown
 from streamhouse_spark.handle import TableHandle, log_url
 from streamhouse_spark.log.commits.actions import Append

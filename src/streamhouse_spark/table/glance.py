@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.table.health import table_health
 from streamhouse_spark.table.table import Table

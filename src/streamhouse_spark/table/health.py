@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from streamhouse_spark.config.properties import TableProperties
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.log.commits.state import BucketLog, TableState
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 

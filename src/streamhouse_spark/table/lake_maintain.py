@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, Literal, TypeVar
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.manifest_report import ManifestReport

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.history import require_dropped, require_of_history

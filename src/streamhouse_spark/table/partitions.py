@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState

@@ -8,13 +8,13 @@ Of two refreshes at once one has the next number, and the other changes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.lineage import REFRESHES, Lineage, SourceVersion
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import archived, change_starts, read_pages

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import parse_table_name, rebuilt_lake_location
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Retier

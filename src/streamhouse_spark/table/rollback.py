@@ -12,7 +12,7 @@ and is never undone in silence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.core import slicing
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.keyed_properties import engine_of

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from streamhouse_spark.core.paths import tag_key
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError, shown
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Action, Tag, Untag

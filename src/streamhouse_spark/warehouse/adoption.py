@@ -12,7 +12,7 @@ over.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.config.properties import NOTHING_ADOPTED, PRIMARY_KEY, LakeFormat, parse_properties
@@ -20,6 +20,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath, is_text_list
 from streamhouse_spark.core.paths import LAKE_PREFIX, lake_location, parse_table_name
 from streamhouse_spark.core.text_values import join_names, parse_names
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,

@@ -14,13 +14,13 @@ import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from streamhouse_spark.config import spark_options as options
 from streamhouse_spark.core.clock import World, system_author
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import DifferentHistoryError
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import at_once

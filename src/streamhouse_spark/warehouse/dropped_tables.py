@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.core.clock import World
@@ -12,6 +11,7 @@ from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.core.paths import TABLES_PREFIX
 from streamhouse_spark.core.text_values import nearest
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState

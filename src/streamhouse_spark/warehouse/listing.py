@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import TABLES_PREFIX, is_placed
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.opening import Asked, AskedLogs, asked_together

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, TypeVar
 
 from streamhouse_spark.core.paths import parse_database
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.listing import list_tables, list_tables_of, look_first

@@ -13,13 +13,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.core.arguments import checked
 from streamhouse_spark.core.locations import is_same_place, plain_root
 from streamhouse_spark.core.paths import RELOCATION_KEY, TABLES_PREFIX, WAREHOUSE_KEY, is_placed, parse_table_name
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import (
     CorruptDataError,
     InvalidOptionError,

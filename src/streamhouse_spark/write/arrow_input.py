@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 
 _MAGIC: Final = b"ARROW1\0\0"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.model import BucketOffsets, Transaction
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.keyed_properties import engine_of

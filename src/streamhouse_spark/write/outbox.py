@@ -11,7 +11,6 @@ import copy
 import threading
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ import pyarrow as pa
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.forks import new_condition
 from streamhouse_spark.core.model import BucketOffsets
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, WriterFullError, WriterStoppedError, shown
 
 SEND_BYTES: Final = 4 << 10

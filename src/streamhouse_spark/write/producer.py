@@ -8,10 +8,10 @@ the version of a transaction beside the producer's own, and its rows may follow 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, ProducerFencedError, TransactionConflictError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.append import Staged, commit_staged

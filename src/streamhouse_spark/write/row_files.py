@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -16,6 +15,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.write.arrow_input import ArrowLimits, require_readable, require_sound, sound_batches
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from decimal import Decimal
 from typing import Any
 
@@ -22,6 +22,7 @@ from streamhouse_spark.config.properties import DELETE_BEHAVIOR, MERGE_ENGINE, L
 from streamhouse_spark.core import slicing
 from streamhouse_spark.core.forks import cached_property, new_lock
 from streamhouse_spark.core.model import BucketOffsets, Transaction, check_transaction
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
@@ -246,8 +247,7 @@ class KeyedTable:
     def insert_if_absent(self, keys: pa.Table) -> BucketOffsets:
         """Add rows with these keys and defaults, or nulls, for absent keys; existing rows stay as they are.
 
-        ``keys`` has the key columns in their order. Raises `SchemaMismatchError` where another column is NOT NULL and
-        has no default.
+        ``keys`` has the key's columns in order. Raises `SchemaMismatchError` where another is NOT NULL without default.
         """
         shape = begun(self.shape(), self.table.world)
         others = [c for c in shape.schema.columns if c.name not in shape.key_schema.names]

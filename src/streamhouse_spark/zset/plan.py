@@ -6,9 +6,10 @@ Columns have names that are unique in the whole plan, so a node's SQL can stand 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from sqlglot import exp
+
+from streamhouse_spark.core.values import dataclass
 
 
 class RefusedPart(Exception):  # noqa: N818 - it becomes an InvalidOptionError, with the name of the view

@@ -6,9 +6,9 @@ Each gives the columns of the view's table and `GONE`: whether the row's key goe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.zset.plan import Group, Node, RefusedPart
 from streamhouse_spark.zset.writer import WEIGHT, Writer, listed, quoted, same
 

@@ -8,11 +8,11 @@ change touches, so any aggregate of a bag of rows is right, whatever went.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from sqlglot import exp
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.zset.plan import Group, Join, Node, Rows, Scan, Union
 
 WEIGHT: Final = "__streamhouse_weight"

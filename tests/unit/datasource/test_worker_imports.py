@@ -17,6 +17,7 @@ HEAVY = {
     "pandas",
     "pyarrow.dataset",
     "pyarrow.acero",
+    "pyarrow.parquet",
     "pyiceberg",
     "pydantic",
     "pyparsing",
@@ -39,7 +40,8 @@ COMMON = {"cli", "demo", "datasource.catalog.procedures", "datasource.joins", *U
 READER = COMMON | WRITING | KEYED | LAKES
 WRITER = COMMON | READING | LAKES | CATALOG
 APPENDER = WRITER | {"kv", "read", "query.filters", "table.views", "write.upsert"}
-LOADED = {"pyiceberg", "pydantic", "pyparsing", "strictyaml"}
+PARQUET = {"pyarrow.parquet"}
+LOADED = PARQUET | {"pyiceberg", "pydantic", "pyparsing", "strictyaml"}
 LIBRARY = {"lake.iceberg.catalog", "lake.iceberg.reading", "lake.iceberg.schema", "lake.iceberg.file_io"}
 """Modules that load the library, which takes longer than all others: the newest snapshot is found without it."""
 ICEBERG = (READER - LAKES - {"schema.rows"}) | {"lake.paimon", *MAINTENANCE}
@@ -158,15 +160,15 @@ def needless(loaded: dict[str, list[str]], ours: set[str], libraries: set[str]) 
 @pytest.mark.parametrize(
     ("name", "roles", "ours", "libraries"),
     [
-        ("orders", ["plan"], READER - {"datasource.catalog.scan"}, set()),
+        ("orders", ["plan"], READER - {"datasource.catalog.scan"}, PARQUET),
         ("orders", ["plan a read", "read"], READER | CATALOG, set()),
         ("orders", ["stream"], READER | CATALOG, set()),
         ("orders", ["plan a write", "commit"], APPENDER, set()),
-        ("keyed", ["plan"], READER, set()),
+        ("keyed", ["plan"], READER, PARQUET),
         ("keyed", ["plan a read"], READER | CATALOG, set()),
         ("keyed", ["plan a write"], WRITER, set()),
-        ("iceberg", ["load a lake"], ICEBERG | LIBRARY, set()),
-        ("iceberg", ["begin"], ICEBERG | LIBRARY, set()),
+        ("iceberg", ["load a lake"], ICEBERG | LIBRARY, PARQUET),
+        ("iceberg", ["begin"], ICEBERG | LIBRARY, PARQUET),
         ("iceberg", ["plan"], ICEBERG, LOADED),
         ("iceberg", ["plan a read"], ICEBERG, LOADED),
         ("iceberg", ["stream"], READER | CATALOG, set()),

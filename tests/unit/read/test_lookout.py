@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -148,3 +149,61 @@ def test_only_one_thread_asks_at_a_time(clock, table):
     for thread in threads:
         thread.join(240)
     assert len(asked) == 1
+
+
+class Log:
+    """Commits that are there, and how many a look read at most."""
+
+    def __init__(self, state):
+        self.state, self.version, self.asked = state, state.version, []
+
+    def first(self, at_most):
+        self.asked.append(at_most)
+        self.state = replace(self.state, version=min(self.version, self.state.version + at_most))
+        return self.state
+
+    def refresh(self):
+        self.asked.append("all")
+        self.state = replace(self.state, version=self.version)
+        return self.state
+
+
+@pytest.mark.parametrize(
+    ("commits", "asked"),
+    [(0, [1]), (1, [1, 4]), (4, [1, 4]), (5, [1, 4, "all"]), (900, [1, 4, "all"])],
+)
+def test_one_who_takes_any_state_has_the_first_news_at_once(clock, table, commits, asked):
+    """And looks for those behind them without a pause; one who is far behind reads all of them."""
+    log, looking = Log(table.state), Lookout(clock, REMOTE)
+    clock.advance(20)
+    log.version += commits
+    seen = [log.state]
+    while not looking.wait_ms():
+        seen.append(looking.look(seen[-1], log.refresh, log.first))
+    assert log.asked == asked
+    assert seen[-1].version == log.version
+    assert seen[1].version == seen[0].version + min(1, commits)
+    assert looking.wait_ms() == REMOTE.busy_ms
+
+
+def test_one_who_is_behind_another_reads_all_that_there_is(clock, table):
+    log, looking = Log(table.state), Lookout(clock, REMOTE)
+    clock.advance(20)
+    old = log.state
+    log.version += 3
+    looking.look(old, log.refresh, log.first)
+    assert looking.look(old, log.refresh, log.first).version == log.version
+    assert log.asked == [1, "all"]
+    assert looking.wait_ms() == REMOTE.busy_ms
+
+
+def test_a_first_look_that_fails_is_no_news(clock, table):
+    looking = Lookout(clock, REMOTE)
+    clock.advance(20)
+
+    def fail(_):
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        looking.look(table.state, table.refresh, fail)
+    assert looking.wait_ms() == 20

@@ -137,7 +137,7 @@ def test_large_files_take_one_round_trip_more(wh, remote, world, monkeypatch, ke
 
 
 def test_rows_in_a_record_that_a_look_read_are_not_read_again(wh, remote, world):
-    """News and their end are two round trips, whoever wants the rows: a tail, or a read of the whole table."""
+    """A tail has news in one round trip, as it does not wait for their end; a read of the whole table does."""
     mine = wh.create_table("t", "id INT, name STRING", properties={"table.datalake.enabled": "false"})
     write(mine, 0)
     table = new_process(remote, world).table("t")
@@ -146,7 +146,7 @@ def test_rows_in_a_record_that_a_look_read_are_not_read_again(wh, remote, world)
         write(mine, number * ROWS)
         with remote.measured() as cost:
             assert next(tail).num_rows == ROWS
-        assert cost.depth <= 2, cost
+        assert cost.depth <= (2 if number == 1 else 1), cost
         assert len(set(cost.keys)) == len(cost.keys), "nothing is asked for twice"
     write(mine, 4 * ROWS)
     with remote.measured() as cost:

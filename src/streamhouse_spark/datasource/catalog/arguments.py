@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_database, parse_table_name
+from streamhouse_spark.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from streamhouse_spark.config.properties import BUCKET_COUNT_MAX
 from streamhouse_spark.core.text_values import join_names
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.commits.state import TableState
 

@@ -7,12 +7,13 @@ reads, by what the schemas say of them, so all that follows is as with events in
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Column
 
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.cdc.registry import Auth, SchemaRegistry
 from streamhouse_spark.errors import InvalidOptionError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -13,6 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.cdc.avro import AvroSchemas
 from streamhouse_spark.datasource.cdc.envelope import AVRO, DELETE, FORMATS, UPSERT, EventFormat, envelope

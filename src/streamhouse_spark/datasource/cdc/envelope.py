@@ -7,12 +7,13 @@ Maxwell's data format, Canal's flat messages. All of it is expressions of Spark:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+
+from streamhouse_spark.core.values import dataclass
 
 EventFormat = Literal["debezium-json", "debezium-avro", "maxwell-json", "canal-json"]
 FORMATS: Final = get_args(EventFormat)

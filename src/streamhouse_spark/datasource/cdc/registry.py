@@ -15,11 +15,12 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, StorageError, StorageRefusedError, shown
 
 Auth = Sequence[str] | str

@@ -8,7 +8,6 @@ in the tasks and over Arrow. Only tables that have such rules pay for it, and on
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.checks.check import Check

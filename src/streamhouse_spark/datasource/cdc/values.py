@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Literal, get_args
 
@@ -10,6 +9,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 
 TimeUnit = Literal["millis", "micros", "nanos"]

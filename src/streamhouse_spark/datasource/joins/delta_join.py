@@ -7,7 +7,6 @@ record. It has to be one query: two could write older rows over newer ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.slicing import compacted
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET

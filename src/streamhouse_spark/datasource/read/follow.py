@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from streamhouse_spark.config.spark_options import StreamReadOptions
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.core.row_ids import first_row_id
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.read.start_rows import truncation_of
 from streamhouse_spark.datasource.read.stream import commit_of, require_held, require_same_rows
 from streamhouse_spark.datasource.read.stream_history import StreamHistory

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.read.bounds import offsets_from_json, offsets_to_json
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, TableNotFoundError
 from streamhouse_spark.log.commits.anchors import HistoryMark

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 
 from streamhouse_spark.config.spark_options import FULL, LATEST, ReadOptions, StreamReadOptions
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.read.bounds import require_offsets_of_all
 from streamhouse_spark.datasource.spark_schema import canonical_schema
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, MissingExtraError
 from streamhouse_spark.handle import TableHandle
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.config.properties import PRIMARY_KEY
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition, parse_freshness_ms, parse_mode
 from streamhouse_spark.core.lineage import Lineage
 from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.views.compiled import compiled, parse_query, plan_query, refusing, session_values
 from streamhouse_spark.datasource.views.refresh import RefreshReport, begin, refresh
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, TableExistsError, TableNotFoundError

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ from pyspark.errors import PySparkException
 
 from streamhouse_spark.config.view_definition import ViewDefinition
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.views.compiled import (
     ParsedQuery,
     compiled,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.forks import new_event, new_lock
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.views.refresh import RefreshReport
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.warehouse.connection import Connection

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.log.append import INLINE_BYTES_MAX
 
 if TYPE_CHECKING:

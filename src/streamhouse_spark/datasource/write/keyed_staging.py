@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -30,6 +30,7 @@ from streamhouse_spark.config.spark_options import StreamWriteOptions, WriteOpti
 from streamhouse_spark.core import slicing
 from streamhouse_spark.core.model import BucketOffsets, Transaction
 from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.write.replaced import ReplacedPart
 from streamhouse_spark.datasource.write.staging_task import (

@@ -5,7 +5,7 @@ offset, the driver commits both in one record.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.row_ids import NO_PLACE, places_of
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.write.changed_rows import KIND, read_name
 from streamhouse_spark.datasource.write.staging_task import (
     StagedMessage,

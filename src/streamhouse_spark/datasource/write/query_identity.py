@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -17,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import xxhash
 
 from streamhouse_spark.core.model import StreamBatch, Transaction
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError, TransactionConflictError
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.state import TableState

@@ -10,9 +10,9 @@ that the rows came from.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.write.query_identity import SourceOfRows
 from streamhouse_spark.errors import DifferentHistoryError, TableNotFoundError, TransactionConflictError
 from streamhouse_spark.log.commits.actions import Action, Append, ForgetTransactions

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
 from streamhouse_spark.core.grouping import distinct
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.commits.state import TableState

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import WriteOptions
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.write.changed_rows import KIND, read_name
 from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan, commit_intents
 from streamhouse_spark.datasource.write.staging_task import StagedMessage, all_staged, received

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from streamhouse_spark.core.grouping import distinct
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.log.append import INLINE_BYTES_MAX, Routing, Staged, Stager, gathered, inline_total
 from streamhouse_spark.log.commits.anchors import HistoryMark

@@ -31,13 +31,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from streamhouse_spark.core.clock import Ids, SystemIds
 from streamhouse_spark.core.forks import close_lock_file, open_lock_file, share_lock_file
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, StorageError, StreamhouseError
 
 CACHE_DIR_VARIABLE: Final = "STREAMHOUSE_CACHE_DIR"

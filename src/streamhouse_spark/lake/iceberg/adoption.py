@@ -8,7 +8,7 @@ examined one, or another owner.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 from pyiceberg import types as ice
@@ -23,6 +23,7 @@ from pyiceberg.transforms import BucketTransform
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.adoption import UNKNOWN_COLUMNS, Adoptable
 from streamhouse_spark.lake.column_map import map_by_name

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog, PropertiesUpdateSummary
@@ -42,6 +41,7 @@ from pyiceberg.view import View
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.locations import is_same_place, recorded_root
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
 from streamhouse_spark.lake.iceberg.metadata.cache import parsed, remember, updated

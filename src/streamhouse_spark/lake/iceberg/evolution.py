@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 from pyiceberg import types as ice
@@ -30,6 +30,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.lake import column_map
 from streamhouse_spark.lake.column_map import (
     COLUMNS_PROPERTY,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import PrimitiveType
 
 from streamhouse_spark.core.forks import cached_property
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.iceberg.schema import (
     file_schema,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from pyiceberg.io import OutputFile
@@ -29,6 +29,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotSummaryCollec
 from pyiceberg.table.update import AddSnapshotUpdate, SetPropertiesUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, expect, manifests_of
 from streamhouse_spark.lake.iceberg.schema import partition_record

@@ -12,11 +12,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
 from streamhouse_spark.log.commits.chains import last_reached
 from streamhouse_spark.storage.base import Storage

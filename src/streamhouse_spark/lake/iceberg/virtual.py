@@ -13,7 +13,7 @@ import hashlib
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Self
 
 from pyiceberg.exceptions import TableAlreadyExistsError as IcebergTableExistsError
@@ -22,6 +22,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_location
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.commit import OWN_PLACES
 from streamhouse_spark.lake.iceberg.errors import commit_answers

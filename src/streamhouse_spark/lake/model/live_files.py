@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.core.wire import Portable
 
 

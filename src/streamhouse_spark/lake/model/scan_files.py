@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.lake.model.values import FieldNames, LakeProjection, LakeSnapshot, LakeSplit, MergedFiles
 
 SPLIT_BYTES_TARGET = 128 << 20

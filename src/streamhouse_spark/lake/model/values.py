@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.core.wire import Portable
 from streamhouse_spark.lake.model.key_range import KeyRange
 from streamhouse_spark.lake.model.live_files import DeletedRows

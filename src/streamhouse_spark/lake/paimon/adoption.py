@@ -13,7 +13,7 @@ Sequence numbers of the rows need nothing that is stored: each round begins behi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.adoption import UNKNOWN_COLUMNS, Adoptable
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name

@@ -9,7 +9,7 @@ error path deletes a file: files of a lost attempt are named by nobody.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from pypaimon.data.timestamp import Timestamp
@@ -22,6 +22,7 @@ from pypaimon.manifest.schema.simple_stats import SimpleStats
 from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.table.row.generic_row import GenericRow
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.lake.kept_metadata import keep_metadata
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile

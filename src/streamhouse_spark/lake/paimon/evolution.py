@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 from pypaimon.schema.data_types import (
@@ -25,6 +25,7 @@ from pypaimon.schema.data_types import (
 )
 from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.lake import column_map
 from streamhouse_spark.lake.column_map import (

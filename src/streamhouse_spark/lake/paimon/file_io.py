@@ -9,12 +9,12 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.fs as pafs
 from pypaimon.common.file_io import FileIO
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError, StreamhouseError
 from streamhouse_spark.lake.avro import whole_avro
 from streamhouse_spark.lake.damaged_metadata import file_of

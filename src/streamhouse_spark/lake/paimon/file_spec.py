@@ -5,7 +5,7 @@ values.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Self
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from pypaimon.table.row.generic_row import GenericRow, GenericRowDeserializer, G
 from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
 from streamhouse_spark.core.forks import cached_property
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.lake.paimon.location import store_of
 from streamhouse_spark.lake.paimon.schema import UNAWARE_BUCKETS, file_schema
 from streamhouse_spark.lake.parquet.file_writer import PartitionKey, writer_options

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.paimon.schema import KEYED_OPTIONS, UNAWARE_BUCKETS, bucket_options

@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from pypaimon.common.identifier import Identifier
 from pypaimon.common.json_util import JSON
@@ -15,6 +14,7 @@ from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.table.file_store_table import FileStoreTable
 
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,

@@ -7,7 +7,7 @@ number that tells the newest row of a key. A round writes level 0: other files m
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from pypaimon.table.special_fields import SpecialFields
 from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.model.key_range import KeyRange

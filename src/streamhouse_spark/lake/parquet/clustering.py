@@ -10,7 +10,7 @@ about as many new bytes lie beside them, so that a row is rewritten a few times 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow as pa
 from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.slicing import compacted, taken_rows
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.bucket_writer import LANES_MAX, Int64Array, write_lanes

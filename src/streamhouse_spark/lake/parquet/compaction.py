@@ -7,7 +7,6 @@ are known afterwards as before, and a range that the hot log no longer has is re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ import pyarrow as pa
 from streamhouse_spark.core.clock import Ids, World
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError
 from streamhouse_spark.lake.model.values import FieldNames, LakeProjection
 from streamhouse_spark.schema.fitting import Fitting, fitting
 from streamhouse_spark.schema.inner_fields import joined_path, parts_of, paths
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 TABLE_KEY = "streamhouse.table"
 FIELD_IDS_KEY = "streamhouse.field-ids"

@@ -16,14 +16,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import xxhash
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.lake.parquet.access import CountingSink
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 KEY = "streamhouse.footer-xxh3"
 TAIL_BYTES = 64 << 10
@@ -90,6 +93,8 @@ def checked_footer(source: pa.NativeFile, location: str) -> pq.FileMetaData | No
     """
     if not _is_own(location):
         return None
+    from pyarrow import parquet as pq  # a reader of rows that are in the log alone does without
+
     tail = _tail(source)
     _seal_of(tail, location)
     return pq.read_metadata(pa.BufferReader(tail))

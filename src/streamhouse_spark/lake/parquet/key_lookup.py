@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.keys.collapsed_changes import KeySet
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit

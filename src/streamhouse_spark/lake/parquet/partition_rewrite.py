@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import Ids, World
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.lake.model.values import LakeDropReport, LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.access import FileAccess

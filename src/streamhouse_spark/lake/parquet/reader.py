@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.slicing import compacted, taken_rows
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import (
     CorruptDataError,
     ObjectNotFoundError,
@@ -26,8 +26,12 @@ from streamhouse_spark.lake.model.values import FieldNames, Filter, LakeProjecti
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.file_columns import TABLE_KEY, FileColumns
 from streamhouse_spark.lake.parquet.footer_seal import checked_footer, is_whole
-from streamhouse_spark.lake.parquet.opened_file import OpenedFile
 from streamhouse_spark.query import row_selection
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from streamhouse_spark.lake.parquet.opened_file import OpenedFile
 
 BUCKET_KEY = "streamhouse.bucket"
 OFFSETS_KEY = "streamhouse.offsets"
@@ -146,6 +150,8 @@ def _require_rows(file: pq.ParquetFile, split: LakeSplit, groups: range) -> None
 
 def _opened(files: FileAccess, location: str, *, dictionaries: Sequence[str] = ()) -> OpenedFile:
     """Open the file; each page and footer that has a checksum is verified, as all have that the package writes."""
+    from streamhouse_spark.lake.parquet.opened_file import OpenedFile  # it loads Arrow's half for Parquet
+
     try:
         source = files.open_input(location)
         return OpenedFile(

@@ -9,11 +9,11 @@ is written on the ground of what is remembered: a round that has something to do
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
 from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.lake.model.marks import LakeHead
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.commit_log import CommitLog

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -21,6 +20,7 @@ import pyarrow as pa
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.core.wire import Portable
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
 from streamhouse_spark.lake.model.live_files import LiveFile

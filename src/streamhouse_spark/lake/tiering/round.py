@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.lake.model.values import NEVER_TRUNCATED, LakeFile, LakeSnapshot, WriteContext
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.lake.tiering.plan import (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log.commits.actions import Append
 from streamhouse_spark.log.told import Commit

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
@@ -24,6 +24,7 @@ from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive, ArchivePa
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import manifest_key
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.log.append import is_kept
 from streamhouse_spark.log.archive.commit_rows import CommitRows

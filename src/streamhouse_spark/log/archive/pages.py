@@ -7,12 +7,12 @@ among those of the log, in the same form, so that the same code reads and checks
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import manifest_key, segment_key
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.log.archive.commit_rows import CommitRows
 from streamhouse_spark.log.commits.actions import Payload, segment_from_json, segment_to_json

@@ -7,7 +7,6 @@ the order of the fields, the values that are longer than their word.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.config.paimon_limits import BUCKET_KEY_COLUMNS_MAX
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.log.buckets.murmur import (
     CHUNK_ROWS,
     TAIL_MASKS,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from streamhouse_spark.core.paths import table_prefix
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError
 
 SPACING: Final = 16

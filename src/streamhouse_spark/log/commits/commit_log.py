@@ -32,19 +32,11 @@ from streamhouse_spark.errors import (
     StreamhouseError,
     TableNotFoundError,
 )
+from streamhouse_spark.log.commits import failed_commits, standing
 from streamhouse_spark.log.commits import record as records
-from streamhouse_spark.log.commits import standing
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation, out_of_mixed
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, Checkpoint, Checkpointing, no_checkpoint
-from streamhouse_spark.log.commits.failed_commits import (
-    FAILURES_MAX,
-    given_up,
-    may_land_later,
-    refused,
-    require_durable,
-    require_known,
-)
 from streamhouse_spark.log.commits.floors import newest_floor
 from streamhouse_spark.log.commits.group import Group, outcomes
 from streamhouse_spark.log.commits.offers import shared_turn
@@ -138,12 +130,16 @@ class CommitLog:
         """
         return self._refreshed(stands=False)
 
-    def _refreshed(self, *, stands: bool) -> TableState:
+    def look(self, at_most: int) -> TableState:
+        """Read on, as `refresh` does; where requests take long for one round trip only, in which so many come."""
+        return self._refreshed(stands=False, at_most=at_most)
+
+    def _refreshed(self, *, stands: bool, at_most: int | None = None) -> TableState:
         """Read forward. With ``stands``, check in any case that the newest known record is still stored."""
         with self._lock:
             if self._severed is not None:
                 raise DifferentHistoryError(self._severed)
-            for _ in range(FAILURES_MAX):
+            for _ in range(failed_commits.FAILURES_MAX):
                 opening = self._state is None
                 asked = self._asked or Asked(ReadAhead(self._storage), self._world.clock.boot_ms())
                 self._asked, ahead = None, asked.ahead
@@ -153,7 +149,7 @@ class CommitLog:
                 damage: CorruptDataError | None = None
                 state, self._looked = start, records.RecentRows()
                 try:
-                    state = self._read_forward(start, own, ahead)
+                    state = self._read_forward(start, own, ahead, None if opening else at_most)
                 except CorruptDataError as error:
                     damage = error
                 if not opening and start is not None and state is start:  # may read the floor, so before it is compared
@@ -229,7 +225,9 @@ class CommitLog:
                         self._lead(call)
                     if not call.is_done:
                         has_failed = call.failures > failures
-                        call.error = given_up(call, self._storage, self._table_uuid, has_failed=has_failed)
+                        call.error = failed_commits.given_up(
+                            call, self._storage, self._table_uuid, has_failed=has_failed
+                        )
             if call.error is not None:
                 raise call.error
             if call.outcome is not None:
@@ -290,7 +288,7 @@ class CommitLog:
         outcome: Committed | None = None
         try:
             if call.landed is not None:  # a request that was given up reached the store after all
-                outcome = require_durable(self._storage, self._table_uuid, call, call.landed)
+                outcome = failed_commits.require_durable(self._storage, self._table_uuid, call, call.landed)
             elif (entry := known_transaction(group.state, call.transaction)) is not None:
                 outcome = Committed(before, before, entry)
             elif actions := tuple(group.planned(call)):
@@ -301,7 +299,7 @@ class CommitLog:
                 outcome = Committed(before, before)
         except Exception as error:  # noqa: BLE001 - it is the answer of this call alone
             if not group.members:
-                call.error = refused(error, call, self._storage)
+                call.error = failed_commits.refused(error, call, self._storage)
             return True
         if call.landed is not None or not group.members:
             call.outcome = outcome
@@ -349,10 +347,12 @@ class CommitLog:
             self._floor_index, self._floor = found.floor_index, max(self._floor, found.floor)
         return found.state
 
-    def _read_forward(self, state: TableState | None, own: dict[str, Committed], ahead: ReadAhead) -> TableState | None:
+    def _read_forward(
+        self, state: TableState | None, own: dict[str, Committed], ahead: ReadAhead, at_most: int | None = None
+    ) -> TableState | None:
         """Return the state at the tail. ``own`` gets the records of attempts that are under way in this process."""
         known, number = self._state, state.version + 1 if state is not None else 1
-        for record in records_from(ahead, self._table_uuid, number, self._looked if ahead.is_useful else None):
+        for record in records_from(ahead, self._table_uuid, number, self._looked if ahead.is_useful else None, at_most):
             before, state = state, fold(state, record)
             if before is not None and any(part.attempt in self._calls for part in record.attempts):
                 own.update(outcomes(before, state, record))
@@ -441,7 +441,7 @@ class CommitLog:
             taken = slot.look(error)  # for an earlier request of this attempt, which may have landed meanwhile
         else:
             taken = slot.take(encoded.data)
-        require_known(record, taken, self._storage.url)
+        failed_commits.require_known(record, taken, self._storage.url)
         return (encoded.stored if taken.failure is None else taken.stored), taken.failure
 
     def _require_stored(self, before: TableState, actions: Sequence[Action], staged_ms: int) -> None:
@@ -459,7 +459,7 @@ class CommitLog:
         try:
             return self._refreshed(stands=self._storage.local_path("") is not None)
         except StorageError as error:
-            if not may_land_later(call, self._storage):
+            if not failed_commits.may_land_later(call, self._storage):
                 raise
             raise CommitStateUnknownError(
                 f"commit to {self._storage.url} failed, then its log could not be read: {error}; look at $commits "

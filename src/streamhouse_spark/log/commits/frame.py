@@ -16,11 +16,11 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import xxhash
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError
 
 FORMAT_VERSION = 1

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import DifferentHistoryError, FormatVersionError, InvalidOptionError, shown
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation
 from streamhouse_spark.log.commits.commit_log import CommitLog

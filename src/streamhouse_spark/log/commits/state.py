@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.paths import manifest_key, segment_key, tag_key
 from streamhouse_spark.core.text_values import parse_names
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits import deletions as masks
@@ -36,8 +37,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 LAKE_HISTORY_MAX = 100
 CHANGE_COLUMN = Column(0, "_change_type", pa.int8(), nullable=False)
-"""The first column of the log of a table with a primary key, before the table's columns: a number for the kind of
-change."""
+"""The first column of the log of a table with a primary key, before the table's: a number for the kind of change."""
 
 
 @dataclass(frozen=True, slots=True)

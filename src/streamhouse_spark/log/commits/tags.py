@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.log.commits.actions import Tag
 
 

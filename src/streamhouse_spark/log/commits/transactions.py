@@ -9,13 +9,14 @@ clock that runs years ahead, adds each version once. A writer that comes back ha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import xxhash
 
 from streamhouse_spark.core.model import OffsetRange, StreamBatch, Transaction
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.log.commits.record import batch_from_json, batch_to_json, ranges_from_json, ranges_to_json
 
 

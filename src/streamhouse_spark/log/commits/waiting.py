@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.core.commit_counts import COMMITS
 from streamhouse_spark.core.forks import new_event
 from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitStateUnknownError, ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.state import TableState

@@ -7,11 +7,11 @@ both publishes the branch and ends it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.core.model import PUBLICATIONS
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.tags import NamedVersion

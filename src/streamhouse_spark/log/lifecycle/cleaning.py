@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,7 @@ from streamhouse_spark.core.paths import (
     tag_key,
     tags_prefix,
 )
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.archive.pages import ArchivedKeys, first_record_to_archive
 from streamhouse_spark.log.commits.actions import Action, Condemn, Purge, Untag

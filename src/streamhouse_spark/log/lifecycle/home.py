@@ -8,10 +8,9 @@ is at home, unless its lake tables name another root.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from streamhouse_spark.core.locations import is_same_place, plain_root
 from streamhouse_spark.core.paths import WAREHOUSE_KEY
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError, WarehouseMovedError
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.storage.base import Storage

@@ -13,7 +13,6 @@ refuse.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from streamhouse_spark.config.properties import LOG_LOCATION
@@ -28,6 +27,7 @@ from streamhouse_spark.core.paths import (
     placed_uuid,
     placed_uuid_of,
 )
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError, InvalidOptionError, ObjectNotFoundError, WarehouseMovedError
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.lifecycle.home import read_warehouse_file

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from streamhouse_spark.core.clock import World
@@ -31,6 +30,7 @@ from streamhouse_spark.core.paths import (
     parse_name_key,
     parse_table_name,
 )
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import (
     InvalidNameError,
     ObjectNotFoundError,

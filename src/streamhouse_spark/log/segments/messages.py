@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.storage.base import Bytes
 
 PREFIX_BYTES = 8

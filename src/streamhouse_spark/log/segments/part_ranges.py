@@ -5,12 +5,12 @@ requests that take long, those of many small objects at the same time.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.storage.base import Storage, url_of

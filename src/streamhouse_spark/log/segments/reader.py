@@ -9,7 +9,6 @@ needed blocks are fetched. Of compressed columns only those that were asked for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -21,6 +20,7 @@ from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.paths import commit_key, segment_key
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import (
     CorruptDataError,
     FormatVersionError,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.log.commits.actions import KvSnapshot
 from streamhouse_spark.log.commits.segment import Segment

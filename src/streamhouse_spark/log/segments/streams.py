@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
 from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats, united_partitions, united_stats
 from streamhouse_spark.log.segments.writer import ArrowFile, SegmentOptions, StagedSegment, rebatched, staged_rows
 from streamhouse_spark.storage.base import Storage

@@ -5,7 +5,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ import xxhash
 
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.core.slicing import compacted
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.log.commits.segment import Segment, SegmentIndex, block_bytes_for
 from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats
 from streamhouse_spark.schema.table_schema import TableSchema

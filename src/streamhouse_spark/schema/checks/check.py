@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, shown
 from streamhouse_spark.schema.checks.parser import CONDITION, Part, parse_condition
 from streamhouse_spark.schema.table_schema import TableSchema

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import decimal
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.schema.sql_tokens import SqlTokens
 from streamhouse_spark.schema.table_schema import TableSchema
 

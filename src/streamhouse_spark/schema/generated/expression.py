@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.ddl import parse_type, type_name
 from streamhouse_spark.schema.generated.functions import FUNCTIONS, UnsuitableError, cast_function, function_of

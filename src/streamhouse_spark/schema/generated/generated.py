@@ -7,12 +7,12 @@ refuses rows with another one. So readers and lakes have plain columns, and need
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, SchemaMismatchError, shown
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.generated.expression import Part, parse_expression

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow as pa
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.model import TableName
 from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from pyarrow import flight
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.serve.admission import Refusal
 from streamhouse_spark.serve.answers import status_of

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 from streamhouse_spark.core.text_values import nearest
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, shown
 
 PARTS_DEFAULT: Final = 4

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import pyarrow as pa
 
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.paths import virtual_location
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables

@@ -10,12 +10,12 @@ from __future__ import annotations
 import datetime as dt
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.iceberg.metadata.strays import stray_location
 from streamhouse_spark.lake.iceberg.table import IcebergLake

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_epoch
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.storage.gcs.client import CLIENTS, GcsBlobs
 from streamhouse_spark.storage.gcs.settings import GcsAddress
 from streamhouse_spark.storage.remote.blob_storage import BlobStorage

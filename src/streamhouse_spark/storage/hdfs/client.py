@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from streamhouse_spark.core.clock import SystemClock
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import MissingExtraError
 from streamhouse_spark.storage.hdfs.settings import HdfsAddress
 from streamhouse_spark.storage.remote.connected import Connected

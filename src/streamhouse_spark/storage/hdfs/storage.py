@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects, Sink
 from streamhouse_spark.storage.hdfs.client import CLIENTS, Entries, Entry, WebHdfs

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.remote.failures import Failure
 from streamhouse_spark.storage.remote.store_clock import StoreClock

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
 
 _MESSAGE_CHARS_MAX: Final = 200

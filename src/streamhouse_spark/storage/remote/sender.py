@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.storage.remote.blobs import Remote
 from streamhouse_spark.storage.remote.failures import FailureKind
 from streamhouse_spark.storage.remote.patience import sent

@@ -24,13 +24,14 @@ try:
     from botocore.handlers import add_expect_header
 
     from streamhouse_spark.storage.s3 import errors as failures
+    from streamhouse_spark.storage.s3.short_gets import Answer, ShortGets
 except ImportError as import_error:
     raise MissingExtraError(
         f"a warehouse on s3:// needs the package {import_error.name}, which is not installed: "
         "pip install 'streamhouse-spark[s3]'",
     ) from import_error
 
-__all__ = ["CLIENTS", "Client", "failures"]
+__all__ = ["CLIENTS", "Answer", "Client", "failures"]
 
 T = TypeVar("T")
 
@@ -64,6 +65,7 @@ class Client:
         self._api = fsspec.asyn.sync(self._loop, filesystem.set_session)
         self._api.meta.events.unregister(_BEFORE_CALL, add_expect_header)
         self._api.meta.events.register(_BEFORE_CALL, _ask_before_large_bodies)
+        self._short = ShortGets(self._api)
         self._finalizer = weakref.finalize(self, _close, self._api, self._loop, os.getpid())
         self._finalizer.atexit = False
 
@@ -98,6 +100,35 @@ class Client:
             self.clock.observe(failures.answer_date(error), sent_ms, self._boot_ms())
             raise
         self.clock.observe(answer["ResponseMetadata"]["HTTPHeaders"].get("date"), sent_ms, self._boot_ms())
+        return answer
+
+    async def get(self, bucket: str, key: str, byte_range: str | None) -> Answer:
+        """Read an object, or a range of it, with one request through the client, which shows the short way."""
+        ranged = {} if byte_range is None else {"Range": byte_range}
+        with self._short.learning(bucket, key):
+            answer = await self.send("get_object", Bucket=bucket, Key=key, **ranged)
+            async with answer["Body"] as body:
+                data: bytes = await body.read()  # checks the length that the answer announced
+        about = answer["ResponseMetadata"]
+        return Answer(about["HTTPStatusCode"], about["HTTPHeaders"], data)
+
+    def knows_short_way(self, bucket: str) -> bool:
+        return self._short.of(bucket) is not None
+
+    async def get_shortly(self, bucket: str, key: str, byte_range: str | None) -> Answer | None:
+        """Read it on the short way; None where none is known, or this one led nowhere and is forgotten."""
+        if (way := self._short.of(bucket)) is None:
+            return None
+        sent_ms = self._boot_ms()
+        try:
+            answer = await way.get(key, byte_range)
+        except failures.S3_FAILURES as error:
+            self.clock.observe(failures.answer_date(error), sent_ms, self._boot_ms())
+            raise
+        if answer is None:
+            self._short.forget(bucket)
+        else:
+            self.clock.observe(answer.headers.get("date"), sent_ms, self._boot_ms())
         return answer
 
     async def put_url(self, bucket: str, key: str) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
-from typing import Any, Final
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
 
 from streamhouse_spark.storage.remote.failures import FailureKind
 from streamhouse_spark.storage.requests import METER, Kind, Requests
-from streamhouse_spark.storage.s3.client import Client, failures
+from streamhouse_spark.storage.s3.client import Answer, Client, failures
+
+T = TypeVar("T")
 
 _KINDS: Final[dict[str, Kind]] = {
     "get_object": "gets",
@@ -34,17 +37,33 @@ class CountedClient:
     async def send(self, operation: str, **parameters: Any) -> dict[str, Any]:
         key = str(parameters.get("Key", parameters.get("Prefix", ""))).removeprefix(self._root)
         sent_bytes = _size_bytes(parameters.get("Body", b""))
+        answer = await self._counted(self._client.send(operation, **parameters), key, operation, sent_bytes)
+        self._note(key, operation, Requests(sent_bytes=sent_bytes))
+        return answer
+
+    async def get(self, bucket: str, key: str, byte_range: str | None = None) -> Answer:
+        """Read an object, or a range of it; on the short way if there is one, else through the client."""
+        within = key.removeprefix(self._root)
+        found: Answer | None = None
+        if self._client.knows_short_way(bucket):
+            found = await self._counted(self._client.get_shortly(bucket, key, byte_range), within, "get_object")
+            if found is None:
+                self._note(within, "get_object", Requests(failures=1))
+        if found is None:
+            found = await self._counted(self._client.get(bucket, key, byte_range), within, "get_object")
+        self._note(within, "get_object", Requests(received_bytes=len(found.data)))
+        return found
+
+    async def _counted(self, request: Coroutine[Any, Any, T], key: str, operation: str, sent_bytes: int = 0) -> T:
+        """Wait for the request, which is counted here if it fails."""
         try:
-            answer = await self._client.send(operation, **parameters)
+            return await request
         except failures.S3_FAILURES as error:
             outcome = failures.classify(error)
             refused = int(outcome is FailureKind.EXISTS)
             failed = int(outcome not in (FailureKind.EXISTS, FailureKind.ABSENT))
             self._note(key, operation, Requests(refused_puts=refused, failures=failed, sent_bytes=sent_bytes))
             raise
-        received_bytes = int(answer.get("ContentLength") or 0) if operation == "get_object" else 0
-        self._note(key, operation, Requests(sent_bytes=sent_bytes, received_bytes=received_bytes))
-        return answer
 
     def _note(self, key: str, operation: str, about: Requests) -> None:
         METER.note(self._url, key, Requests(**{_KINDS[operation]: 1}) + about)

@@ -65,7 +65,7 @@ class S3Storage:
 
     def read(self, key: str) -> bytes:
         async def get(client: CountedClient) -> bytes:
-            return await _get(client, Bucket=self._bucket, Key=self._prefix + key)
+            return (await client.get(self._bucket, self._prefix + key)).data
 
         return self._call("read", key, get)
 
@@ -76,7 +76,7 @@ class S3Storage:
         async def fetch(client: CountedClient, key: str, turn: asyncio.Semaphore) -> None:
             async with turn:
                 try:
-                    found[key] = await _get(client, Bucket=self._bucket, Key=self._prefix + key)
+                    found[key] = (await client.get(self._bucket, self._prefix + key)).data
                 except failures.S3_FAILURES as error:
                     if failures.classify(error) is not FailureKind.ABSENT:
                         raise
@@ -102,7 +102,7 @@ class S3Storage:
 
         async def fetch(client: CountedClient, piece: tuple[int, int], turn: asyncio.Semaphore) -> None:
             async with turn:
-                fetched[piece] = await _get_range(client, piece, Bucket=self._bucket, Key=self._prefix + key)
+                fetched[piece] = await _get_range(client, piece, self._bucket, self._prefix + key)
 
         async def fetch_missing(client: CountedClient) -> None:
             turn = asyncio.Semaphore(_FETCHES_MAX)
@@ -266,22 +266,13 @@ def _parse_url(url: str) -> tuple[str, str]:
     return match["bucket"], prefix
 
 
-async def _get(client: CountedClient, **parameters: Any) -> bytes:
-    answer = await client.send("get_object", **parameters)
-    async with answer["Body"] as body:
-        data: bytes = await body.read()  # checks the length that the answer announced
-    return data
-
-
-async def _get_range(client: CountedClient, piece: tuple[int, int], **parameters: Any) -> bytes:
+async def _get_range(client: CountedClient, piece: tuple[int, int], bucket: str, name: str) -> bytes:
     start, end = piece
     try:
-        answer = await client.send("get_object", Range=f"bytes={start}-{end - 1}", **parameters)
+        answer = await client.get(bucket, name, f"bytes={start}-{end - 1}")
     except failures.S3_FAILURES as error:
         if failures.http_status(error) == 416:  # the object ends before the range
             return b""
         raise
-    async with answer["Body"] as body:
-        data: bytes = await body.read()
     # A store may ignore Range and send everything.
-    return data if answer["ResponseMetadata"]["HTTPStatusCode"] == 206 else data[start:end]
+    return answer.data if answer.status == 206 else answer.data[start:end]

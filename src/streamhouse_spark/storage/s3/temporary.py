@@ -6,10 +6,11 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError, StorageRefusedError
 from streamhouse_spark.storage.remote.failures import FailureKind, one_line
 from streamhouse_spark.storage.s3.settings import S3Settings

@@ -14,13 +14,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from streamhouse_spark.config.branch_mark import BRANCH, BranchMark
 from streamhouse_spark.config.properties import ADOPTED, MERGE_ENGINE
 from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core.paths import parse_branch, tag_key
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,

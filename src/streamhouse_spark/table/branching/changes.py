@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from streamhouse_spark.config.branch_mark import BRANCH, BranchMark
 from streamhouse_spark.core.model import OffsetRange, Transaction
 from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_base import ReadBase

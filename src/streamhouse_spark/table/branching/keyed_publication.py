@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.keys.keyed_batch import KeyedBatch

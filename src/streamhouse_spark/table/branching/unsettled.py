@@ -7,11 +7,11 @@ ended, or one whose branch was published, keeps files until somebody settles it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from streamhouse_spark.config.branch_mark import BranchMark
 from streamhouse_spark.core.model import PUBLICATIONS
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.commit_log import CommitLog

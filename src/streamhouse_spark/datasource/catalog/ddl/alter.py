@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import DEFAULT_DATABASE
 from streamhouse_spark.core.text_size import TextSize
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, table_path
 from streamhouse_spark.datasource.catalog.ddl.databases import require_database
 from streamhouse_spark.datasource.catalog.description import PROVIDER, STATUS_PREFIX

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.text_values import nearest
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.ddl import DdlColumn, parse_type

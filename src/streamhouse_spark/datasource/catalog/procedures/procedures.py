@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from streamhouse_spark.core.text_values import nearest
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.procedures import branches
 from streamhouse_spark.datasource.catalog.procedures import lake as lake_procedures
 from streamhouse_spark.datasource.catalog.procedures import rollback as going_back

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.cells import json_values
 from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of_plan, lake_marks, reads_lake
 from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options

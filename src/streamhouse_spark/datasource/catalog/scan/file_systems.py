@@ -14,10 +14,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.scan.hadoop_settings import (
     USUAL_CHAIN,
     HadoopSetting,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.scan.units import NativeUnit, PythonUnit
 from streamhouse_spark.read.parts import TARGET_BYTES_MAX, joined_by_changes, packed
 

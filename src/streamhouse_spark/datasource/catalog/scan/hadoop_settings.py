@@ -6,9 +6,10 @@ A value that is a secret is not here: its setting of the catalog is named, and J
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+from streamhouse_spark.core.values import dataclass
 
 _GIVEN_KEYS: Final = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
 _SESSION_KEYS: Final = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"

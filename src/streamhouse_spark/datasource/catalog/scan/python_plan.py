@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, COMMIT_VERSION, METADATA_FIELDS, ROW_ID
 from streamhouse_spark.read.pieces import Piece, ReadPlan, piece_from_json
 

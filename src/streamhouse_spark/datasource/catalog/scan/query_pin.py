@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.table import LakeTable

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.scan.pruning import column_types
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
 from streamhouse_spark.kv.read_base import ReadBase

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from streamhouse_spark.config.spark_options import StreamReadOptions
 from streamhouse_spark.core.change_archive import NO_ARCHIVE
 from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.scan.options import parse_catalog_stream_options
 from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin, pinned
 from streamhouse_spark.datasource.read.follow import INSTEAD, Backlog, backlog, require_followable, tasks_of

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from streamhouse_spark.config.spark_options import ReadOptions
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.scan.options import is_range
 from streamhouse_spark.datasource.catalog.scan.query_pin import CHANGES, QueryPin
 from streamhouse_spark.datasource.read.bounds import batch_ranges, require_offsets_of_all

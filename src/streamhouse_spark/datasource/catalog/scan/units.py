@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
 from streamhouse_spark.datasource.catalog.scan.sources import bucket_of
 from streamhouse_spark.lake.model.scan_files import ScanFile

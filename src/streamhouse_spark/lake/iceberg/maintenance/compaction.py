@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
 from typing import TypeAlias
@@ -19,6 +19,7 @@ from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
 
 from streamhouse_spark.core.clock import Ids, World
 from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.file_access import FilesAhead, offset_files
 from streamhouse_spark.lake.iceberg.clones.shared_files import own_files

@@ -8,7 +8,6 @@ row afterwards, that of its newest file. The commit is refused once the lake has
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import FileScanTask, Table
@@ -16,6 +15,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.file_access import files_of_group
 from streamhouse_spark.lake.healing import warn_of_duplicates

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyiceberg.manifest import DataFile
 
 from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.lake.iceberg.scan import is_only_of
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile

@@ -7,12 +7,13 @@ that was moved read through it, and relocating writes its results.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from pyiceberg.table.metadata import TableMetadata
 
 from streamhouse_spark.core.locations import plain_root, rebased
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.lake.avro_records import read_avro, write_avro
 
 _PATH_ID: Final = 2147483546

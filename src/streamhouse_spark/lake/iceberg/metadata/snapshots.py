@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.values import dataclass
 
 _REMEMBERED: Final = 8
 _DAMAGE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)

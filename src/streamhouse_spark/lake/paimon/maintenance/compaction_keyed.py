@@ -10,11 +10,11 @@ beside them has rows that may be older than theirs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.commit_checks import require_present
 from streamhouse_spark.lake.file_access import files_of_group
