@@ -19,6 +19,7 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.commit_checks import NOTHING_ABSENT, LogRange
+from streamhouse_spark.lake.foreign_values import guard
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.marks import LakeHead, LakeMarks
@@ -40,7 +41,7 @@ from streamhouse_spark.lake.model.values import (
 )
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.merge_on_read import read_split
-from streamhouse_spark.lake.reader import read_log_range
+from streamhouse_spark.lake.reader import held_offsets, read_log_range
 from streamhouse_spark.lake.relocation import LakeRelocation
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
@@ -87,6 +88,10 @@ class LakeTable(ABC):
     leaves_out_deleted: ClassVar[bool] = False
     """Whether a round's files lack the rows that were deleted before; else they have them, and `delete_rows` deletes
     them there."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        guard(cls)
 
     @property
     def location(self) -> str:
@@ -333,12 +338,13 @@ class LakeTable(ABC):
         return ((int(offsets[0]), rows) for offsets, rows in self.read_placed(bucket, wanted))
 
     def read_placed(
-        self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE
+        self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE, *, has_gaps: bool = False
     ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
         """Read the rows of a log range with their offsets, in offset order; no file that has no row of the filter.
 
         Raises `OffsetsTrimmedError` before the first row when the lake's files do not hold the range exactly; those of
-        a table with a primary key never do, they hold current rows and not changes.
+        a table with a primary key never do, they hold current rows and not changes. With ``has_gaps`` rows are left out
+        that are surely not in the lake any more: of dropped partitions.
         """
         schema = self.place.spec.schema
         plan = self.plan_read(schema=schema)
@@ -346,7 +352,16 @@ class LakeTable(ABC):
         if node is not ALWAYS_TRUE and plan.snapshot is not None:
             chosen = self.plan_read(snapshot_id=plan.snapshot.id, node=node, schema=schema)
             kept = frozenset(split.location for split in chosen.splits)
-        return read_log_range(self.place.files_at, plan, self.place.spec.writers, bucket, wanted, kept)
+        writers = self.place.spec.writers
+        return read_log_range(self.place.files_at, plan, writers, bucket, wanted, kept, has_gaps=has_gaps)
+
+    def held_offsets(self, snapshot_id: int, ranges: Mapping[int, OffsetRange]) -> Mapping[int, OffsetRuns] | None:
+        """Return bucket → offsets of the ranges of which a snapshot has rows, as `lake.reader.held_offsets` does.
+
+        Raises `SnapshotExpiredError`.
+        """
+        plan = self.plan_read(snapshot_id=snapshot_id, schema=self.place.spec.schema)
+        return held_offsets(self.place.files_at, plan, self.place.spec.writers, ranges)
 
     @abstractmethod
     def metadata_table(self, name: str) -> pa.Table:
@@ -427,3 +442,6 @@ class LakeTable(ABC):
     def _expire(
         self, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
     ) -> ExpireReport: ...
+
+
+guard(LakeTable)

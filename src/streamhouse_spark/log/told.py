@@ -15,6 +15,7 @@ from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits import actions as act
+from streamhouse_spark.log.commits.deletions import NameDropped
 from streamhouse_spark.log.commits.record import Record, read_record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
@@ -37,6 +38,7 @@ TOLD: Final = (
     act.Tag,
     act.Untag,
     SetArchive,
+    NameDropped,
 )
 """Actions that change neither columns nor any row but by the changes that the log tells, save that the pair of a lake
 may have lost partitions: its ``dropped_rows`` say so."""

@@ -1,8 +1,8 @@
 """``<table>$partitions``: the number of each partition's rows in the log and in the lake.
 
-The lake says it in its manifests, the log in its records where all rows of a segment are of one partition. Of other
-segments that the lake does not hold yet, and of files from before the table was partitioned so, the partition columns
-are read, and nothing else.
+The lake says it in its manifests, also how many rows are deleted, the log in its records where all rows of a segment
+are of one partition. Of other segments that the lake does not hold yet, and of files from before the table was
+partitioned so, the partition columns are read, and nothing else.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ import pyarrow as pa
 
 from streamhouse_spark.config.partition_history import columns_at
 from streamhouse_spark.core.grouping import in_order, sums
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
 from streamhouse_spark.lake.model.values import LakeSplit
+from streamhouse_spark.lake.parquet.file_writer import named_offsets
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split, snapshot_split
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pieces import LakePiece, ReadPlan
 from streamhouse_spark.read.pin import Pin, pin_newest
-from streamhouse_spark.read.planner import Wanted, scan_pinned
+from streamhouse_spark.read.planner import Wanted, masked, scan_pinned
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
 from streamhouse_spark.schema.reserved_names import require_unlike
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -33,7 +35,8 @@ from streamhouse_spark.schema.table_schema import TableSchema
 if TYPE_CHECKING:
     from streamhouse_spark.log.commits.state import TableState
 
-_COUNTS: Final = ("hot_rows", "lake_rows", "lake_files", "lake_size_bytes")
+_LAKE_ROWS: Final = "lake_rows"
+_COUNTS: Final = ("hot_rows", _LAKE_ROWS, "lake_files", "lake_size_bytes")
 
 
 def partitions_schema(state: TableState) -> pa.Schema:
@@ -41,11 +44,12 @@ def partitions_schema(state: TableState) -> pa.Schema:
     of a count.
 
     ``hot_rows`` are rows that the lake does not hold, with a primary key changes, and without a lake the rows by key as
-    well. ``lake_rows`` are those of the lake's data files, with a primary key also rows that are deleted or replaced.
+    well. ``lake_rows`` are rows of the lake, without those that are deleted; null where only a read could count them.
     """
     require_unlike(state.partition_by, _COUNTS, f"{state.name}$partitions")
     columns = [field.with_nullable(True) for field in state.schema.select(state.partition_by).arrow]
-    return pa.schema([*columns, *(pa.field(name, pa.int64(), nullable=False) for name in _COUNTS)])
+    counts = [pa.field(name, pa.int64(), nullable=name == _LAKE_ROWS) for name in _COUNTS]
+    return pa.schema([*columns, *counts])
 
 
 def partition_table(table: TableHandle) -> pa.Table:
@@ -68,7 +72,7 @@ def _of_pin(table: TableHandle, pin: Pin) -> pa.Table:
 def _parts(table: TableHandle, pin: Pin, columns: TableSchema) -> Iterator[pa.Table]:
     if pin.lake is not None:
         scan = scan_pinned(table, pin, Wanted(columns.names))
-        yield _of_lake([file for file in scan.files if _says(file, columns)], columns)
+        yield _of_lake([file for file in scan.files if _says(file, columns)], columns, masked(pin))
         yield from _of_older(table, pin, scan, [file for file in scan.files if not _says(file, columns)], columns)
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
     splits += [snapshot_split(pin.state, base) for base in pin.bases.values()]
@@ -80,14 +84,22 @@ def _says(file: ScanFile, columns: TableSchema) -> bool:
     return set(columns.names) <= set(file.partition)
 
 
-def _of_lake(files: Sequence[ScanFile], columns: TableSchema) -> pa.Table:
+def _of_lake(files: Sequence[ScanFile], columns: TableSchema, deleted: Mapping[int, OffsetRuns]) -> pa.Table:
     values = {c.name: _column([file.partition[c.name] for file in files], c.type) for c in columns.columns}
     return _counted(
         values,
-        lake_rows=[file.num_rows for file in files],
+        lake_rows=[None if _may_hold(file, deleted) else file.num_live for file in files],
         lake_files=[1 if file.merge is None else len(file.merge.files) for file in files],
         lake_size_bytes=[file.size_bytes for file in files],
     )
+
+
+def _may_hold(file: ScanFile, rows: Mapping[int, OffsetRuns]) -> bool:
+    """Return False only if none of the rows at these offsets is in the file, which its name tells."""
+    if not rows:
+        return False
+    named = named_offsets(file.location)
+    return named is None or (named[0] in rows and bool(rows[named[0]].within(named[1])))
 
 
 def _of_older(
@@ -131,7 +143,7 @@ def _of_log(table: TableHandle, state: TableState, split: LogSplit, columns: Tab
         yield _counted(dict(zip(columns.names, rows.columns, strict=True)), hot_rows=[1] * rows.num_rows)
 
 
-def _counted(values: Mapping[str, pa.Array | pa.ChunkedArray], **counts: Sequence[int]) -> pa.Table:
+def _counted(values: Mapping[str, pa.Array | pa.ChunkedArray], **counts: Sequence[int | None]) -> pa.Table:
     num_rows = len(next(iter(counts.values())))
     found = {name: pa.array(counts.get(name, [0] * num_rows), pa.int64()) for name in _COUNTS}
     return pa.table({**values, **found})

@@ -72,6 +72,7 @@ def _scan_file(
         row_group_starts=tuple(file.split_offsets or ()),
         position_deletes=tuple(sorted(position_deletes(delete, location) for delete in task.delete_files)),
         own_deletes=_own_deletes(task),
+        num_deleted=_num_deleted(task),
         partition=partition,
         statistics={names[i]: _statistics(file, i, field_type) for i, field_type in types.items()},
         column_bytes={name: sizes[i] for i, name in names.items() if i in sizes},
@@ -83,6 +84,16 @@ def _own_deletes(task: FileScanTask) -> tuple[tuple[str, int], ...]:
     if not all(is_only_of(delete, task.file.file_path) for delete in deletes):
         return ()
     return tuple(sorted((delete.file_path, delete.file_size_in_bytes) for delete in deletes))
+
+
+def _num_deleted(task: FileScanTask) -> int | None:
+    """Return how many rows are deleted; None where a file names positions of several files, or several files perhaps
+    one position twice.
+    """
+    if not task.delete_files:
+        return 0
+    delete, *others = task.delete_files
+    return delete.record_count if not others and is_only_of(delete, task.file.file_path) else None
 
 
 def _partition(

@@ -26,6 +26,7 @@ def write_context(place: PaimonLocation) -> WriteContext:
     spec = place.spec
     began_ms = place.storage.now_ms()
     file_spec = PaimonFileSpec(table.schema, table.location, began_ms, _name_of(table.snapshot), _shifts(place, table))
+    file_spec.directory((None,) * len(file_spec.partition_fields), 0)  # options that no task could read are told here
     return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, file_spec.to_json(), spec.primary_key)
 
 

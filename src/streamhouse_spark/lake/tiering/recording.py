@@ -9,13 +9,15 @@ the record will follow.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from streamhouse_spark.lake.history import require_of_history
 from streamhouse_spark.lake.model.values import LakeSnapshot, same_offsets
 from streamhouse_spark.lake.table import LakeTable
-from streamhouse_spark.log.commits.actions import LakePair
+from streamhouse_spark.lake.tiering.dropped_rows import dropped_with
+from streamhouse_spark.log.commits.actions import Action, LakePair
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 
@@ -35,7 +37,7 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
     if _lacks_more(snapshot, known):
         snapshot = lake.settle(snapshot)
 
-    def pair(state: TableState, time_ms: int) -> list[LakePair]:
+    def pair(state: TableState, time_ms: int) -> Sequence[Action]:
         if state.lake_location != lake.location:
             return []  # built anew elsewhere: this is a snapshot of the lake that the table had
         found: LakeSnapshot | None = snapshot
@@ -45,7 +47,8 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
         if found is None or is_ahead(found, state) or (known is not None and not is_news(found, known)):
             return []
         told = found.told if state.deletions else 0
-        return [LakePair(found.id, dict(found.offsets), time_ms, dict(found.starts), found.dropped_rows, told)]
+        made = LakePair(found.id, dict(found.offsets), time_ms, dict(found.starts), found.dropped_rows, told)
+        return [made, *dropped_with(state, lake, made)]
 
     log.commit(pair)
 

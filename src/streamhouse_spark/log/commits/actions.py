@@ -13,7 +13,7 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits.anchors import HistoryMark
-from streamhouse_spark.log.commits.deletions import rows_from_json, rows_to_json
+from streamhouse_spark.log.commits.deletions import NameDropped, rows_from_json, rows_to_json
 from streamhouse_spark.log.commits.segment import Segment, of_parts
 from streamhouse_spark.schema.checks.check import has_constraints
 from streamhouse_spark.schema.generated.generated import has_generated
@@ -41,8 +41,7 @@ class Create:
 class Append:
     """Add segments behind the end of their buckets, all of them or none.
 
-    ``inline_rows[i]`` are the bytes of ``segments[i]`` where these travel in the record itself. Present only while the
-    record is being built.
+    ``inline_rows[i]`` are the bytes of ``segments[i]`` that travel in the record, only while it is being built.
     """
 
     segments: tuple[Segment, ...]
@@ -262,6 +261,7 @@ Action = (
     | Tag
     | Untag
     | SetArchive
+    | NameDropped
 )
 
 
@@ -376,7 +376,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "tag", **asdict(action)}
         case Untag(names):
             return {"type": "untag", "names": list(names)}
-        case SetArchive() | SetPartitioning():
+        case SetArchive() | SetPartitioning() | NameDropped():
             return action.to_json()
 
 
@@ -435,6 +435,8 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return SetPartitioning.from_json(data)
         case "archive":
             return SetArchive.from_json(data)
+        case "dropped-rows":
+            return NameDropped.from_json(data)
         case unknown:
             raise FormatVersionError(
                 f"a record of the table has an action {unknown!r}, which this streamhouse-spark does not know; upgrade "

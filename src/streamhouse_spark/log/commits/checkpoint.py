@@ -67,8 +67,8 @@ and delete it."""
 ARCHIVE_VERSION = 10
 """Format of a checkpoint with a change archive, whose files an older version of this package would delete."""
 NEWEST_VERSION = 11
-"""Format of a checkpoint with former partitionings: an older version of this package would take the partitions of older
-segments for those of today, and the lake's for another engine's."""
+"""Format of a checkpoint with former partitionings, or with rows of dropped partitions. An older version of this
+package would take partitions of older segments for those of today, and bring such rows back into a lake built anew."""
 
 CHECKPOINT_INTERVAL = 40
 HINT_EVERY: Final = 20
@@ -183,7 +183,7 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
 
 def _version(state: TableState) -> int | None:
     """Return the oldest format that can hold all of the state."""
-    if state.former_partitionings:
+    if state.former_partitionings or state.dropped_rows.named:
         return NEWEST_VERSION
     if state.archive:
         return ARCHIVE_VERSION

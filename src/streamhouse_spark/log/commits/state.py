@@ -22,8 +22,8 @@ from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits import deletions as masks
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Action, KvSnapshot, LakePair
-from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, HistoryMark
-from streamhouse_spark.log.commits.deletions import Deletion
+from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, ConsumerEntry, HistoryMark
+from streamhouse_spark.log.commits.deletions import NO_DROPPED_ROWS, Deletion, DroppedRows, NameDropped, Truncation
 from streamhouse_spark.log.commits.record import Attempt, Record
 from streamhouse_spark.log.commits.segment import Segment, shared_uuids
 from streamhouse_spark.log.commits.tags import Tags, with_tag, without_tags
@@ -49,25 +49,6 @@ class BucketLog:
     @property
     def offsets(self) -> OffsetRange:
         return OffsetRange(self.start, self.end)
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerEntry:
-    """The position of a named consumer, and the time of its last report."""
-
-    offsets: Mapping[int, int]
-    time_ms: int
-    history: HistoryMark | None = None
-    """See `streamhouse_spark.log.commits.position.LogPosition`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Truncation:
-    """The newest record that emptied the table: rows below ``offsets[bucket]`` are no longer the table's."""
-
-    commit: int
-    time_ms: int
-    offsets: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -100,6 +81,7 @@ class TableState:
     consumers: Mapping[str, ConsumerEntry] = field(default_factory=dict)
     deletions: tuple[Deletion, ...] = ()
     """Deleted rows of a table without a primary key that the log or the lake still holds, the newest deletion last."""
+    dropped_rows: DroppedRows = NO_DROPPED_ROWS
     snapshots: Mapping[int, KvSnapshot] = field(default_factory=dict)
     """Bucket → the newest snapshot of its rows by key, from since the last truncation."""
     tags: Tags = field(default_factory=dict)
@@ -247,7 +229,8 @@ def fold(state: TableState | None, record: Record) -> TableState:
     if record.manifest is not None:
         state = replace(state, manifests={**state.manifests, record.number: record.manifest})
     mark = HistoryMark(record.number, record.attempt)
-    anchors = state.anchors.followed_by(mark, has_rows=act.moves_rows(remaining))
+    has_rows = act.moves_rows(remaining) or any(isinstance(action, NameDropped) for action in remaining)
+    anchors = state.anchors.followed_by(mark, has_rows=has_rows)
     after = replace(state, version=record.number, time_ms=record.time_ms, anchors=anchors)
     if "parsed" in before.__dict__ and _parsed_of(after) == _parsed_of(before):  # to parse them takes long
         after.__dict__["parsed"] = before.parsed
@@ -308,8 +291,10 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.Truncate(offsets):
             return _truncated(state, offsets, record)
         case act.LakePair():
-            history = (*state.lake_history, action)[-LAKE_HISTORY_MAX:]
-            return _without_told(with_lake(replace(state, lake_history=history)))
+            return _paired(state, action)
+        case NameDropped():
+            dropped = state.dropped_rows.with_action(action, record.number, record.time_ms)
+            return replace(state, dropped_rows=dropped)
         case act.Retier():
             return _retiered(state, action, record)
         case act.SetProperties(changed, removed):
@@ -403,7 +388,18 @@ def _trimmed(state: TableState, starts: Mapping[int, int], record: Record) -> Ta
         buckets[bucket] = BucketLog(max(log.start, start), log.end, kept)
     condemned = _with_marked(state, _object_keys(state, tuple(gone)), record, orphan=False)
     deletions = state.deletions if state.recorded_lake is not None else masks.from_offsets(state.deletions, starts)
-    return _without_told(replace(state, buckets=buckets, condemned=condemned, deletions=deletions))
+    dropped = state.dropped_rows.from_offsets(starts)
+    trimmed = replace(state, buckets=buckets, condemned=condemned, deletions=deletions, dropped_rows=dropped)
+    return _without_told(trimmed)
+
+
+def _paired(state: TableState, pair: LakePair) -> TableState:
+    history = (*state.lake_history, pair)[-LAKE_HISTORY_MAX:]
+    paired = with_lake(replace(state, lake_history=history))
+    if not state.primary_key and state.begins_at(pair.starts):
+        dropped = state.dropped_rows.with_pair(*masks.newly_lacking(state.deletions, state.lake, pair))
+        paired = replace(paired, dropped_rows=dropped)
+    return _without_told(paired)
 
 
 def _without_told(state: TableState) -> TableState:
@@ -452,6 +448,7 @@ def _truncated(state: TableState, offsets: Mapping[int, int], record: Record) ->
         condemned=_with_marked(state, _object_keys(state, gone), record, orphan=False),
         truncation=Truncation(record.number, record.time_ms, dict(offsets)),
         deletions=(),
+        dropped_rows=NO_DROPPED_ROWS,
         snapshots={},
         archive=NO_ARCHIVE,
     )
@@ -468,9 +465,12 @@ def _retiered(state: TableState, action: act.Retier, record: Record) -> TableSta
     former = (*state.former_lakes, state.lake_location)
     moved = replace(state, lake_location=action.lake_location, lake_history=(), former_lakes=former)
     moved = replace(moved, archive=NO_ARCHIVE if action.starts else state.archive, expiring=frozenset())
+    if state.dropped_rows.named and state.parsed.datalake_format == "iceberg":  # a Paimon lake takes no such deletions
+        moved = replace(moved, deletions=masks.in_order((*state.deletions, *state.dropped_rows.named)))
+    moved = replace(moved, dropped_rows=NO_DROPPED_ROWS)
     if action.starts:
         begins = {bucket: action.starts.get(bucket, state.first_offset(bucket)) for bucket in state.buckets}
-        deletions = masks.from_offsets(state.deletions, begins)
+        deletions = masks.from_offsets(moved.deletions, begins)
         moved = replace(moved, truncation=Truncation(record.number, record.time_ms, begins), deletions=deletions)
     return with_lake(moved)
 

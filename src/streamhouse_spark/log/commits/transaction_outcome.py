@@ -17,6 +17,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.actions import Action, Bury, Condemn, Purge, Rename, Undrop
+from streamhouse_spark.log.commits.deletions import NameDropped
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import TransactionEntry, name_sum
 
@@ -24,6 +25,7 @@ IN_REAL_TIME: Final = " in real-time mode"
 """Ends the owner of the application id of a query in Spark's real-time mode."""
 _NOT_ON_A_BRANCH: Final = (
     act.LakePair
+    | NameDropped
     | act.Retier
     | act.SetSchema
     | act.SetProperties
