@@ -39,6 +39,7 @@ from benchmarks.spark import spark_read, spark_sink
 from benchmarks.starts import starts
 from benchmarks.statements import row_statements
 from benchmarks.stream_pruning import stream_pruning
+from benchmarks.views import views
 from benchmarks.writers import many_upserters, many_writers
 
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
@@ -70,6 +71,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "keyed-restoring": restoring,
     "lookups": lookups,
     "serving": serving,
+    "views": views,
 }
 RUNTIMES: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "iceberg-queries": iceberg_queries,

@@ -114,7 +114,10 @@ class TableHandle:
         """Return the form of segments for a state, the newest known by default."""
         state = state or self.state
         of = state.parsed
-        return SegmentOptions(state.schema_id, state.partition_by, of.statistics_columns, of.log_compression)
+        written_before = state.former_partitionings
+        return SegmentOptions(
+            state.schema_id, state.partition_by, of.statistics_columns, of.log_compression, written_before
+        )
 
     def open_lake(self) -> LakeTable:
         """Open the lake side of this table. Raises `InvalidOptionError` if it has none, `MissingExtraError`."""

@@ -464,7 +464,7 @@ class RefreshService:
         require_part("spark", spark, "a SparkSession", "dataSource")
         from streamhouse_spark.core.clock import SystemClock
         from streamhouse_spark.datasource.session_warehouse import session_connection
-        from streamhouse_spark.datasource.views.refresh import refresh
+        from streamhouse_spark.datasource.views.refresh import Refresher
         from streamhouse_spark.datasource.views.service import ViewService
 
         known = spark.conf.get("spark.sql.catalog.streamhouse.warehouse", None)
@@ -473,7 +473,7 @@ class RefreshService:
                 f"warehouse is {shown(warehouse)}, and the session's catalog streamhouse is of {shown(known)}; use one"
             )
         connection = session_connection(spark, warehouse)
-        self._service = ViewService(lambda name: refresh(spark, connection, name), connection, SystemClock(), views)
+        self._service = ViewService(Refresher(spark, connection), connection, SystemClock(), views)
 
     def run(self, stop: threading.Event | None = None) -> None:
         """Refresh until `stop` is called or ``stop`` is set. Returns when the refresh under way has ended."""

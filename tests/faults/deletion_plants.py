@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 from faults.plants import patched, plant
-from faults.scenarios import Run
+from faults.scenarios import PAIMON, Run
 from row_changes import replace_rows
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.iceberg import round as iceberg_round
 from streamhouse_spark.lake.iceberg.maintenance import purging
+from streamhouse_spark.lake.paimon import commit as paimon_commit
+from streamhouse_spark.lake.paimon.table import PaimonLake
+from streamhouse_spark.lake.parquet import row_rewrite
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.log.commits import checkpoint, state_json
@@ -31,6 +34,7 @@ from streamhouse_spark.log.segments.scan import LogSplit, plan_range
 from streamhouse_spark.read import planner
 from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.table import Table
+from unit.lake.paimon.test_races import Renaming
 
 HOT = {"table.datalake.enabled": "false"}
 
@@ -150,6 +154,44 @@ def purged_files_forget_which_rows_went() -> Iterator[None]:
         yield
 
 
+@plant
+def files_that_lost_rows_stay_in_a_paimon_lake() -> Iterator[None]:
+    with patched((paimon_commit._SnapshotBuilder, "_still_live", lambda *_: iter(()))):
+        yield
+
+
+@plant
+def paimon_files_are_replaced_though_their_rows_were_moved() -> Iterator[None]:
+    def still_live(builder: Any, live: Any) -> Iterator[Any]:
+        gone = {*builder._change.removed_at}
+        yield from builder._change.removed
+        yield from (entry for entry in live if builder._reader.location(entry) in gone)
+
+    with patched((paimon_commit._SnapshotBuilder, "_still_live", still_live)):
+        yield
+
+
+@plant
+def paimon_rounds_with_deletions_are_not_settled() -> Iterator[None]:
+    with patched((PaimonLake, "settle", lambda _, snapshot: snapshot)):
+        yield
+
+
+@plant
+def rows_that_were_deleted_before_are_written_into_a_paimon_lake() -> Iterator[None]:
+    with patched((PaimonLake, "leaves_out_deleted", False)):
+        yield
+
+
+@plant
+def paimon_files_that_lost_rows_name_the_offsets_of_others() -> Iterator[None]:
+    def kept(file: row_rewrite.TouchedFile) -> OffsetRuns:
+        return file.offsets.runs.rows(0, file.offsets.runs.num_rows - file.gone.num_rows)
+
+    with patched((row_rewrite.TouchedFile, "kept", property(kept))):
+        yield
+
+
 def new_table() -> Table:
     table = Run().warehouse.create_table("sales.log", "id BIGINT", buckets=2, properties=HOT)
     for first in (0, 4, 8):
@@ -207,6 +249,67 @@ def a_life_with_a_lake() -> None:
     assert table.refresh().num_rows == 4
     found = [number for batch in table.tail("earliest", until_ms=0, poll_ms=0) for number in batch["id"].to_pylist()]
     assert found == [0, 1, 3, 5]
+
+
+def a_life_with_a_paimon_lake() -> None:
+    table = Run().warehouse.create_table("sales.tiered", "id BIGINT", properties=PAIMON)
+    table.append([{"id": number} for number in range(6)])
+    tier(table)
+    table.append([{"id": number} for number in range(6, 9)])
+    table.delete(where=[("id", "in", [2, 7])])
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 4, 5, 6, 8]
+    table.delete(where=[("id", "=", 4)])
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 5, 6, 8]
+    assert table.refresh().num_rows == 6
+
+
+def a_deletion_that_was_planned_before_a_round() -> None:
+    table = Run().warehouse.create_table("sales.planned", "id BIGINT", properties=PAIMON)
+    table.append([{"id": number} for number in range(6)])
+    tier(table)
+    read = ReadBase.of(table.refresh())
+    table.delete(where=[("id", "=", 2)])
+    tier(table)
+    row_deletion.commit_deletion(table, {0: OffsetRuns.dense(4, 1)}, read)
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 5]
+
+
+def a_compaction_beside_a_round_with_deletions() -> None:
+    table = Run().warehouse.create_table("sales.compacted", "id BIGINT", properties=PAIMON)
+    for number in range(6):
+        table.append([{"id": number}])
+        tier(table)
+    table.delete(where=[("id", "=", 2)])
+    right, left = PaimonLake.delete_rows, [0]
+
+    def compacted(lake: PaimonLake, *given: Any, **named: Any) -> Any:
+        found = right(lake, *given, **named)
+        if left:
+            left.pop()
+            table.lake.compact()
+        return found
+
+    with patched((PaimonLake, "delete_rows", compacted)):
+        tier(table)
+    assert ids(table.lake.to_arrow()) == [0, 1, 3, 4, 5]
+
+
+def a_rename_over_a_round_with_deletions() -> None:
+    """By a writer of Paimon's own that looked for the number before; the log had forgotten the deleted rows."""
+    table = Run().warehouse.create_table("sales.renamed", "id BIGINT", properties=PAIMON)
+    table.append([{"id": number} for number in range(4)])
+    tier(table)
+    table.log.commit(lambda state, _: [Trim(state.ends)])
+    rename = Renaming(table, table.open_lake().newest().id + 1)
+    table.delete(where=[("id", "=", 2)])
+    tier(table)
+    rename()
+    table.append([{"id": 4}])
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 4]
 
 
 def a_round_that_is_not_recorded() -> None:
@@ -270,6 +373,11 @@ def rows_are_purged() -> None:
 
 
 FINDERS: dict[str, Callable[[], Any]] = {
+    "files_that_lost_rows_stay_in_a_paimon_lake": a_life_with_a_paimon_lake,
+    "paimon_files_are_replaced_though_their_rows_were_moved": a_compaction_beside_a_round_with_deletions,
+    "paimon_rounds_with_deletions_are_not_settled": a_rename_over_a_round_with_deletions,
+    "rows_that_were_deleted_before_are_written_into_a_paimon_lake": a_life_with_a_paimon_lake,
+    "paimon_files_that_lost_rows_name_the_offsets_of_others": a_deletion_that_was_planned_before_a_round,
     "purged_files_forget_which_rows_went": rows_are_purged,
     "replaced_rows_stay": some_rows_are_replaced,
     "rows_of_dropped_partitions_are_replaced": a_partition_is_dropped_beside_a_replacement,

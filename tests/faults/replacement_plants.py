@@ -41,7 +41,7 @@ def rows_appended_while_it_looked_stay() -> Iterator[None]:
 
 @plant
 def a_replacement_takes_two_records() -> Iterator[None]:
-    def commit(table: Table, staged: Any, choose: Any, transaction: Any, read: Any = None) -> BucketOffsets:
+    def commit(table: Table, staged: Any, choose: Any, transaction: Any, read: Any = None, **_: Any) -> BucketOffsets:
         chosen = ChosenRows(table, choose, read, may_look=True)
         table.log.commit(lambda state, _time_ms: chosen(state))
         return Appends(table).commit(staged, transaction=transaction)

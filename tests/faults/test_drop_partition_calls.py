@@ -51,6 +51,12 @@ def ids(found) -> list[int]:
     return sorted(found["id"].to_pylist())
 
 
+def named(table: Table) -> list[int]:
+    """The offsets of the one bucket that the log's records name as those of dropped partitions."""
+    deletions = table.refresh().dropped_rows.named
+    return sorted(offset for deletion in deletions for offset in deletion.rows[0].offsets().tolist())
+
+
 def require_verified(table: Table) -> None:
     state, result = table.refresh(), Verification(table.name)
     verify_log(table, state, result, lambda _: None)
@@ -111,9 +117,11 @@ def test_a_log_table(is_cut, faults, lake, share):
                 assert adopted in (before, after), attempt
                 assert adopted == after or found == before, f"{attempt}: rows came back"
                 assert (adopted == after) == (of_lake == after), f"{attempt}: the round does not follow the lake"
+                assert named(table) == (list(range(8)) if adopted == after else []), attempt
                 require_verified(table)
                 work(attempt.store)
                 require_verified(opened(attempt.store, 5))
+                assert named(opened(attempt.store, 5)) == list(range(8)), attempt
                 outcomes[type(attempt.raised).__name__, adopted == after] += 1
     if share.is_rest:  # a sample may end in one way alone
         for how in ("Crash", "StorageError") if len(faults) > 1 else ("Crash",):

@@ -84,13 +84,21 @@ def tier(table: Table) -> None:
     job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
-@pytest.mark.parametrize("has_new_rows", [False, True])
-def test_a_round(has_new_rows, share):
+@pytest.mark.parametrize(
+    ("lake", "has_new_rows"),
+    [
+        ("iceberg", False),
+        ("iceberg", True),
+        pytest.param("paimon", False, marks=pytest.mark.long),
+        ("paimon", True),
+    ],
+)
+def test_a_round(lake, has_new_rows, share):
     def with_lake() -> Storage:
         clear_manifest_cache()
         storage = MemoryStorage(sim_world())
         warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
-        table = warehouse.create_table("t", "id INT, third INT")
+        table = warehouse.create_table("t", "id INT, third INT", properties={"table.datalake.format": lake})
         table.append([{"id": n, "third": n % 3} for n in range(18)])
         tier(table)
         if has_new_rows:

@@ -215,6 +215,37 @@ def log_evolved(root: Path) -> Iterator[Written]:
     yield Written(root / "wh/lake/sales/orders", "sales.orders", table.to_arrow())
 
 
+def partitioned_anew(key: Sequence[str]) -> Callable[[Path], Iterator[Written]]:
+    """Files of several partition specs, and deleted rows in each."""
+
+    def steps(root: Path) -> Iterator[Written]:
+        table = Warehouse(LocalStorage(str(root / "wh"), fsync=False).url).create_table(
+            "sales.orders", "id bigint, day date, land string, moment timestamp", primary_key=key, buckets=2,
+            partition_by=["land"], properties={"bucket.key": "id"},
+        )  # fmt: skip
+        written = 0
+        for fields in (["land"], ["days(moment)", "land"], ["truncate(1, land)", "day"], [], ["land"]):
+            table.set_partitioning(fields)
+            rows = [_row_of(number) for number in range(written, written + 12)]
+            (table.upsert if key else table.append)(rows)
+            written += 12
+            if key:
+                table.delete([tuple(_row_of(number)[name] for name in key) for number in range(0, written, 7)])
+            else:
+                table.delete(where=[("id", "<", written // 3)])
+            tier_here(table)
+            yield Written(
+                root / "wh/lake/sales/orders", "sales.orders", table.to_arrow(), filters=("day", "land", "moment")
+            )
+
+    return steps
+
+
+def _row_of(number: int) -> dict[str, Any]:
+    at = dt.datetime(1969, 12, 31, 20, tzinfo=dt.UTC) + dt.timedelta(hours=5 * number)
+    return {"id": number, "day": DAYS[number % 3], "land": ["de", "fr", "dk"][number % 3], "moment": at}
+
+
 def tier_here(table: Table) -> None:
     job = TieringJob(table.log, table.open_lake(), world=table.world)
     job.run(run_tasks_locally(table.storage, table.settings, table.world))
@@ -230,4 +261,6 @@ HISTORIES: dict[str, Callable[[Path], Iterator[Written]]] = {
     "log, partitioned": log_partitioned,
     **{f"log by {name}": log_by(name) for name in SCALARS},
     "log, evolved": log_evolved,
+    "log, partitioned anew": partitioned_anew([]),
+    "keyed, partitioned anew": partitioned_anew(["id", "day", "land", "moment"]),
 }

@@ -12,6 +12,7 @@ from duckdb_extensions import import_extension
 from pyiceberg.expressions import EqualTo, IsNull
 from pyiceberg.table import StaticTable
 
+from interop.histories import HISTORIES
 from interop.lake_cases import EVENTS, EVERY_TYPE, by_bucket, event_rows, every_type_rows, lake_of, sorted_rows, tier
 from lake_rows import lake_rows
 from streamhouse_spark.lake.parquet.cluster_order import parse_order
@@ -267,3 +268,25 @@ def test_without_a_dropped_partition(duck, tmp_path):
         assert sorted(read["id"].to_pylist()) == kept
     before = [s for s in table.lake.snapshots()["snapshot_id"].to_pylist() if s != report.snapshot_id]
     assert len(StaticTable.from_metadata(path).scan(snapshot_id=before[-1]).to_arrow()) == 60, "time travel reads it"
+
+
+@pytest.mark.parametrize("key", ["log", "keyed"])
+def test_partitions_that_changed(duck, tmp_path, own_cache, key):
+    """Each file is of the spec that it was written by, and filters by any of them find its rows."""
+    for written in HISTORIES[f"{key}, partitioned anew"](tmp_path):
+        expected = sorted(written.rows["id"].to_pylist())
+        path = str(written.folder)
+        for found in (_in_duckdb(duck, path), _in_pyiceberg(path)):
+            assert sorted(found["id"].to_pylist()) == expected
+        for where in ("land = 'fr'", "day = '1969-12-31'", "moment < '1970-01-01T00:00:00+00:00'"):
+            kept = sorted(row["id"] for row in written.rows.to_pylist() if _holds(row, where))
+            assert sorted(_in_duckdb(duck, path, "id", where)["id"].to_pylist()) == kept, where
+            scan = StaticTable.from_metadata(path).scan(row_filter=where, selected_fields=("id",))
+            assert sorted(scan.to_arrow()["id"].to_pylist()) == kept, where
+    assert len(StaticTable.from_metadata(path).metadata.partition_specs) == 4
+
+
+def _holds(row: dict, where: str) -> bool:
+    name = where.split(maxsplit=1)[0]
+    wanted = {"land": "fr", "day": dt.date(1969, 12, 31), "moment": dt.datetime(1970, 1, 1, tzinfo=dt.UTC)}[name]
+    return row[name] < wanted if name == "moment" else row[name] == wanted

@@ -122,6 +122,27 @@ def test_partitions_and_buckets(events):
     assert found.num_rows == rows["region"].null_count
 
 
+def test_deleted_rows(events):
+    """Of files in the lake and of rows that were not there yet, in partitions and buckets; its bounds stay right."""
+    rounds = [event_rows(40, seed=i, null_keys=True) for i in range(3)]
+    for rows in rounds[:2]:
+        events.append(rows)
+        _tier(events)
+    before = events.state.lake.snapshot_id
+    events.append(rounds[2])
+    half = 500_000_000
+    assert events.delete(where=pc.field("id") < half) > 0
+    _tier(events)
+    rows = pa.concat_tables(rounds)
+    left = rows.filter(pc.greater_equal(rows["id"], half))
+    assert sorted_rows(_read(_stock(events)).cast(EVENTS.arrow)) == sorted_rows(left)
+    for row in rows.slice(0, 8).to_pylist():
+        found = _read(_stock(events), lambda p, row=row: p.equal("id", row["id"]))
+        assert sorted_rows(found.cast(EVENTS.arrow)) == sorted_rows(left.filter(pc.equal(left["id"], row["id"])))
+    older = _read(_stock(events, **{"scan.snapshot-id": str(before)}))
+    assert sorted_rows(older.cast(EVENTS.arrow)) == sorted_rows(pa.concat_tables(rounds[:2]))
+
+
 @pytest.mark.parametrize("name", EVERY_TYPE.names[:14])
 def test_no_reader_prunes_a_row_that_matches(wh, name):
     table = wh.create_table("sales.every", EVERY_TYPE.arrow, properties=PAIMON)

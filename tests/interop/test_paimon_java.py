@@ -212,6 +212,28 @@ def test_its_expiry_and_its_cleaning_take_nothing_that_we_need(wh, java):
     assert lake.newest().offsets == table.refresh().lake.offsets
 
 
+def test_deleted_rows(wh, java):
+    """Of files in the lake and of rows that were not there yet; its expiry takes the files that went."""
+    table = _create(wh, EVENTS.arrow, {"bucket.num": "2", "bucket.key": "id"}, partition_by=["region"])
+    rounds, half = [event_rows(20, seed=i) for i in range(3)], 500_000_000
+    for rows in rounds[:2]:
+        _tier(table, rows)
+    table.append(rounds[2])
+    assert table.delete(where=pc.field("id") < half) > 0
+    _tier(table)
+    rows = pa.concat_tables(rounds)
+    left = sorted_rows(rows.filter(pc.greater_equal(rows["id"], half)))
+    assert sorted_rows(java.read(table)) == sorted_rows(table.lake.to_arrow()) == left
+    for number in rows["id"].to_pylist()[:6]:
+        assert java.read(table, "", "id", number).num_rows == (number >= half)
+    assert sorted_rows(java.read(table, "scan.snapshot-id=2")) == sorted_rows(pa.concat_tables(rounds[:2]))
+    java.ask("expire", table, 1)
+    assert sorted_rows(java.read(table)) == sorted_rows(table.lake.to_arrow()) == left
+    table.delete(where=pc.field("id") >= half)
+    _tier(table)
+    assert (java.read(table).num_rows, table.lake.to_arrow().num_rows) == (0, 0)
+
+
 def test_what_it_appends_is_read_and_left_alone(wh, java, monkeypatch):
     monkeypatch.setattr(paimon_maintain, "COMPACT_FILES_MIN", 2)
     table = _create(wh, PLAIN.arrow, {})

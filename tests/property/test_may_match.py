@@ -181,7 +181,8 @@ class Held:
         self.rows, self.by = rows, by
         self.files = [file_of(rows, nan_is_counted=counted) for counted in (False, True)]
         self.segment = segment_of(rows, by)
-        held = SimpleNamespace(schema=TABLE, schemas={1: TABLE}, partition_by=tuple(by), primary_key=())
+        named = {"partition_by": tuple(by), "former_partitionings": ()}
+        held = SimpleNamespace(schema=TABLE, schemas={1: TABLE}, **named, primary_key=())
         self.state = held if by else STATE
 
     def require_kept(self, node: Node, matches: list[bool]) -> None:

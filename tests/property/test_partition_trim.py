@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from streamhouse_spark.config.auto_partition import AutoPartition
 from streamhouse_spark.log.commits.actions import Append, Create, LakePair
+from streamhouse_spark.log.commits.anchors import ConsumerEntry
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.segment import Segment
-from streamhouse_spark.log.commits.state import ConsumerEntry, TableState, fold
+from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.lifecycle.retention import CONSUMER_LIMIT_MS, plan_trim
 from streamhouse_spark.schema.table_schema import TableSchema
 

@@ -30,6 +30,7 @@ STEPS = st.lists(
         st.tuples(st.just("delete"), IDS),
         st.tuples(st.just("merge")),
         st.tuples(st.just("tier")),
+        st.tuples(st.just("compact")),
         st.tuples(st.just("trim")),
         st.tuples(st.just("reopen")),
     ),
@@ -61,13 +62,16 @@ def partition_of(day: int | None, partitioned_by: str) -> int | None:
     return day if day is None or partitioned_by == "day" else day - day % 2
 
 
-@pytest.mark.parametrize("partitioned_by", ["day", "truncate(2, day)"])
+@pytest.mark.parametrize(
+    ("partitioned_by", "lake"), [("day", "iceberg"), ("truncate(2, day)", "iceberg"), ("day", "paimon")]
+)
 @settings(deadline=None)
 @given(steps=STEPS)
-def test_a_table_without_a_key(partitioned_by, steps):
+def test_a_table_without_a_key(partitioned_by, lake, steps):
     storage = MemoryStorage(sim_world())
+    properties = {"table.datalake.format": lake}
     table = Warehouse("wh", storage=storage, world=sim_world(1)).create_table(
-        "d.t", "id BIGINT, day INT", partition_by=[partitioned_by], buckets=2
+        "d.t", "id BIGINT, day INT", partition_by=[partitioned_by], buckets=2, properties=properties
     )
     model: list[tuple[int, int | None]] = []
     for number, step in enumerate(steps):
@@ -91,6 +95,8 @@ def test_a_table_without_a_key(partitioned_by, steps):
             case ("tier",):
                 tier(table)
                 assert pairs_of(table.lake.to_arrow()) == sorted(model, key=repr)
+            case ("compact",):
+                table.lake.compact(purge=True)
             case ("trim",):
                 trim(table)
             case ("reopen",):

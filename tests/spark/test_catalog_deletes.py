@@ -5,7 +5,6 @@ conditions are understood whole, of the others Spark finds the rows.
 from __future__ import annotations
 
 import pytest
-from pyspark.errors import PySparkException
 
 from streamhouse_spark.spark import tier
 
@@ -91,13 +90,3 @@ def test_only_conditions_that_are_not_understood_whole_need_a_job(spark, wh):
     for condition in [*CONDITIONS, *BY_ROWS]:
         plan = spark.sql(f"EXPLAIN DELETE FROM streamhouse.{table.name} WHERE {condition}").collect()[0][0]
         assert ("WriteDelta" in plan) == (condition in BY_ROWS), plan
-
-
-@pytest.mark.paimon
-def test_a_paimon_table_says_that_it_cannot(spark, wh):
-    table = wh.create_table("deletes.paimon", "id BIGINT", properties={"table.datalake.format": "paimon"})
-    table.append([{"id": 1}])
-    for statement in ("DELETE FROM {} WHERE id = 1", "DELETE FROM {} WHERE id % 2 = 1", "UPDATE {} SET id = 2"):
-        with pytest.raises(PySparkException, match="lake in the format paimon"):
-            spark.sql(statement.format(f"streamhouse.{table.name}"))
-    assert table.to_arrow().num_rows == 1

@@ -84,3 +84,39 @@ def test_frames_make_such_tables(spark, wh):
     frame.writeTo("streamhouse.hidden.framed").partitionedBy(f.partitioning.months("ts")).createOrReplace()
     assert wh.table("hidden.framed").state.properties["partition.fields"] == "months(ts)"
     assert ids(spark, "streamhouse.hidden.framed") == [0, 1, 2]
+
+
+def test_the_partitioning_changes(spark, wh, name):
+    tier(opened(wh, name))
+    spark.sql(f"INSERT INTO {name} SELECT id + 16, ts + INTERVAL 4 DAYS, 'xyz' FROM {name} WHERE id < 4")
+    text = f"table => '{name.removeprefix('streamhouse.')}', partitioning => 'hours(ts), word, bucket(2, id)'"
+    ((_, now, before),) = found(spark, f"CALL streamhouse.system.set_partitioning({text})")
+    assert (now, before) == ("hours(ts), word", "days(ts), truncate(2, word)")
+    assert "PARTITIONED BY (hours(ts), word, bucket(2, id))" in found(spark, f"SHOW CREATE TABLE {name}")[0][0]
+    spark.sql(f"INSERT INTO {name} SELECT id + 20, ts + INTERVAL 8 DAYS, 'abc' FROM {name} WHERE id < 4")
+    for _ in range(2):
+        assert ids(spark, name) == list(range(24))
+        assert ids(spark, name, "ts >= '2026-01-02' AND ts < '2026-01-03'") == [4, 5, 6, 7]
+        assert ids(spark, name, "ts >= '2026-01-05'") == list(range(16, 24))
+        assert ids(spark, name, "word = 'abc'") == [*range(16), *range(20, 24)]
+        assert ids(spark, name, "word = 'xyz' AND hour(ts) = 1") == [17]
+        assert [row[0] for row in found(spark, f"SHOW PARTITIONS {name}")] == ["word=abc", "word=xyz"]
+        joined = f"SELECT count(*) FROM {name} a JOIN {name} b ON a.id = b.id"
+        assert found(spark, joined) == [(24,)]
+        assert found(spark, f"SELECT min(word), max(word), count(*) FROM {name}") == [("abc", "xyz", 24)]
+        tier(opened(wh, name))
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        spark.sql(f"INSERT OVERWRITE {name} VALUES (100, TIMESTAMP_NTZ'2026-01-02 01:30:00', 'abc')")
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    left = [*range(5), *range(6, 24), 100]
+    assert ids(spark, name) == left, "the hour is replaced, and not the day"
+    spark.sql(f"DELETE FROM {name} WHERE ts < '2026-01-02'")
+    spark.sql(f"TRUNCATE TABLE {name} PARTITION (word = 'xyz')")
+    left = [n for n in left if n >= 4 and n not in range(16, 20)]
+    assert ids(spark, name) == left
+    tier(opened(wh, name))
+    assert sorted(opened(wh, name).lake.to_arrow()["id"].to_pylist()) == left
+    spark.sql(f"ALTER TABLE {name} DROP PARTITION (word = 'abc')")
+    assert ids(spark, name) == []

@@ -22,9 +22,14 @@ COLUMNS = "id BIGINT, name STRING, n INT"
 
 
 @pytest.fixture
-def log(spark, make):
+def lake():
+    return "iceberg"
+
+
+@pytest.fixture
+def log(spark, make, lake):
     """A table without a primary key and ten rows: ``(i, 'n<i>', i)``."""
-    name = make(columns=COLUMNS, bucket_key="id")
+    name = make(columns=COLUMNS, bucket_key="id", table_datalake_format=lake)
     spark.sql(f"INSERT INTO {name} SELECT id, concat('n', id), id FROM range(10)")
     return name
 
@@ -36,7 +41,10 @@ def tiered(spark, wh, name):
 # -- statements --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_tiered", [False, True])
+@pytest.mark.parametrize(
+    ("lake", "is_tiered"),
+    [("iceberg", False), ("iceberg", True), ("paimon", True), pytest.param("paimon", False, marks=pytest.mark.long)],
+)
 def test_one_record_a_statement(spark, wh, log, is_tiered):
     table = opened(wh, log)
     for sql, changed in [
@@ -108,6 +116,31 @@ def test_two_source_rows_of_one_row(spark, log):
     assert rows(spark, log)[1] == ("n1", 1)
     spark.sql(merge_into(log, twice, "WHEN MATCHED THEN DELETE"))  # here Spark does not mind
     assert 1 not in rows(spark, log)
+
+
+@pytest.mark.paimon
+@pytest.mark.parametrize("lake", ["paimon"])
+def test_pypaimon_reads_the_lakes_part(spark, wh, log):
+    """Rows in the lake, rows in the log and both are changed by one statement."""
+    tiered(spark, wh, log)
+    spark.sql(f"INSERT INTO {log} SELECT id, concat('n', id), id FROM range(10, 16)")
+    spark.sql(f"UPDATE {log} SET n = n + 100 WHERE id % 4 = 0")
+    spark.sql(f"DELETE FROM {log} WHERE id IN (3, 9, 13)")
+    hot = rows(spark, log)
+    for _ in range(2):
+        assert rows(spark, log) == hot
+        tiered(spark, wh, log)
+    assert rows(spark, f"{log.rpartition('.')[0]}.`{log.rpartition('.')[2]}$lake`") == hot
+    stock = _catalog(wh).get_table(log.removeprefix("streamhouse.")).new_read_builder()
+    there = stock.new_read().to_arrow(stock.new_scan().plan().splits()).to_pylist()
+    assert {row["id"]: (row["name"], row["n"]) for row in there} == hot
+    assert found(spark, f"SELECT count(*), sum(n) FROM {log}") == [(13, sum(n for _, n in hot.values()))]
+
+
+def _catalog(wh):
+    from pypaimon import CatalogFactory
+
+    return CatalogFactory.create({"warehouse": f"{wh.url}/lake"})
 
 
 def test_other_engines_read_the_lakes_part(spark, wh, log):
@@ -317,9 +350,12 @@ def test_increments_of_two_sessions_at_once(spark, log):
 # -- random statements -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_random_statements(spark, wh, make, seed):
-    name = make(columns=COLUMNS, bucket_key="id")
+@pytest.mark.parametrize(
+    ("seed", "lake"),
+    [*((seed, "iceberg") for seed in range(4)), *(pytest.param(n, "paimon", marks=pytest.mark.long) for n in range(4))],
+)
+def test_random_statements(spark, wh, make, seed, lake):
+    name = make(columns=COLUMNS, bucket_key="id", table_datalake_format=lake)
     rng, model, said = random.Random(seed), {}, []
     for _ in range(14):
         text, model = statement(rng, model, name)

@@ -76,6 +76,12 @@ def tiering_leaves_deleted_rows_in_the_lake(patch):
     patch.setattr(tiering_round, "rows_to_delete", lambda *_: {})
 
 
+def tiering_leaves_files_of_paimon_as_they_are(patch):
+    from streamhouse_spark.lake.paimon.table import PaimonLake
+
+    patch.setattr(PaimonLake, "delete_rows", lambda *_, **__: [])
+
+
 def tiering_by_key_forgets_rows_that_changed(patch):
     really = upsert.write_changes
     patch.setattr(upsert, "write_changes", lambda *a, **k: [f for f in really(*a, **k) if f.deletes is None])
@@ -100,6 +106,7 @@ def a_clone_forgets_deletions(patch):
     ("plant", "form", "bias", "says"),
     [
         (tiering_leaves_deleted_rows_in_the_lake, "log, iceberg", {"tier": 40}, "lake of .* strange [1-9]"),
+        (tiering_leaves_files_of_paimon_as_they_are, "log, paimon", {"tier": 40}, "of .* strange [1-9]"),
         (tiering_by_key_forgets_rows_that_changed, "keyed, iceberg", {"tier": 40}, "of .* strange [1-9]"),
         (
             compaction_brings_deleted_rows_back,

@@ -238,6 +238,7 @@ CALLS: dict[str, Call | list[Call]] = {
     "Table.rename_column": Call(_log, {"name": "name", "new_name": "title"}),
     "Table.drop_column": Call(_log, {"names": "name"}, star="names"),
     "Table.widen_column": Call(_keyed, {"name": "day", "new_type": "bigint"}),
+    "Table.set_partitioning": Call(_log, {"partition_by": ["truncate(2, name)", "day"]}),
     "Table.alter_properties": Call(_log, {"changed": {"comment": "why"}, "removed": ["table.log.ttl"]}),
     "LakeView.newest": Call(_lake, {}),
     "LakeView.to_arrow": [

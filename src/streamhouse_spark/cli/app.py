@@ -31,6 +31,7 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "alter": ("table_commands", "Change a table's columns and properties, all of it or nothing."),
         "rename": ("table_commands", "Give a table another name, also in another database."),
         "truncate": ("table_commands", "Remove all rows of a table, after asking; the table itself stays."),
+        "set-partitioning": ("partition_command", "Partition the rows of a table by other fields from now on."),
         "drop-partition": ("partition_command", "Remove the rows of all partitions with these values, after asking."),
         "rollback": ("rollback_command", "Give a table the rows that it had after an older commit, after asking."),
         "clone": ("tag_commands", "Make a table of a version of another, without copying lake files."),

@@ -87,12 +87,13 @@ def parse_prices(pairs: Mapping[str, str]) -> dict[str, float]:
 
 def render_costs(name: str, costs: TableCosts, console: Console) -> None:
     work, month = costs.workload, costs.estimate
-    hot_mib, lake_mib = work.hot_bytes / _MIB, work.lake_bytes / _MIB
+    archived = f"{work.archive_bytes / _MIB:,.1f} MiB of older changes, " if work.archive_bytes else ""
+    stored = f"{work.hot_bytes / _MIB:,.1f} MiB hot, {archived}{work.lake_bytes / _MIB:,.1f} MiB in the lake"
     for label, value in (
         ("table", name),
         ("commits", f"{work.commits_per_day:,.0f} a day"),
         ("tiering rounds", f"{work.rounds_per_day:,.0f} a day"),
-        ("stored", f"{hot_mib:,.1f} MiB hot, {lake_mib:,.1f} MiB in the lake, {_usd(month.stored_usd)} a month"),
+        ("stored", f"{stored}, {_usd(month.stored_usd)} a month"),
         ("PUT, LIST", f"{month.puts_per_day:,.0f} a day, {_usd(month.puts_usd)} a month"),
         ("GET, HEAD", f"{month.gets_per_day:,.0f} a day, {_usd(month.gets_usd)} a month, and those of readers"),
         ("together", f"{_usd(month.total_usd)} a month"),

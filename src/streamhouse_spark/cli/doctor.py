@@ -35,6 +35,7 @@ from streamhouse_spark.kv.lmdb.tablet_files import (
 )
 from streamhouse_spark.log.lifecycle.location import places_of
 from streamhouse_spark.storage.open import network_file_system
+from streamhouse_spark.table.branching.unsettled import UnsettledBranch, unsettled_branches
 from streamhouse_spark.table.health import TableHealth, table_health
 from streamhouse_spark.warehouse.opened_tables import open_listed
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -54,6 +55,19 @@ _OTHER_CACHE: Final = f"set {CACHE_DIR_VARIABLE} to a folder on a disk of this h
 _LAKE_READER: Final = "reader of lake files in Spark"
 _HADOOP_JAR: Final = re.compile(r"hadoop-client-api-(.+)\.jar")
 _IN_MESSAGE: Final = "the message says what to do"
+_SETTLING_MS_MAX: Final = 10 * 60_000
+_UNSETTLED: Final = {
+    "sealed": (
+        "it is sealed and takes no rows, but was not published",
+        "streamhouse publish-branch {table} {name}, or streamhouse drop-branch {table} {name}",
+    ),
+    "dropped": (
+        "its log has ended, and the table still names it and keeps its files",
+        "streamhouse drop-branch {table} {name}",
+    ),
+    "published": ("it was published, and its log has not ended", "run streamhouse maintain, which ends it"),
+}
+"""State of a branch → the finding and the remedy."""
 
 _EXTRAS: Final = {
     "pyspark": "spark",
@@ -274,6 +288,7 @@ def check_warehouse(location: str | None, settings: Mapping[str, str] | None, wo
     opened = open_listed(warehouse.table, tables)
     findings += check_log_stores(warehouse)
     checked = opened.each(lambda t: list(check_table(table_health(t.state, t.properties, warehouse.storage.now_ms()))))
+    checked += opened.each(lambda t: list(check_branches(t.name, unsettled_branches(t), warehouse.storage.now_ms())))
     findings += [finding for found in checked for finding in found]
     return [*findings, *(Finding(f"table {n}", "fail", str(e), _IN_MESSAGE) for n, e in opened.failed.items())]
 
@@ -325,6 +340,15 @@ def check_table(health: TableHealth) -> Iterator[Finding]:
             f"what could be removed lies there for {health.undeleted_ms // 86_400_000} days",
             "run a TieringService, or streamhouse maintain",
         )
+
+
+def check_branches(table_name: str, unsettled: Iterable[UnsettledBranch], now_ms: int) -> Iterator[Finding]:
+    """Judge branches whose publication or dropping ended half-way some time ago, so that nobody is about to end it."""
+    for branch in unsettled:
+        if now_ms - branch.since_ms >= _SETTLING_MS_MAX:
+            found, remedy = _UNSETTLED[branch.is_]
+            text = remedy.format(table=table_name, name=branch.name)
+            yield Finding(f"branch {branch.name} of {table_name}", "warn", found, text)
 
 
 def find_key_cache() -> KeyCache:

@@ -1,8 +1,8 @@
-"""``drop-partition``: removing the rows of partitions."""
+"""``drop-partition`` and ``set-partitioning``: removing the rows of partitions, and partitioning by other fields."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import click
@@ -10,6 +10,7 @@ import click
 from streamhouse_spark.cli.session import Command, Session, take_values
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
+from streamhouse_spark.schema.partition_fields import split_fields
 from streamhouse_spark.table.partitions import DropPartitionReport, drop_partitions
 
 
@@ -46,6 +47,38 @@ def drop_partition(session: Session, table: str, values: Mapping[str, str], *, y
         if not click.confirm(f"drop {what} with {found.rows:,} rows?", err=True):
             raise click.Abort
     _show(session, drop_partitions(opened, chosen), f"dropped {what}")
+
+
+@click.command(
+    "set-partitioning",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse set-partitioning sales.orders 'hours(at)' region
+streamhouse -w ./warehouse set-partitioning sales.orders --none
+""",
+)
+@click.argument("table")
+@click.argument("fields", metavar="FIELD...", nargs=-1)
+@click.option("--none", "is_none", is_flag=True, help="No field: the table has no partitions from now on.")
+@click.pass_obj
+def set_partitioning(session: Session, table: str, fields: Sequence[str], *, is_none: bool) -> None:
+    """Partition the rows of a table by other fields from now on.
+
+    Fields are columns, and transforms of columns such as 'days(at)' or 'truncate(4, name)'. Nothing is written again:
+    files of the lake keep the partitions that they have, and the next tiering round writes by the new ones. Reads know
+    both. The lake has to be an Iceberg table.
+    """
+    if bool(fields) == is_none:
+        raise click.UsageError("give the fields to partition by, or --none")
+    parse_table_name(table).require_table("change the partitioning of")
+    opened = session.warehouse.table(table)
+    before = list(opened.state.parsed.partitioned_by)
+    opened.set_partitioning([piece for text in fields for piece in split_fields(text)])
+    now = list(opened.state.parsed.partitioned_by)
+    session.output.document(
+        {"table": opened.name, "partition_by": now, "former_partition_by": before},
+        lambda c: c.print(f"partitioned {opened.name} by {', '.join(now) or 'nothing'}", markup=False),
+    )
 
 
 def _show(session: Session, report: DropPartitionReport, what: str) -> None:

@@ -17,6 +17,7 @@ from streamhouse_spark.cli.output import rich_table
 from streamhouse_spark.cli.session import Command, Session, fail_for, take_fields, take_names, take_pairs
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.handle import log_url
+from streamhouse_spark.read.archive import archived_bytes
 from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.defaults import SqlText
@@ -138,6 +139,7 @@ def described(table: Table) -> dict[str, Any]:
         "buckets": table.inspect.buckets().to_pylist(),
         "rows": state.num_rows,
         "lag": sum(lags.values()),
+        "archive": _archive(table),
         "lake": {
             "enabled": table.properties.datalake_enabled,
             "format": table.properties.datalake_format,
@@ -148,9 +150,18 @@ def described(table: Table) -> dict[str, Any]:
     }
 
 
+def _archive(table: Table) -> dict[str, Any] | None:
+    """Describe the changes that outlive the log; None where there are none."""
+    pages = table.state.archive.pages
+    if not pages:
+        return None
+    changes = sum(page.num_rows for page in pages)
+    return {"changes": changes, "bytes": archived_bytes(table, table.state), "first_ms": pages[0].first_ms}
+
+
 def _render_description(table: Table, console: Console) -> None:
     found = described(table)
-    lake = found["lake"]
+    lake, archive = found["lake"], found["archive"]
     for label, value in (
         ("table", table.name),
         ("uuid", table.uuid),
@@ -162,6 +173,7 @@ def _render_description(table: Table, console: Console) -> None:
             "changes" if table.state.primary_key else "rows",
             f"{found['rows']:,}, of which the lake holds {lake['rows']:,} (lag {found['lag']:,})",
         ),
+        ("older changes", f"{archive['changes']:,}, {archive['bytes']:,} bytes" if archive else "none kept"),
         ("lake", f"{lake['format']}, {lake['location']}" if lake["enabled"] else "none (table.datalake.enabled=false)"),
         ("lake snapshot", lake["snapshot_id"] or "none yet: `streamhouse tier` makes one"),
         ("last commit", found["commit"]),

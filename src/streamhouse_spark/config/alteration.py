@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamhouse_spark.config.column_changes import ColumnChanges, changed_columns, refuse_partition_names
 from streamhouse_spark.config.properties import TableProperties, altered_properties, parse_properties
@@ -13,6 +13,7 @@ from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
 from streamhouse_spark.schema.evolution import names_by_id
+from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema, new_columns
 
 if TYPE_CHECKING:
@@ -65,6 +66,10 @@ class Alteration:
         return cls(added, dict(comments or {}), texts, tuple(unset_properties), changes, check_defaults(defaults))
 
 
+FormerFields: TypeAlias = Sequence[tuple[int, Sequence[PartitionField]]]
+"""The last schema of each former partitioning, with its fields by that schema's names."""
+
+
 @dataclass(frozen=True, slots=True)
 class AlteredTable:
     """The schema and the properties of a table after an alteration."""
@@ -81,22 +86,25 @@ def altered(
     schemas: Mapping[int, TableSchema],
     partition_by: Sequence[str],
     properties: Mapping[str, str],
+    former: FormerFields = (),
 ) -> AlteredTable:
     """Return the table after the change. ``schemas`` are all that the table ever had: ids of columns are not used
-    again.
+    again. ``former`` are the fields that it was partitioned by before.
 
     Raises `SchemaMismatchError` for a column that cannot be added or is absent, and for a default that does not fit,
     `InvalidOptionError` for a property that is unknown, fixed or impossible.
     """
     schema = schemas[schema_id]
     if change.columns:
+        _refuse_former_sources(change.columns, schema, schemas, former)
         schema, properties = changed_columns(change.columns, schema, partition_by, properties, schemas.values())
     if change.added is not None:
         first_id = 1 + max(column.id for known in schemas.values() for column in known.columns)
         schema = schema.with_added(change.added, first_id)
     schema = with_defaults(schema, change.defaults)
     if schema != schemas[schema_id]:
-        _refuse_partition_names(schema, schemas, schemas[schema_id], parse_properties(properties, schema, partition_by))
+        parsed = parse_properties(properties, schema, partition_by)
+        _refuse_partition_names(schema, schemas, schemas[schema_id], parsed, former)
         schema_id = max(schemas) + 1
     schema = schema.with_comments(change.comments)
     texts = altered_properties(properties, change.set_properties, change.unset_properties)
@@ -105,11 +113,38 @@ def altered(
 
 
 def _refuse_partition_names(
-    schema: TableSchema, schemas: Mapping[int, TableSchema], before: TableSchema, properties: TableProperties
+    schema: TableSchema,
+    schemas: Mapping[int, TableSchema],
+    before: TableSchema,
+    properties: TableProperties,
+    former: FormerFields,
 ) -> None:
     ever = names_by_id({**schemas, max(schemas) + 1: schema})
-    made = [(key, "bucket") for key in properties.bucket_key]
-    made += [(field.column, field.suffix) for field in properties.partition_fields if field.suffix]
-    partitions = [f"{name}_{suffix}" for column, suffix in made for name in ever[schema.column(column).id]]
+    made = [(schema.column(key).id, "bucket") for key in properties.bucket_key]
+    made += [(schema.column(field.column).id, field.suffix) for field in properties.partition_fields if field.suffix]
+    made += [(schemas[i].column(f.column).id, f.suffix) for i, fields in former for f in fields if f.suffix]
+    partitions = [f"{name}_{suffix}" for column_id, suffix in made for name in ever[column_id]]
     old = {column.id: column.name for column in before.columns}
     refuse_partition_names([c.name for c in schema.columns if old.get(c.id) != c.name], partitions)
+
+
+def _refuse_former_sources(
+    changes: ColumnChanges, schema: TableSchema, schemas: Mapping[int, TableSchema], former: FormerFields
+) -> None:
+    """Refuse changes of columns that lake files from before still lie by. Raises `InvalidOptionError`."""
+    fields = [(schemas[i].column(field.column).id, field) for i, found in former for field in found]
+    sources = {column_id for column_id, _ in fields}
+    named = {column_id for column_id, field in fields if not field.suffix}
+    wider = [name for name, kind in changes.widened.items() if (c := schema.find(name)) and not kind.equals(c.type)]
+    for names, refused, what in (
+        (changes.dropped, sources, "dropped"),
+        (changes.renamed, named, "renamed"),
+        (wider, sources, "widened"),
+    ):
+        for name in names:
+            column = schema.find(name)
+            if column is not None and column.id in refused:
+                raise InvalidOptionError(
+                    f"column '{column.name}' cannot be {what}: the table was partitioned by it, and the lake's files "
+                    "of then lie by it; create a new table, and copy the rows"
+                )

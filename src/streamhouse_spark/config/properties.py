@@ -79,7 +79,7 @@ class TableProperties:
     """``comment``: a description of the table in the user's words."""
     partition_fields: tuple[PartitionField, ...] = ()
     """``partition.fields``: all fields of the partitioning in their order, where one is a transform of a column, such
-    as ``days(ts)``; else the partition columns. Fixed at creation."""
+    as ``days(ts)``; else the partition columns. Changed by `Table.set_partitioning` alone."""
     primary_key: tuple[str, ...] = ()
     """``primary.key``: the columns that tell rows apart; a table without one only appends. Fixed at creation."""
     auto_partition: AutoPartition | None = None
@@ -130,7 +130,6 @@ FIXED_PROPERTIES: Final = frozenset(
         "table.datalake.format",
         ADOPTED,
         LOG_LOCATION,
-        PARTITION_FIELDS,
         PRIMARY_KEY,
         MERGE_ENGINE,
         VERSION_COLUMN,
@@ -347,6 +346,12 @@ def altered_properties(
         check_property_name(name)
         changed.pop(name, None)
     fixed = {n for n in (*current, *changed) if FIELD.match(n) or n.startswith((GENERATED, IDENTITY))}
+    if changed.get(PARTITION_FIELDS) != current.get(PARTITION_FIELDS):
+        raise InvalidOptionError(
+            f"property {PARTITION_FIELDS} is {current.get(PARTITION_FIELDS, 'its default')!r} and says how the table "
+            "is partitioned, which set_partitioning(…) changes (in SQL CALL streamhouse.system.set_partitioning); "
+            "leave it out"
+        )
     for name in sorted(FIXED_PROPERTIES | fixed):
         if changed.get(name) != current.get(name):
             raise InvalidOptionError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def distinct(rows: pa.Table) -> pa.Table:
@@ -16,12 +17,13 @@ def distinct(rows: pa.Table) -> pa.Table:
 
 def sums(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     """Return for each group of equal values in the columns ``by`` the sums of all others: these columns, then
-    the sums.
+    the sums. A sum of which one part is null is null.
     """
     others = [name for name in rows.column_names if name not in by]
     chosen = rows.select([*by, *others])
     keys, summed = (_numbers(chosen)[: len(by)], _numbers(chosen)[len(by) :])
-    found = _numbered(chosen).group_by(keys, use_threads=False).aggregate([(number, "sum") for number in summed])
+    every = pc.ScalarAggregateOptions(skip_nulls=False)
+    found = _numbered(chosen).group_by(keys, use_threads=False).aggregate([(n, "sum", every) for n in summed])
     return found.select([*keys, *(f"{number}_sum" for number in summed)]).rename_columns([*by, *others])
 
 

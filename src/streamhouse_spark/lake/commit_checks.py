@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from types import MappingProxyType
+from typing import Final
 
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError, ObjectNotFoundError
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    LakeMismatchError,
+    LakeRolledBackError,
+    ObjectNotFoundError,
+)
 from streamhouse_spark.lake.model.values import LakeFile, same_offsets
 from streamhouse_spark.lake.offsets import FoundOffsets
 from streamhouse_spark.lake.parquet.access import FileAccess
+
+NOTHING_ABSENT: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +29,8 @@ class LogRange:
 
     starts: Mapping[int, int] = field(default_factory=dict)
     ends: Mapping[int, int] = field(default_factory=dict)
+    absent: Mapping[int, int] = field(default_factory=dict)
+    """Bucket → number of the new rows that no file has, because they were deleted before they were written."""
 
     def __str__(self) -> str:
         ranges = (f"{b}: [{self.starts.get(b, 0)}, {self.ends.get(b, 0)})" for b in sorted({*self.starts, *self.ends}))
@@ -70,12 +82,31 @@ def require_present(files_at: Callable[[str], FileAccess], files: Sequence[LakeF
         pass
 
 
-def require_dense(files: Sequence[LakeFile], expected: Mapping[int, int], new: Mapping[int, int]) -> None:
-    """Require that each bucket's files hold as many rows as its offsets advance beyond ``expected``."""
+def require_known(table: str, left: Mapping[int, OffsetRuns], foreign: str | None) -> None:
+    """Require that no row which is ``left`` to be deleted can be in the file ``foreign``, which has no offsets.
+
+    Raises `LakeMismatchError`.
+    """
+    if foreign is not None and any(left.values()):
+        raise LakeMismatchError(
+            f"lake table {table}: rows were deleted that may be in {foreign}, which another engine wrote, so "
+            "that their places are not known; delete them there with that engine"
+        )
+
+
+def require_dense(
+    files: Sequence[LakeFile],
+    expected: Mapping[int, int],
+    new: Mapping[int, int],
+    absent: Mapping[int, int] = NOTHING_ABSENT,
+) -> None:
+    """Require that each bucket's files add as many rows as its offsets advance beyond ``expected``, without the
+    ``absent`` ones, which were deleted before.
+    """
     rows: dict[int, int] = {}
     for file in files:
-        rows[file.bucket] = rows.get(file.bucket, 0) + file.num_rows
+        rows[file.bucket] = rows.get(file.bucket, 0) + file.num_left
     for bucket in {*rows, *new, *expected}:
-        advance = new.get(bucket, 0) - expected.get(bucket, 0)
+        advance = new.get(bucket, 0) - expected.get(bucket, 0) - absent.get(bucket, 0)
         if advance != rows.get(bucket, 0):
             raise ValueError(f"bucket {bucket}: {rows.get(bucket, 0)} rows for an advance of {advance} offsets")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.lake.column_map import ColumnMap, InnerOf, nothing_inside
-from streamhouse_spark.lake.model.values import FieldNames, LakePlan, LakeProjection
-from streamhouse_spark.lake.parquet.file_writer import may_hold
+from streamhouse_spark.lake.model.values import FieldNames, LakePlan, LakeProjection, LakeSplit
+from streamhouse_spark.lake.parquet.file_writer import may_hold, named_offsets
 from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, offset_file, read_offsets
 from streamhouse_spark.schema.inner_fields import Path, joined_path, paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
@@ -25,19 +26,55 @@ def read_log_range(
     bucket: int,
     wanted: OffsetRange,
     kept: Collection[str] | None = None,
+    *,
+    has_gaps: bool = False,
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
     """Read a log range as `LakeTable.read_placed` does; ``plan`` is of the whole newest snapshot.
 
     Rows of files that are not ``kept`` are left out, once it is seen that the files hold the range.
     """
     splits = [s for s in plan.splits if not s.position_deletes and may_hold(s.location, bucket, wanted)]
-    locations = list(dict.fromkeys(split.location for split in splits))
+    found = [file for file in _footers(files_at, splits, writers) if file is not None]
+    may_lack = has_gaps and len(found) == len({s.location for s in splits}) and _says_all_offsets(plan, bucket, wanted)
+    return read_offsets(files_at, found, bucket, wanted, plan.projection, kept, may_lack=may_lack)
+
+
+def _footers(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection[str]) -> Iterable[OffsetFile | None]:
+    """Read what the files of splits say of their offsets; None for a file of another engine or table."""
 
     def footer(location: str) -> OffsetFile | None:
         return offset_file(files_at(location), location, writers)
 
-    found = [file for file in in_parallel(footer, locations) if file is not None]
-    return read_offsets(files_at, found, bucket, wanted, plan.projection, kept)
+    return in_parallel(footer, list(dict.fromkeys(split.location for split in splits)))
+
+
+def _says_all_offsets(plan: LakePlan, bucket: int, wanted: OffsetRange) -> bool:
+    """Tell whether each row that may be of the range has an offset: then a missing one is not there any more."""
+    return all(
+        named_offsets(split.location) is not None
+        and not (split.position_deletes and may_hold(split.location, bucket, wanted))
+        for split in plan.splits
+    )
+
+
+def held_offsets(
+    files_at: FilesAt, plan: LakePlan, writers: Collection[str], ranges: Mapping[int, OffsetRange]
+) -> Mapping[int, OffsetRuns] | None:
+    """Return bucket → offsets of the ranges of which the plan has rows, those that are marked as deleted included.
+
+    Reads the footers of files that can hold some. None where the lake has a file without offsets: its rows may be any.
+    """
+    if any(named_offsets(split.location) is None for split in plan.splits):
+        return None
+    splits = [s for s in plan.splits if any(may_hold(s.location, bucket, wanted) for bucket, wanted in ranges.items())]
+    found = list(_footers(files_at, splits, writers))
+    files = [file for file in found if file is not None]
+    if len(files) < len(found):
+        return None
+    return {
+        bucket: OffsetRuns.merged([file.runs.within(wanted) for file in files if file.bucket == bucket])
+        for bucket, wanted in ranges.items()
+    }
 
 
 def identity_projection(schema: TableSchema, columns: Sequence[str] | None) -> LakeProjection:

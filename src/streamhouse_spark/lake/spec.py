@@ -42,6 +42,9 @@ class LakeTableSpec:
     """The newest record with rows of the state, which rounds write into the lake as the history of their rows."""
     partition_fields: tuple[PartitionField, ...] = ()
     """All fields of the partitioning, where one is a transform of a column; else ``partition_by`` are all."""
+    former_layouts: tuple[tuple[int, tuple[PartitionField, ...]], ...] = ()
+    """Partitionings that the table had, the oldest first: the last schema of each, and its fields by that schema's
+    names."""
     former_uuids: tuple[str, ...] = ()
     """Uuids of the originals that this table is a copy of: the lake has rows in files that they wrote."""
     branch: str | None = None
@@ -82,5 +85,6 @@ class LakeTableSpec:
             schema_id=state.schema_id,
             schemas=state.schemas,
             history=state.anchors.rows,
+            former_layouts=tuple((one.schema_id, one.parsed(state.schemas)) for one in state.former_partitionings),
             former_uuids=state.former_uuids,
         )

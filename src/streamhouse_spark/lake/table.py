@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
-from streamhouse_spark.lake.commit_checks import LogRange
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.lake.commit_checks import NOTHING_ABSENT, LogRange
+from streamhouse_spark.lake.foreign_values import guard
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.marks import LakeHead, LakeMarks
@@ -40,7 +41,7 @@ from streamhouse_spark.lake.model.values import (
 )
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.merge_on_read import read_split
-from streamhouse_spark.lake.reader import read_log_range
+from streamhouse_spark.lake.reader import held_offsets, read_log_range
 from streamhouse_spark.lake.relocation import LakeRelocation
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
@@ -84,6 +85,13 @@ class LakeTable(ABC):
     """
 
     place: LakePlace
+    leaves_out_deleted: ClassVar[bool] = False
+    """Whether a round's files lack the rows that were deleted before; else they have them, and `delete_rows` deletes
+    them there."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        guard(cls)
 
     @property
     def location(self) -> str:
@@ -188,6 +196,12 @@ class LakeTable(ABC):
         """Return the digest of what an object such as `head` says."""
         return sha256(data).digest()
 
+    def settle(self, snapshot: LakeSnapshot) -> LakeSnapshot:
+        """Make sure that no commit under way in another engine can bring rows back that the newest ``snapshot`` lacks;
+        returns it, or an empty one above it. Raises `CommitConflictError` where one did.
+        """
+        return snapshot  # where all writers compare and swap
+
     def was_replaced(self, snapshot_id: int) -> bool:  # noqa: ARG002 - the interface
         """Tell whether the lake holds less than it did because another engine's snapshot replaced this one of the
         package, and no file of the lake holds any of the missing rows: then they can be tiered again.
@@ -223,20 +237,15 @@ class LakeTable(ABC):
         """
         return dict.fromkeys(buckets, ())  # where readers take the newest row of each key, a round needs no older ones
 
+    @abstractmethod
     def delete_rows(
-        self,
-        context: WriteContext,  # noqa: ARG002 - the interface
-        rows: Mapping[int, OffsetRuns],  # noqa: ARG002
-        added: Sequence[LakeFile],  # noqa: ARG002
-        *,
-        with_older: bool,  # noqa: ARG002
+        self, context: WriteContext, rows: Mapping[int, OffsetRuns], added: Sequence[LakeFile], *, with_older: bool
     ) -> list[LakeFile]:
         """Write what deletes the rows at these offsets, in files that a round ``added`` and in older ones, in the
-        round's `commit`.
+        round's `commit`; returns what the round's files need besides. Durable when this returns.
 
-        Raises `LakeMismatchError` where that cannot be done.
+        Raises `CommitConflictError`, and `LakeMismatchError` where a row may be in a file without offsets.
         """
-        raise LakeMismatchError(f"lake table {self.place.spec.path}: its format takes no deletions of single rows")
 
     def commit(
         self,
@@ -247,8 +256,11 @@ class LakeTable(ABC):
         context: WriteContext,
         expected_starts: Mapping[int, int] = NEVER_TRUNCATED,
         starts: Mapping[int, int] = NEVER_TRUNCATED,
+        absent: Mapping[int, int] = NOTHING_ABSENT,
     ) -> LakeSnapshot | None:
         """Add files and move the offsets from ``expected`` to ``new`` in one snapshot; None when nothing is new.
+
+        Of the rows between, the files lack the number of each bucket that are ``absent``, see `leaves_out_deleted`.
 
         With a primary key, files of deleted positions come among the others, and replace their older versions.
 
@@ -261,7 +273,7 @@ class LakeTable(ABC):
         `CommitStateUnknownError`.
         """
         self.place.require_home("tiering")
-        return self._commit(files, LogRange(expected_starts, expected), LogRange(starts, new), context)
+        return self._commit(files, LogRange(expected_starts, expected), LogRange(starts, new, absent), context)
 
     @abstractmethod
     def _commit(
@@ -326,12 +338,13 @@ class LakeTable(ABC):
         return ((int(offsets[0]), rows) for offsets, rows in self.read_placed(bucket, wanted))
 
     def read_placed(
-        self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE
+        self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE, *, has_gaps: bool = False
     ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
         """Read the rows of a log range with their offsets, in offset order; no file that has no row of the filter.
 
         Raises `OffsetsTrimmedError` before the first row when the lake's files do not hold the range exactly; those of
-        a table with a primary key never do, they hold current rows and not changes.
+        a table with a primary key never do, they hold current rows and not changes. With ``has_gaps`` rows are left out
+        that are surely not in the lake any more: of dropped partitions.
         """
         schema = self.place.spec.schema
         plan = self.plan_read(schema=schema)
@@ -339,7 +352,16 @@ class LakeTable(ABC):
         if node is not ALWAYS_TRUE and plan.snapshot is not None:
             chosen = self.plan_read(snapshot_id=plan.snapshot.id, node=node, schema=schema)
             kept = frozenset(split.location for split in chosen.splits)
-        return read_log_range(self.place.files_at, plan, self.place.spec.writers, bucket, wanted, kept)
+        writers = self.place.spec.writers
+        return read_log_range(self.place.files_at, plan, writers, bucket, wanted, kept, has_gaps=has_gaps)
+
+    def held_offsets(self, snapshot_id: int, ranges: Mapping[int, OffsetRange]) -> Mapping[int, OffsetRuns] | None:
+        """Return bucket → offsets of the ranges of which a snapshot has rows, as `lake.reader.held_offsets` does.
+
+        Raises `SnapshotExpiredError`.
+        """
+        plan = self.plan_read(snapshot_id=snapshot_id, schema=self.place.spec.schema)
+        return held_offsets(self.place.files_at, plan, self.place.spec.writers, ranges)
 
     @abstractmethod
     def metadata_table(self, name: str) -> pa.Table:
@@ -420,3 +442,6 @@ class LakeTable(ABC):
     def _expire(
         self, rules: Sequence[Keeps], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
     ) -> ExpireReport: ...
+
+
+guard(LakeTable)

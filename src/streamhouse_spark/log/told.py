@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from streamhouse_spark.core.change_archive import SetArchive
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits import actions as act
+from streamhouse_spark.log.commits.deletions import NameDropped
 from streamhouse_spark.log.commits.record import Record, read_record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
@@ -35,6 +38,7 @@ TOLD: Final = (
     act.Tag,
     act.Untag,
     SetArchive,
+    NameDropped,
 )
 """Actions that change neither columns nor any row but by the changes that the log tells, save that the pair of a lake
 may have lost partitions: its ``dropped_rows`` say so."""
@@ -110,3 +114,17 @@ def commits_back(
         found, wanted = found[wanted:], 0
     shown = times_us([record.time_ms for record in found], after_us).tolist()
     return [Commit(record, time_us) for record, time_us in zip(found, shown, strict=True)][wanted:], reached
+
+
+def drops_rows(before: act.LakePair | None, after: act.LakePair, deleted: Mapping[int, OffsetRuns]) -> bool:
+    """Tell whether a snapshot lacks rows that the one recorded ``before`` has, and not because records deleted them.
+
+    Both are of one truncation. ``deleted`` are the rows that records deleted, as far as that is known: a round that
+    goes on with the rows of earlier records lacks those among them, and tells of no newer record.
+    """
+    dropped_rows, told, offsets = (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
+    if after.told != told:
+        return False
+    ranges = {bucket: (offsets.get(bucket, 0), end) for bucket, end in after.offsets.items()}
+    new = [deleted[b].within(OffsetRange(start, end)) for b, (start, end) in ranges.items() if b in deleted]
+    return after.dropped_rows - dropped_rows > sum(runs.num_rows for runs in new)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from streamhouse_spark.core.change_archive import pages_between
 from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.archive.pages import PageContent, archived, read_page
+from streamhouse_spark.log.archive.pages import PageContent, archived, read_page, read_pages
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, BucketLog, TableState
 from streamhouse_spark.log.segments.reader import LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, read_split
@@ -16,6 +17,8 @@ from streamhouse_spark.read.pieces import ArchivePiece
 from streamhouse_spark.read.pin import offset_at
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
+
+_TRIES: Final = 3
 
 
 class ArchiveReader:
@@ -48,6 +51,26 @@ class ArchiveReader:
             if content is None:
                 content = self._pages[piece.page] = read_page(self._table.storage, self._table.state, piece.page)
         return content.split(self._table.uuid, piece.bucket, piece.offsets)
+
+
+def archived_bytes(table: TableHandle, state: TableState) -> int:
+    """Return the bytes of the archive's changes, without those that the log itself holds. Reads each page.
+
+    Of a state whose pages were joined since, it is the newest state's. Raises `CorruptDataError`,
+    `SnapshotExpiredError`.
+    """
+    for attempt in range(_TRIES):
+        uuids = [page.uuid for page in state.archive.pages]
+        try:
+            pages = list(read_pages(table.storage, state, uuids))
+        except SnapshotExpiredError:
+            if attempt == _TRIES - 1:
+                raise
+            state = table.refresh()
+            continue
+        hot = {segment.uuid for segment in state.kept_segments()}
+        return sum(s.size_bytes for content in pages for s in content.segments if s.uuid not in hot)
+    raise AssertionError
 
 
 class ArchivedTimes:

@@ -23,7 +23,7 @@ from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit, whole_range
-from streamhouse_spark.log.told import Commit, commits_back, newest_first
+from streamhouse_spark.log.told import Commit, commits_back, drops_rows, newest_first
 from streamhouse_spark.read.archived_changes import archived_commits, first_archived_after, last_archived_before
 from streamhouse_spark.read.commit_runs import CommitRuns
 from streamhouse_spark.read.history import operation_of
@@ -215,6 +215,7 @@ def _require_told(table: TableHandle, then: TableState, commits: Sequence[Commit
     if then.primary_key:
         return
     before: LakePair | None = None
+    deleted = _ever_deleted(then, commits)
     for commit in commits:
         for action in (action for part in commit.record.attempts for action in part.actions):
             if isinstance(action, Retier) and action.starts:
@@ -222,10 +223,18 @@ def _require_told(table: TableHandle, then: TableState, commits: Sequence[Commit
             if not isinstance(action, LakePair):
                 continue
             before = before if before is not None else _pair_before(table, then, action, first)
-            dropped, told = (before.dropped_rows, before.told) if before is not None else (0, 0)
-            if action.dropped_rows > dropped and (action.told == told or ADOPTED in then.properties):
+            is_more = action.dropped_rows > (before.dropped_rows if before is not None else 0)
+            if is_more and (ADOPTED in then.properties or drops_rows(before, action, deleted)):
                 raise _untold(then, commit.record, "removed rows from the lake that no record names")
             before = action
+
+
+def _ever_deleted(then: TableState, commits: Sequence[Commit]) -> Mapping[int, OffsetRuns]:
+    """Return the rows that records deleted, as far as the commits and the state behind them tell."""
+    parts = {bucket: [runs] for bucket, runs in then.deleted.items()}
+    for bucket, found in _parts(commits)[1].items():
+        parts.setdefault(bucket, []).extend(runs for runs, *_ in found)
+    return {bucket: OffsetRuns.merged(found) for bucket, found in parts.items()}
 
 
 def _pair_before(table: TableHandle, then: TableState, pair: LakePair, first: int) -> LakePair | None:

@@ -182,8 +182,8 @@ class PieceReader:
                 return self._of_lake(piece) if self._is_placed(piece) else self._selected(self._lake_batches(split))
             case KeyedPiece():
                 return self._selected(self._of_key(piece))
-            case OffsetsPiece(bucket, offsets):
-                return self._of_offsets(bucket, offsets)
+            case OffsetsPiece():
+                return self._of_offsets(piece)
             case ArchivePiece():
                 return self._shown(self._archive.batches(piece, self._plan.schema))
             case StartPiece(split, offset):
@@ -285,13 +285,13 @@ class PieceReader:
             kept = without(batch, dropped)
             yield add_log_positions(kept, self._metadata, ours.bucket, pa.array(found[~dropped]))
 
-    def _of_offsets(self, bucket: int, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
+    def _of_offsets(self, piece: OffsetsPiece) -> Iterator[pa.RecordBatch]:
         node = self._mask.node if self._mask is not None else ALWAYS_TRUE
-        for found, batch in self._trimmed(bucket, offsets, node):
-            yield add_log_positions(batch, self._metadata, bucket, pa.array(found)) if self._metadata else batch
+        for found, batch in self._trimmed(piece.bucket, piece.offsets, node, has_gaps=piece.has_gaps):
+            yield add_log_positions(batch, self._metadata, piece.bucket, pa.array(found)) if self._metadata else batch
 
     def _trimmed(
-        self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE
+        self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, has_gaps: bool = False
     ) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """A trimmed range from the lake. Where losses are no failure, those are found by halving, and left out."""
         table = self._table
@@ -299,7 +299,7 @@ class PieceReader:
             lake = table.open_lake().with_schema(
                 self._plan.schema
             )  # this process may know an older schema of the table
-            yield from lake.read_placed(bucket, offsets, node)
+            yield from lake.read_placed(bucket, offsets, node, has_gaps=has_gaps)
         except OffsetsTrimmedError:  # raised before the first row
             state = table.refresh()
             if self._fail_on_data_loss:
@@ -309,8 +309,8 @@ class PieceReader:
                 logger.warning("%s: offsets %s of bucket %d are lost, skipping them", table.name, offsets, bucket)
                 return
             middle = (offsets.start + offsets.end) // 2
-            yield from self._trimmed(bucket, OffsetRange(offsets.start, middle), node)
-            yield from self._trimmed(bucket, OffsetRange(middle, offsets.end), node)
+            yield from self._trimmed(bucket, OffsetRange(offsets.start, middle), node, has_gaps=has_gaps)
+            yield from self._trimmed(bucket, OffsetRange(middle, offsets.end), node, has_gaps=has_gaps)
 
     # -- tables with a primary key --------------------------------------------------------------------------------
 

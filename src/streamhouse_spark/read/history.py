@@ -6,8 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from streamhouse_spark.config.partition_history import SetPartitioning
 from streamhouse_spark.core.change_archive import SetArchive
 from streamhouse_spark.core.model import PUBLICATIONS
+from streamhouse_spark.core.text_values import join_names
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.record import Attempt, Record
 from streamhouse_spark.log.commits.segment import Segment
@@ -22,6 +24,7 @@ _UPKEEP: Final[Sequence[tuple[type[Any], str]]] = (
     (act.Undrop, "undrop"),
     (act.Bury, "bury"),
     (act.Retier, "retier"),
+    (SetPartitioning, "change partitioning"),
     (act.SetSchema, "change columns"),
     (act.SetProperties, "set properties"),
     (act.Rename, "rename"),
@@ -125,6 +128,8 @@ def _details(part: Attempt) -> str | None:
                 found |= {"set": dict(changed), "unset": list(removed)}
             case act.SetSchema(schema_id):
                 found["schema_id"] = schema_id
+            case SetPartitioning(schema_id, columns, fields):
+                found |= {"schema_id": schema_id, "partition_by": fields or join_names(columns)}
             case act.LakePair(snapshot_id):
                 found["lake_snapshot_id"] = snapshot_id
             case act.Retier(lake_location):

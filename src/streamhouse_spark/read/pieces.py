@@ -55,6 +55,8 @@ class OffsetsPiece:
     bucket: int
     offsets: OffsetRange
     size_bytes: int
+    has_gaps: bool = False
+    """Whether rows of dropped partitions are left out; else they are an error."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -62,6 +64,7 @@ class OffsetsPiece:
             "bucket": self.bucket,
             "offsets": [self.offsets.start, self.offsets.end],
             "size_bytes": self.size_bytes,
+            **({"has_gaps": True} if self.has_gaps else {}),
         }
 
 
@@ -218,7 +221,8 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
                 LakeSplit.from_json(data["split"]), data["bucket"], rows_from_json(data.get("deleted", {}))
             )
         case "offsets":
-            return OffsetsPiece(data["bucket"], OffsetRange(*data["offsets"]), data["size_bytes"])
+            offsets = OffsetRange(*data["offsets"])
+            return OffsetsPiece(data["bucket"], offsets, data["size_bytes"], data.get("has_gaps", False))
         case "keyed":
             lake = LakeSplit.from_json(data["lake"]) if data["lake"] else None
             base = LogSplit.from_json(data["base"]) if data["base"] else None

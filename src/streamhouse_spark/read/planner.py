@@ -7,10 +7,11 @@ leaves out changes: a newer row that nobody asked for still takes the place of a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
@@ -24,6 +25,7 @@ from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.pieces import KeyedColumns, KeyedPiece, LakePiece, LogPiece, Piece, ReadPlan
 from streamhouse_spark.read.pin import Pin, require_recorded
+from streamhouse_spark.read.visible_lake import require_found, require_visible
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
@@ -116,32 +118,37 @@ def plan_pin(table: TableHandle, pin: Pin, wanted: Wanted) -> Sources:
     if pin.state.primary_key:
         return _plan_keyed(table, pin, wanted)
     lake = scan_pinned(table, pin, wanted) if pin.lake is not None else None
-    lake, masked = _without_masked(pin, lake)
+    lake, holding = _without_masked(pin, lake)
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
     pieces = pruned(pin.state, map(LogPiece, splits), wanted.pruning)
-    return Sources(pin.state, wanted.schema(pin.state), lake, (*masked, *pieces))
+    return Sources(pin.state, wanted.schema(pin.state), lake, (*holding, *pieces))
 
 
 def _without_masked(pin: Pin, lake: LakeScan | None) -> tuple[LakeScan | None, tuple[LakePiece, ...]]:
     """Take out the files of buckets of which the lake still has deleted rows: only this package's reader leaves these
     out.
     """
-    pair = pin.lake
-    if lake is None or pair is None or not pin.state.deletions:
+    deleted = masked(pin)
+    if lake is None or not deleted:
         return lake, ()
-    left = pending(pin.state.deletions, pair.told, pair.offsets)
-    below = {bucket: runs.within(OffsetRange(0, pair.offsets.get(bucket, 0))) for bucket, runs in left.items()}
-    deleted = {bucket: runs for bucket, runs in below.items() if runs}
-    if not deleted:
-        return lake, ()
-    masked = [file for file in lake.files if file.bucket is None or file.bucket in deleted]
+    holding = [file for file in lake.files if file.bucket is None or file.bucket in deleted]
     pieces = tuple(
         LakePiece(split, file.bucket, deleted if file.bucket is None else {file.bucket: deleted[file.bucket]})
-        for file in masked
+        for file in holding
         for split in file.splits()
     )
     others = tuple(file for file in lake.files if file.bucket is not None and file.bucket not in deleted)
     return replace(lake, files=others), pieces
+
+
+def masked(pin: Pin) -> Mapping[int, OffsetRuns]:
+    """Return bucket → rows that were deleted, and that the pin's lake snapshot still has."""
+    pair = pin.lake
+    if pair is None or not pin.state.deletions:
+        return {}
+    left = pending(pin.state.deletions, pair.told, pair.offsets)
+    below = {bucket: runs.within(OffsetRange(0, pair.offsets.get(bucket, 0))) for bucket, runs in left.items()}
+    return {bucket: runs for bucket, runs in below.items() if runs}
 
 
 def pruned(state: TableState, pieces: Iterable[Piece], pruning: Pruning) -> Iterator[Piece]:
@@ -234,6 +241,8 @@ def plan_lake(
     lake = table.open_lake().with_state(state)
     if as_of_timestamp_ms is not None:
         as_of_snapshot = lake.snapshot_as_of(as_of_timestamp_ms).id
+    require_visible(state, as_of_snapshot)
     plan = lake.plan_read(snapshot_id=as_of_snapshot, columns=wanted.names, node=projection.node, schema=state.schema)
+    require_found(state, plan.snapshot)
     pieces = tuple(LakePiece(split, split.bucket) for split in plan.splits)
     return ReadPlan(table.name, table.uuid, wanted, pieces, plan.projection)

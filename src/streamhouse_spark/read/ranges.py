@@ -11,7 +11,8 @@ from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import archived
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.scan import plan_range, require_not_truncated
+from streamhouse_spark.log.segments.scan import plan_range, require_not_truncated, without_rows
+from streamhouse_spark.read.deleted_rows import LeftOut
 from streamhouse_spark.read.pieces import ArchivePiece, BinlogPiece, LogPiece, OffsetsPiece, Piece, ReadPlan
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -29,15 +30,25 @@ def plan_ranges(
     columns: Sequence[str],
     *,
     fail_on_data_loss: bool,
+    dropped: LeftOut | None = None,
 ) -> ReadPlan:
     """Plan a read of offset ranges of a state. Raises as `range_pieces` does."""
     schema = state.schema.select(columns) if columns else TableSchema(state.schema.columns[:1])
-    pieces = range_pieces(state, ranges, fail_on_data_loss=fail_on_data_loss)
+    pieces = range_pieces(state, ranges, fail_on_data_loss=fail_on_data_loss, dropped=dropped)
     return ReadPlan(table.name, table.uuid, schema, pieces)
 
 
-def range_pieces(state: TableState, ranges: Mapping[int, OffsetRange], *, fail_on_data_loss: bool) -> tuple[Piece, ...]:
+def range_pieces(
+    state: TableState,
+    ranges: Mapping[int, OffsetRange],
+    *,
+    fail_on_data_loss: bool,
+    dropped: LeftOut | None = None,
+) -> tuple[Piece, ...]:
     """Cut offset ranges of buckets into pieces, in the order of their offsets.
+
+    ``dropped`` are rows of dropped partitions to leave out. None gives those that the log still holds, and makes those
+    that only the lake would have an error.
 
     Raises `OffsetsTrimmedError` where neither log nor lake has them, or a truncation took them away; with
     ``fail_on_data_loss`` False they are left out, with a warning.
@@ -53,10 +64,14 @@ def range_pieces(state: TableState, ranges: Mapping[int, OffsetRange], *, fail_o
             if kept:
                 trimmed = OffsetRange(trimmed.start, kept[0].offsets.start)
             if trimmed:
-                pieces.extend(_trimmed_pieces(state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss))
+                has_gaps = dropped is not None and dropped.lake_may_lack
+                pieces.extend(
+                    _trimmed_pieces(state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss, has_gaps=has_gaps)
+                )
             pieces.extend(kept)
         if offsets.end > start:
-            pieces.append(LogPiece(plan_range(state, bucket, OffsetRange(max(offsets.start, start), offsets.end))))
+            split = plan_range(state, bucket, OffsetRange(max(offsets.start, start), offsets.end))
+            pieces.append(LogPiece(without_rows(split, dropped.rows.get(bucket) if dropped is not None else None)))
     return tuple(pieces)
 
 
@@ -104,7 +119,9 @@ def _not_truncated(state: TableState, bucket: int, wanted: OffsetRange, *, fail_
     return OffsetRange(max(wanted.start, first), max(wanted.end, first))
 
 
-def _trimmed_pieces(state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool) -> Iterator[Piece]:
+def _trimmed_pieces(
+    state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool, has_gaps: bool
+) -> Iterator[Piece]:
     in_lake = state.has_lake and not state.primary_key  # of which the lake has no changes
     tiered = state.lake_offset(bucket) if in_lake else 0
     held = OffsetRange(wanted.start, max(wanted.start, min(wanted.end, tiered)))
@@ -129,4 +146,4 @@ def _trimmed_pieces(state: TableState, bucket: int, wanted: OffsetRange, *, fail
         return
     for start in range(held.start, held.end, LAKE_RANGE_ROWS):
         part = OffsetRange(start, min(start + LAKE_RANGE_ROWS, held.end))
-        yield OffsetsPiece(bucket, part, len(part) * row_bytes(state, bucket))
+        yield OffsetsPiece(bucket, part, len(part) * row_bytes(state, bucket), has_gaps)

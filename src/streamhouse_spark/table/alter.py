@@ -68,7 +68,8 @@ def altering(table: TableHandle, state: TableState, change: Alteration) -> Seque
 
 def altered_from(state: TableState, change: Alteration) -> AlteredTable:
     """Return the table of this state after the change. Raises as `altered`."""
-    return altered(change, state.schema_id, state.schemas, state.partition_by, state.properties)
+    former = [(one.schema_id, one.parsed(state.schemas)) for one in state.former_partitionings]
+    return altered(change, state.schema_id, state.schemas, state.partition_by, state.properties, former)
 
 
 def _added_checks(state: TableState, after: AlteredTable) -> tuple[Check, ...]:

@@ -20,6 +20,7 @@ from streamhouse_spark.log.commits.actions import Append
 from streamhouse_spark.log.commits.record import Record, read_record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import LAKE_HISTORY_MAX, TableState
+from streamhouse_spark.read.archive import archived_bytes
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, scan_pinned
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
@@ -84,6 +85,8 @@ class Workload:
     """Objects of rows beside a record, on average: none for a small append, one a bucket for a large one."""
     looks_per_day: float = 0
     """Looks of waiting readers for new rows. Nothing knows them: the caller says how many."""
+    archive_bytes: int = 0
+    """Changes that outlive the log, by ``table.changelog.retention``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ def estimate(workload: Workload, prices: Prices | None = None) -> CostEstimate:
         + upkeeps * UPKEEP_GETS
         + workload.looks_per_day
     )
-    stored_gib = (workload.hot_bytes + workload.lake_bytes) / GIB
+    stored_gib = (workload.hot_bytes + workload.archive_bytes + workload.lake_bytes) / GIB
     return CostEstimate(
         puts_per_day=puts,
         gets_per_day=gets,
@@ -157,13 +160,13 @@ def estimate(workload: Workload, prices: Prices | None = None) -> CostEstimate:
 def table_costs(table: TableHandle, prices: Mapping[str, Any] | None = None) -> TableCosts:
     """Count and estimate the costs of a table in its newest state. ``prices`` are fields of `Prices`.
 
-    Reads some records, about the logarithm of the day's commits, and the manifests of the lake snapshot. Raises as a
-    read does, and `InvalidOptionError` for prices that cannot be.
+    Reads some records, about the logarithm of the day's commits, the manifests of the lake snapshot, and the pages of
+    the change archive. Raises as a read does, and `InvalidOptionError` for prices that cannot be.
     """
     chosen = Prices.of(prices or {})
     state = table.refresh()
     lake_bytes = with_stand_ins(table, pin_newest(state), Begun(()), lambda pin: _lake_bytes(table, pin))
-    workload = replace(_activity(table, state), lake_bytes=lake_bytes)
+    workload = replace(_activity(table, state), lake_bytes=lake_bytes, archive_bytes=archived_bytes(table, state))
     prefixes = [table_prefix(state.table_uuid), names_prefix(table.path), f"{state.lake_location}/"]
     requests = METER.of(table.storage.url, prefixes) + log_requests(table)
     return TableCosts(requests, workload, estimate(workload, chosen))

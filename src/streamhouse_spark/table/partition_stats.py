@@ -1,7 +1,8 @@
 """``<table>$partitions``: the number of each partition's rows in the log and in the lake.
 
-The lake says it in its manifests, the log in its records where all rows of a segment are of one partition. Of other
-segments that the lake does not hold yet the partition columns are read, and nothing else.
+The lake says it in its manifests, also how many rows are deleted, the log in its records where all rows of a segment
+are of one partition. Of other segments that the lake does not hold yet, and of files from before the table was
+partitioned so, the partition columns are read, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,14 +14,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from streamhouse_spark.config.partition_history import columns_at
 from streamhouse_spark.core.grouping import in_order, sums
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.model.scan_files import ScanFile
+from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
+from streamhouse_spark.lake.model.values import LakeSplit
+from streamhouse_spark.lake.parquet.file_writer import named_offsets
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split, snapshot_split
+from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.pieces import LakePiece, ReadPlan
 from streamhouse_spark.read.pin import Pin, pin_newest
-from streamhouse_spark.read.planner import Wanted, scan_pinned
+from streamhouse_spark.read.planner import Wanted, masked, scan_pinned
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
 from streamhouse_spark.schema.reserved_names import require_unlike
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -28,7 +35,8 @@ from streamhouse_spark.schema.table_schema import TableSchema
 if TYPE_CHECKING:
     from streamhouse_spark.log.commits.state import TableState
 
-_COUNTS: Final = ("hot_rows", "lake_rows", "lake_files", "lake_size_bytes")
+_LAKE_ROWS: Final = "lake_rows"
+_COUNTS: Final = ("hot_rows", _LAKE_ROWS, "lake_files", "lake_size_bytes")
 
 
 def partitions_schema(state: TableState) -> pa.Schema:
@@ -36,18 +44,19 @@ def partitions_schema(state: TableState) -> pa.Schema:
     of a count.
 
     ``hot_rows`` are rows that the lake does not hold, with a primary key changes, and without a lake the rows by key as
-    well. ``lake_rows`` are those of the lake's data files, with a primary key also rows that are deleted or replaced.
+    well. ``lake_rows`` are rows of the lake, without those that are deleted; null where only a read could count them.
     """
     require_unlike(state.partition_by, _COUNTS, f"{state.name}$partitions")
     columns = [field.with_nullable(True) for field in state.schema.select(state.partition_by).arrow]
-    return pa.schema([*columns, *(pa.field(name, pa.int64(), nullable=False) for name in _COUNTS)])
+    counts = [pa.field(name, pa.int64(), nullable=name == _LAKE_ROWS) for name in _COUNTS]
+    return pa.schema([*columns, *counts])
 
 
 def partition_table(table: TableHandle) -> pa.Table:
     """Count the rows of each partition that has some, in the order of its values, null last; of one state of the table.
 
     The table is partitioned. Raises `LakeMismatchError` for a lake file of another engine that does not say its
-    partition, and as a read does.
+    partition, unless the partitioning was changed, and as a read does.
     """
     return with_stand_ins(table, pin_newest(table.refresh()), Begun(()), lambda pin: _of_pin(table, pin))
 
@@ -62,31 +71,69 @@ def _of_pin(table: TableHandle, pin: Pin) -> pa.Table:
 
 def _parts(table: TableHandle, pin: Pin, columns: TableSchema) -> Iterator[pa.Table]:
     if pin.lake is not None:
-        yield _of_lake(pin.state.name, scan_pinned(table, pin, Wanted(columns.names)).files, columns)
+        scan = scan_pinned(table, pin, Wanted(columns.names))
+        yield _of_lake([file for file in scan.files if _says(file, columns)], columns, masked(pin))
+        yield from _of_older(table, pin, scan, [file for file in scan.files if not _says(file, columns)], columns)
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
     splits += [snapshot_split(pin.state, base) for base in pin.bases.values()]
     for split in splits:
-        yield from _of_log(table, split, columns)
+        yield from _of_log(table, pin.state, split, columns)
 
 
-def _of_lake(table_name: str, files: Sequence[ScanFile], columns: TableSchema) -> pa.Table:
-    for file in files:
-        if not set(columns.names) <= set(file.partition):
-            raise LakeMismatchError(
-                f"{table_name}$partitions: lake file {file.location} does not say its partition, it was written by "
-                "another engine with other partition columns; rewrite it with that engine"
-            )
+def _says(file: ScanFile, columns: TableSchema) -> bool:
+    return set(columns.names) <= set(file.partition)
+
+
+def _of_lake(files: Sequence[ScanFile], columns: TableSchema, deleted: Mapping[int, OffsetRuns]) -> pa.Table:
     values = {c.name: _column([file.partition[c.name] for file in files], c.type) for c in columns.columns}
     return _counted(
         values,
-        lake_rows=[file.num_rows for file in files],
+        lake_rows=[None if _may_hold(file, deleted) else file.num_live for file in files],
         lake_files=[1 if file.merge is None else len(file.merge.files) for file in files],
         lake_size_bytes=[file.size_bytes for file in files],
     )
 
 
-def _of_log(table: TableHandle, split: LogSplit, columns: TableSchema) -> Iterator[pa.Table]:
-    alone = [s for s in split.segments if s.partitions is not None and len(s.partitions) == 1]
+def _may_hold(file: ScanFile, rows: Mapping[int, OffsetRuns]) -> bool:
+    """Return False only if none of the rows at these offsets is in the file, which its name tells."""
+    if not rows:
+        return False
+    named = named_offsets(file.location)
+    return named is None or (named[0] in rows and bool(rows[named[0]].within(named[1])))
+
+
+def _of_older(
+    table: TableHandle, pin: Pin, scan: LakeScan, files: Sequence[ScanFile], columns: TableSchema
+) -> Iterator[pa.Table]:
+    """Count files that were written before the table got these partition columns, by the columns of their rows. Each is
+    a file of every partition that it has rows of, with its share of the bytes.
+    """
+    for file in files:
+        if not pin.state.former_partitionings:
+            raise LakeMismatchError(
+                f"{pin.state.name}$partitions: lake file {file.location} does not say its partition, it was written by "
+                "another engine with other partition columns; rewrite it with that engine"
+            )
+        split = LakeSplit(file.location, file.size_bytes, file.num_rows)
+        plan = ReadPlan(table.name, table.uuid, columns, (LakePiece(split, file.bucket),), scan.projection)
+        rows = pa.Table.from_batches(read_batches(table, plan), columns.arrow)
+        values = dict(zip(columns.names, rows.columns, strict=True))
+        found = sums(_counted(values, lake_rows=[1] * rows.num_rows), columns.names)
+        counts = found.column("lake_rows").to_pylist()
+        yield _counted(
+            {name: found.column(name) for name in columns.names},
+            lake_rows=counts,
+            lake_files=[1] * len(counts),
+            lake_size_bytes=[file.size_bytes * count // rows.num_rows for count in counts],
+        )
+
+
+def _of_log(table: TableHandle, state: TableState, split: LogSplit, columns: TableSchema) -> Iterator[pa.Table]:
+    def says(segment: Segment) -> bool:
+        written = columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
+        return segment.partitions is not None and len(segment.partitions) == 1 and written == state.partition_by
+
+    alone = [segment for segment in split.segments if says(segment)]
     mixed = tuple(s for s in split.segments if s not in alone)
     keys = [_stored(segment, columns) for segment in alone]
     values = {c.name: _column([key[i] for key in keys], c.type) for i, c in enumerate(columns.columns)}
@@ -96,7 +143,7 @@ def _of_log(table: TableHandle, split: LogSplit, columns: TableSchema) -> Iterat
         yield _counted(dict(zip(columns.names, rows.columns, strict=True)), hot_rows=[1] * rows.num_rows)
 
 
-def _counted(values: Mapping[str, pa.Array], **counts: Sequence[int]) -> pa.Table:
+def _counted(values: Mapping[str, pa.Array | pa.ChunkedArray], **counts: Sequence[int | None]) -> pa.Table:
     num_rows = len(next(iter(counts.values())))
     found = {name: pa.array(counts.get(name, [0] * num_rows), pa.int64()) for name in _COUNTS}
     return pa.table({**values, **found})

@@ -7,6 +7,10 @@ Of a **log table** the rows are taken from the lake, because the hot log is one 
 3. the log records the new pair of snapshot and offsets, from which on reads of the table are without the rows. After a
    crash before that, the next tiering round records it.
 
+Once the partitioning of a log table was changed (`table/partitioning.py`), files of the lake may have other partitions,
+and rows of others beside those of this one. Then its rows are deleted one by one. **Commit point:** the one record that
+names them.
+
 A reader that pinned the older pair reads the older snapshot, so it sees all of the partition; none sees a part of it.
 The hot log keeps the rows as history for streams that start earlier, until it is trimmed.
 
@@ -18,18 +22,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.pin import pin_newest
-from streamhouse_spark.read.stand_ins import repinned
+from streamhouse_spark.read.stand_ins import Begun, repinned, with_stand_ins
 from streamhouse_spark.read.union_read import read_hot, read_newest
+from streamhouse_spark.table.replacement import parts_choice, rows_of
+from streamhouse_spark.table.row_deletion import commit_deletion
+from streamhouse_spark.table.row_parts import require_deletable
 from streamhouse_spark.write.segment_merging import merge_if_due
 
 if TYPE_CHECKING:
@@ -37,6 +45,9 @@ if TYPE_CHECKING:
     from streamhouse_spark.lake.table import LakeTable
 
 logger = logging.getLogger(__name__)
+
+_CONFLICTS_MAX: Final = 20
+"""Times that rows are looked for again because others deleted some of them meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +68,15 @@ def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bo
     require_no_branch(state, "dropping a partition")
     if state.primary_key:
         _require_deletable(table, state)
-        return _counted_by_key(table, chosen) if dry_run else _delete(table, chosen)
+        return _counted_rows(table, chosen) if dry_run else _delete(table, chosen)
     if not table.properties.datalake_enabled:
         raise InvalidOptionError(
             f"table {table.name} has neither a lake nor a primary key (table.datalake.enabled is false): its rows are "
             "a log, from which none can be taken out of the middle; set table.datalake.enabled to true and drop the "
             "partition from the lake, or let table.log.ttl trim the log"
         )
+    if state.former_partitionings:
+        return _counted_rows(table, chosen) if dry_run else DropPartitionReport(_delete_rows(table, chosen))
     lake = table.open_lake()
     if dry_run:
         return _counted(table, lake, chosen)
@@ -109,6 +122,33 @@ def _counted(table: TableHandle, lake: LakeTable, chosen: PartitionMatches) -> D
     return DropPartitionReport(of_lake.rows + hot_rows, of_lake.files, dry_run=True)
 
 
+# -- tables whose partitioning was changed ----------------------------------------------------------------------------
+
+
+def _delete_rows(table: TableHandle, chosen: PartitionMatches) -> int:
+    """Delete the rows of the partitions by their offsets. Returns how many there were."""
+    for attempt in range(_CONFLICTS_MAX + 1):
+        table.world.wait_to_retry(attempt)
+        state = table.refresh()
+        require_deletable(state)
+        begun = Begun(None, reader="dropping a partition of {name}", advice="run it again")
+        pin, found = with_stand_ins(
+            table, pin_newest(state), begun, lambda pin: (pin, rows_of(table, pin, parts_choice(chosen)))
+        )
+        try:
+            return commit_deletion(table, found, ReadBase.of(pin.state))
+        except CommitConflictError:
+            if attempt == _CONFLICTS_MAX:
+                raise
+    raise AssertionError
+
+
+def _counted_rows(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
+    state = table.refresh()
+    rows = read_newest(table, pin_newest(state), Projection.of(state.schema, chosen.columns, None))
+    return DropPartitionReport(int(chosen.mask(rows).sum()), dry_run=True)
+
+
 # -- tables with a primary key ----------------------------------------------------------------------------------------
 
 
@@ -136,9 +176,3 @@ def _delete(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport
     rows = delete.run()
     merge_if_due(table, table.state)
     return DropPartitionReport(rows)
-
-
-def _counted_by_key(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
-    state = table.refresh()
-    rows = read_newest(table, pin_newest(state), Projection.of(state.schema, chosen.columns, None))
-    return DropPartitionReport(int(chosen.mask(rows).sum()), dry_run=True)

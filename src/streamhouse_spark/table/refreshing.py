@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from streamhouse_spark.config.partition_history import SetPartitioning
 from streamhouse_spark.core.lineage import REFRESHES, Lineage, SourceVersion
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
@@ -197,4 +198,6 @@ def _reason(action: act.Action, then: SourceVersion) -> str | None:
         return "lost rows without a change that tells them"
     if isinstance(action, act.SetSchema):
         return "got other columns"
+    if isinstance(action, SetPartitioning):
+        return "was partitioned anew"
     return f"was changed ({type(action).__name__})"

@@ -12,7 +12,7 @@ the log, at most one for each key; see `streamhouse_spark.kv.part_replacement`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -44,6 +44,7 @@ from streamhouse_spark.table.row_parts import (
     require_chosen,
     require_deletable,
     require_partitioned,
+    require_partitioned_by,
 )
 from streamhouse_spark.write.append import SCHEMA_CHANGES_MAX, Appends
 from streamhouse_spark.write.upsert import KeyedTable
@@ -71,7 +72,7 @@ def overwrite(
                 return choose
 
             return KeyedTable(table).upsert(rows, transaction=transaction, choosing=choosing)
-        return _replace(table, appends, rows, transaction, lambda _: condition)
+        return _replace(table, appends, rows, transaction, lambda _state, _rows: condition)
     if table.state.primary_key:
         return KeyedTable(table).upsert(rows, transaction=transaction, overwrite=True)
     return appends.append(rows, transaction, overwrite=True)
@@ -82,43 +83,57 @@ def overwrite_partitions(
 ) -> BucketOffsets:
     """Replace the partitions that the rows are of; see `Table.overwrite_partitions`."""
 
-    def of_rows(fitted: pa.Table) -> Choose:
-        choice = PartitionChoice.of(fitted, require_partitioned(table.state))
+    def of_rows(state: TableState, fitted: pa.Table) -> Choose:
+        choice = PartitionChoice.of(fitted, require_partitioned(state))
         return lambda _schema: choice
 
     require_partitioned(table.state)
     if table.state.primary_key:
-        return KeyedTable(table).upsert(rows, transaction=transaction, choosing=of_rows)
-    return _replace(table, appends, rows, transaction, of_rows)
+        keyed = KeyedTable(table)
+        return keyed.upsert(rows, transaction=transaction, choosing=lambda fitted: of_rows(table.state, fitted))
+    return _replace(table, appends, rows, transaction, of_rows, by_partition=True)
 
 
 def empty_parts(table: TableHandle, chosen: PartitionMatches) -> None:
     """Remove the rows of partitions of a table without a primary key. **Commit point:** one record."""
-    state = table.refresh()
-    partitions = pa.concat_tables(
-        pa.table({name: pa.array([value.as_py()], value.type) for name, value in match.values})
-        for match in chosen.matches
-    )
-    choice = PartitionChoice(partitions, tuple(PartitionField(name) for name in partitions.column_names))
+    state, choice = table.refresh(), parts_choice(chosen)
     staged = Staged(table.uuid, state.schema_id, (), table.storage.now_ms())
     commit_replacement(table, staged, lambda _: choice, None)
 
 
+def parts_choice(chosen: PartitionMatches) -> PartitionChoice:
+    """Choose the rows of partitions, which are all named by the same columns."""
+    partitions = pa.concat_tables(
+        pa.table({name: pa.array([value.as_py()], value.type) for name, value in match.values})
+        for match in chosen.matches
+    )
+    return PartitionChoice(partitions, tuple(PartitionField(name) for name in partitions.column_names))
+
+
 def _replace(
-    table: TableHandle, appends: Appends, rows: Any, transaction: Transaction | None, choosing: Any
+    table: TableHandle,
+    appends: Appends,
+    rows: Any,
+    transaction: Transaction | None,
+    choosing: Callable[[TableState, pa.Table], Choose],
+    *,
+    by_partition: bool = False,
 ) -> BucketOffsets:
-    """Stage and commit, and again if the columns changed meanwhile. ``choosing`` gives the choice for fitted rows."""
+    """Stage and commit, and again if the columns or the partitioning changed meanwhile. ``choosing`` gives the choice
+    for the rows as they fit a state.
+    """
     check_transaction(transaction)
     for attempt in range(SCHEMA_CHANGES_MAX + 1):
         state, fitted, missing = appends.fitted(rows)
         stager = appends.stager(state)
         fitted = stager.completed(fitted)  # partitions may be generated
         require_deletable(state)
-        choose: Choose = choosing(fitted)
+        choose = choosing(state, fitted)
         require_chosen(choose(state.schema), fitted, table.name)
         staged = stager.stage(fitted, missing)
         try:
-            return commit_replacement(table, staged, choose, transaction)
+            fields = state.parsed.partition_fields if by_partition else None
+            return commit_replacement(table, staged, choose, transaction, fields=fields)
         except CommitConflictError:
             is_same = table.refresh().schema_id == staged.schema_id
             if is_same or attempt == SCHEMA_CHANGES_MAX or not can_be_read_again(rows):
@@ -132,14 +147,16 @@ def commit_replacement(
     choose: Choose,
     transaction: Transaction | None,
     read: ReadBase | None = None,
+    fields: Sequence[PartitionField] | None = None,
 ) -> BucketOffsets:
     """Replace the chosen rows by staged ones, in one record, its **commit point**. Returns the offsets of the new rows.
 
-    With ``read``, the state that the new rows were read from, a chosen row that was added or deleted since is a
-    `CommitConflictError`. Other errors are those of `Table.append`; then nothing has changed.
+    With ``fields`` whole partitions by these are replaced; where the table is partitioned by others by then, it is a
+    `CommitConflictError`. With ``read``, the state that the new rows were read from, a chosen row that was added or
+    deleted since is one. Other errors are those of `Table.append`; then nothing has changed.
     """
     for attempt in range(_LOOKS_MAX + 1):
-        chosen = ChosenRows(table, choose, read, may_look=attempt == _LOOKS_MAX)
+        chosen = ChosenRows(table, choose, read, fields=fields, may_look=attempt == _LOOKS_MAX)
         if known_transaction(table.refresh(), transaction) is None:
             chosen.look()
         try:
@@ -155,8 +172,19 @@ class ChosenRows:
     For one commit. Calls of an instance follow one another.
     """
 
-    def __init__(self, table: TableHandle, choose: Choose, read: ReadBase | None = None, *, may_look: bool) -> None:
-        """Choose rows; with ``may_look`` a commit's attempt looks for all of them where it has to, however long."""
+    def __init__(
+        self,
+        table: TableHandle,
+        choose: Choose,
+        read: ReadBase | None = None,
+        *,
+        fields: Sequence[PartitionField] | None = None,
+        may_look: bool,
+    ) -> None:
+        """Choose rows, with ``fields`` those of partitions by these; with ``may_look`` a commit's attempt looks for all
+        of them where it has to, however long.
+        """
+        self._fields = None if fields is None else tuple(fields)
         self._table = table
         self._choose = choose
         self._read = read
@@ -170,6 +198,8 @@ class ChosenRows:
 
     def __call__(self, state: TableState) -> Sequence[Action]:
         """Return the actions that delete the rows of a state. Raises as `deleting`."""
+        if self._fields is not None:
+            require_partitioned_by(state, self._fields)
         if self._state is None or not _is_followed(self._state, state):
             if not self._may_look:
                 raise _LookAgainError

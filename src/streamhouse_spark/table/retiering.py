@@ -44,9 +44,10 @@ def retier(table: TableHandle, *, allow_loss: bool = False, dry_run: bool = Fals
     """Move the lake to a fresh location, where the next round tiers all rows of the log.
 
     Never looks at the lake table, which may be lost. Of a table with a primary key the snapshots by key count as the
-    log. Rows that other engines wrote into the lake are not in the log. Unless ``allow_loss``, it is refused before any
-    change if rows were trimmed from the log, which would be lost, or if the log still holds rows of dropped partitions,
-    which would return to the table.
+    log. Rows that other engines wrote into the lake are not in the log. Rows that were deleted, alone or with their
+    partition, stay so. Unless ``allow_loss``, it is refused before any change if rows were trimmed from the log, which
+    would be lost, or if the log may hold rows of dropped partitions that would return to the table: no record names
+    them, or the lake is a Paimon table, which takes no deletions of such rows.
 
     **Commit point:** the record. Raises `OffsetsTrimmedError` with the numbers, `InvalidOptionError` for a table
     without a lake, or with an adopted one, `TableNotFoundError`.
@@ -80,7 +81,7 @@ def _report(state: TableState, *, allow_loss: bool, dry_run: bool = False) -> Re
         )
     lost = _lost(state)
     lost_rows = sum(map(len, lost.values()))
-    returned_rows = state.lake.dropped_rows if state.lake is not None and not state.primary_key else 0
+    returned_rows = _returned(state)
     if lost and not allow_loss:
         bucket, trimmed = next(iter(lost.items()))
         raise OffsetsTrimmedError(
@@ -99,6 +100,17 @@ def _report(state: TableState, *, allow_loss: bool, dry_run: bool = False) -> Re
     path = parse_table_name(state.name).path
     location = rebuilt_lake_location(path, state.table_uuid, number, lake_format=properties.datalake_format)
     return RetierReport(state.name, location, state.lake_location, rows, lost_rows, returned_rows, dry_run)
+
+
+def _returned(state: TableState) -> int:
+    """Count the rows of dropped partitions that may be in the log, and would be back, at most."""
+    if state.primary_key or state.lake is None:
+        return 0
+    tiered = sum(max(0, state.lake_offset(bucket) - log.start) for bucket, log in state.buckets.items())
+    unnamed = min(tiered, max(0, state.lake.dropped_rows - state.dropped_rows.accounted))
+    if state.parsed.datalake_format == "iceberg":
+        return unnamed
+    return unnamed + sum(runs.num_rows for deletion in state.dropped_rows.named for runs in deletion.rows.values())
 
 
 def _lost(state: TableState) -> Mapping[int, OffsetRange]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from streamhouse_spark.log.commits.actions import Action, DeleteRows, LakePair, 
 from streamhouse_spark.log.commits.history import require_kept, state_at
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
-from streamhouse_spark.log.told import newest_first
+from streamhouse_spark.log.told import drops_rows, newest_first
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pin import Pin, pin_newest
@@ -101,6 +102,12 @@ def pin_version(table: TableHandle, version: int | str) -> Pin:
 
 
 def _require_same_form(now: TableState, then: TableState) -> None:
+    if now.former_partitionings != then.former_partitionings:
+        raise InvalidOptionError(
+            f"table {now.name} cannot be rolled back to commit {then.version}: its partitioning was changed since, and "
+            "the lake's files with it; set it back (set_partitioning) if you want it, and overwrite the table with the "
+            f"rows of that version (VERSION AS OF {then.version})"
+        )
     if now.schema_id != then.schema_id:
         raise InvalidOptionError(
             f"table {now.name} cannot be rolled back to commit {then.version}: its columns changed since, from schema "
@@ -164,12 +171,12 @@ def _deleted_since(table: TableHandle, now: TableState, then: TableState) -> dic
             f"{now.name}: commits {then.version + 1} to {expected} are no longer kept, and a rollback to commit "
             f"{then.version} needs them; choose a later commit of {now.name}$history"
         )
-    dropped, told = (then.lake.dropped_rows, then.lake.told) if then.lake is not None else (0, 0)
-    for pair in reversed(pairs):
-        if _drops(now, pair, dropped, told):
+    since = {bucket: OffsetRuns.union(found) for bucket, found in parts.items()}
+    ever = {b: OffsetRuns.merged([found[b] for found in (since, then.deleted) if b in found]) for b in now.buckets}
+    for before, pair in pairwise((then.lake, *reversed(pairs))):
+        if pair is not None and _drops(now, before, pair, ever):
             raise _not_told(now, then, "a partition was dropped since, or another engine deleted rows of the lake")
-        dropped, told = pair.dropped_rows, pair.told
-    return {bucket: OffsetRuns.union(found) for bucket, found in parts.items()}
+    return since
 
 
 def _staged(table: TableHandle, now: TableState, then: TableState, lost: Mapping[int, OffsetRuns]) -> Staged:
@@ -240,21 +247,21 @@ def _require_unchanged(state: TableState, now: TableState) -> None:
     if any(deletion.commit > now.version for deletion in state.deletions):
         raise _changed(state, now, "rows were deleted")
     pairs = {pair.snapshot_id for pair in now.lake_history}
-    before = now.lake
-    for pair in (pair for pair in state.lake_history if pair.snapshot_id not in pairs):
-        dropped, told = (before.dropped_rows, before.told) if before is not None else (0, 0)
-        if _drops(now, pair, dropped, told):
+    newer = (pair for pair in state.lake_history if pair.snapshot_id not in pairs)
+    for before, pair in pairwise((now.lake, *newer)):
+        if pair is not None and _drops(now, before, pair, state.deleted):
             raise _changed(state, now, "a partition was dropped")
-        before = pair
     if state.num_rows != now.num_rows:
         raise _changed(state, now, "rows left the lake")
 
 
-def _drops(state: TableState, pair: LakePair, dropped: int, told: int) -> bool:
+def _drops(state: TableState, before: LakePair | None, pair: LakePair, deleted: Mapping[int, OffsetRuns]) -> bool:
     """Tell whether a lake snapshot lacks more rows than the one before, and not for deletions that records name. Rows
     that were adopted are not counted, so of their table any more are too many.
     """
-    return pair.dropped_rows > dropped and (pair.told == told or ADOPTED in state.properties)
+    if ADOPTED in state.properties:
+        return pair.dropped_rows > (before.dropped_rows if before is not None else 0)
+    return drops_rows(before, pair, deleted)
 
 
 def _changed(state: TableState, now: TableState, what: str) -> CommitConflictError:

@@ -22,6 +22,7 @@ from streamhouse_spark.log.commits.actions import Action, DeleteRows
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import require_there
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
+from streamhouse_spark.log.told import drops_rows
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pin import Pin, pin_newest
@@ -106,12 +107,12 @@ def commit_rewrite(
 def lost_partitions(state: TableState, read: ReadBase) -> bool:
     """Tell whether a partition was dropped since a state was read: its rows keep their offsets in the log.
 
-    Lake snapshots lack more rows then, and yet no more of the deletions that records name.
+    Lake snapshots lack more rows then than records deleted.
     """
     ids = [pair.snapshot_id for pair in state.lake_history]
     known = ids.index(read.lake_snapshot_id) if read.lake_snapshot_id in ids else 0
     return any(
-        after.dropped_rows > before.dropped_rows and after.told == before.told and after.starts == before.starts
+        after.starts == before.starts and drops_rows(before, after, state.deleted)
         for before, after in pairwise(state.lake_history[known:])
     )
 

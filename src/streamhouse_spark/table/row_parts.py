@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.projection import parse_filter
 from streamhouse_spark.query.row_choice import Choose, ConditionChoice, RowChoice
-from streamhouse_spark.schema.partition_fields import PartitionField
+from streamhouse_spark.schema.partition_fields import PartitionField, join_fields
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
@@ -21,12 +22,6 @@ def require_deletable(state: TableState) -> None:
         raise InvalidOptionError(
             f"table {state.name} has the primary key {', '.join(state.primary_key)}: its rows are deleted by "
             "delete(keys), and in SQL by DELETE FROM"
-        )
-    if state.parsed.datalake_format != "iceberg":
-        raise InvalidOptionError(
-            f"table {state.name} is for a lake in the format {state.parsed.datalake_format}, and rows of such a table "
-            "without a primary key cannot be deleted one by one yet; drop_partition removes whole partitions, truncate "
-            "all rows"
         )
 
 
@@ -66,6 +61,17 @@ def require_partitioned(state: TableState) -> tuple[PartitionField, ...]:
             "those of a condition"
         )
     return fields
+
+
+def require_partitioned_by(state: TableState, fields: Sequence[PartitionField]) -> None:
+    """Require that the table is still partitioned as it was when its partitions were chosen. Raises
+    `CommitConflictError`.
+    """
+    if state.parsed.partition_fields != tuple(fields):
+        raise CommitConflictError(
+            f"table {state.name} is partitioned by {join_fields(state.parsed.partition_fields) or 'nothing'} now, and "
+            f"partitions by {join_fields(fields)} were to be replaced; nothing was written, try again"
+        )
 
 
 def require_chosen(choice: RowChoice, rows: pa.Table, name: str) -> None:

@@ -321,6 +321,12 @@ class Table(Versions):
         """Set and unset properties, as `alter` does."""
         self.alter(set_properties=changed, unset_properties=removed)
 
+    def set_partitioning(self, partition_by: Sequence[str]) -> None:
+        """Partition rows by other fields from now on; see `streamhouse_spark.table.partitioning.set_partitioning`."""
+        from streamhouse_spark.table.partitioning import set_partitioning
+
+        set_partitioning(self, partition_by)
+
     # -- reading --------------------------------------------------------------------------------------------------
 
     def to_arrow(

@@ -12,6 +12,7 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import InvalidNameError, OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import archived
+from streamhouse_spark.log.lifecycle.branches import require_no_branch
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
 from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.read.binlog import binlog_batches, binlog_schema
@@ -56,6 +57,7 @@ def open_view(table: TableHandle, suffix: str) -> TableView:
                 f"{table.name}${suffix}: table {table.name} has no lake (table.datalake.enabled is false); "
                 f"there are {', '.join(_suffixes(table))}",
             )
+        require_no_branch(table.state, "reading the lake alone")
         return _LakeRowsView(table) if suffix == LAKE else _LakeMetadataView(table, suffix.removeprefix(LAKE_PREFIX))
     _reject(table, suffix)
 

@@ -102,6 +102,11 @@ def _require_clonable(source: TableHandle, now: TableState, then: TableState) ->
         )
     if then.lake is None:
         return
+    if then.former_partitionings != now.former_partitionings:
+        raise InvalidOptionError(
+            f"the partitioning of {now.name} was changed after commit {then.version}, and its lake may have the new "
+            "one already; clone a later version"
+        )
     if then.schemas.keys() != now.schemas.keys():
         raise InvalidOptionError(
             f"columns of {now.name} changed after commit {then.version}, and its lake may have the new ones already; "

@@ -29,6 +29,7 @@ from streamhouse_spark.log.lifecycle.branches import require_branch
 from streamhouse_spark.log.lifecycle.renaming import is_named
 from streamhouse_spark.log.lifecycle.sql_views import is_a_view
 from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.pointed import open_pointed
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 logger = logging.getLogger(__name__)
@@ -81,7 +82,10 @@ class Connection:
                     return known
             except DifferentHistoryError as error:  # holders of a position check it against the newly opened table
                 logger.warning("opening the table again: %s", error)
-        table = process.warehouse.find_table(str(path))
+            opened = process.warehouse
+            table = open_pointed(opened.storage, opened.settings, opened.world, path, pointer.uuid)
+        else:
+            table = process.warehouse.find_table(str(path))
         if table is not None:
             process.tables.keep(table)
         return table

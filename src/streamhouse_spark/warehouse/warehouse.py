@@ -25,7 +25,6 @@ from streamhouse_spark.log.lifecycle.home import Home
 from streamhouse_spark.log.lifecycle.location import require_log_location, with_log_places
 from streamhouse_spark.log.lifecycle.renaming import is_named, rename, undrop
 from streamhouse_spark.log.lifecycle.sql_views import drop_view, is_a_view
-from streamhouse_spark.log.lifecycle.succession import followed
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.open import storage_for
 from streamhouse_spark.table.table import Table
@@ -33,6 +32,7 @@ from streamhouse_spark.warehouse.arguments import check_comment, check_warehouse
 from streamhouse_spark.warehouse.creation import create_action, create_named
 from streamhouse_spark.warehouse.dropped_tables import DroppedTable, chosen, dropped_tables
 from streamhouse_spark.warehouse.listing import ListedTable, list_tables, list_tables_of, look_first
+from streamhouse_spark.warehouse.pointed import open_pointed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -445,13 +445,7 @@ class Warehouse:
         return Table(self._storage, self._settings, path, log, self._world)
 
     def _open(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table | None:
-        table = self._unread(path, uuid, log)
-        try:
-            if (log := followed(self._storage, self._world, table.log)) is not table.log:
-                table = Table(self._storage, self._settings, path, log, self._world)
-            return table if is_named(log.state, path) else None
-        except TableNotFoundError:  # dropped so long ago that its files are gone
-            return None
+        return open_pointed(self._storage, self._settings, self._world, path, uuid, log)
 
     def _drop_lake(self, state: TableState) -> None:
         if state.has_lake:

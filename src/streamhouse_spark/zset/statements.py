@@ -10,11 +10,13 @@ from typing import Final, Literal
 
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.zset.plan import Group, Node, RefusedPart
-from streamhouse_spark.zset.writer import WEIGHT, Writer, listed, quoted, same
+from streamhouse_spark.zset.writer import WEIGHT, Writer, gathered, listed, quoted, same
 
 GONE: Final = "__streamhouse_gone"
 KEY: Final = "_key"
 ORDINAL: Final = "_ord"
+COUNT: Final = "__streamhouse_count"
+"""The number of equal rows that the view has."""
 _THERE: Final = "__streamhouse_there"
 Identity = Literal["natural", "hash", "bag"]
 """A row's key: columns of the query, a hash of them, or a hash of all and an ordinal number, as rows may be equal."""
@@ -109,11 +111,15 @@ class Statements:
             f"FULL JOIN ({there} {view}) v ON {on} WHERE {differs}"
         )
 
-    def of_touched(self, writer: Writer, touched: str) -> str:
-        """Return the new rows of the groups in the relation ``touched``, and the keys of those that are no more."""
+    def of_touched(self, writer: Writer, touched: str, among: str = "") -> str:
+        """Return the new rows of the groups in the relation ``touched``, and the keys of those that are no more.
+
+        ``among`` is a condition that all of them satisfy, by which less is read.
+        """
         root = self.root
         assert isinstance(root, Group)
-        found = writer.groups(root, writer.of_groups(root, "new", f"SELECT * FROM {touched}"), *root.groups)
+        rows = writer.of_groups(root, "new", f"SELECT * FROM {touched}", among)
+        found = writer.groups(root, rows, *root.groups)
         inner = f"SELECT {', '.join([*root.groups, *root.columns])}, TRUE AS {_THERE} FROM ({found}) q"
         of_group = {name: e.name for name, e in root.exprs.items() if name in (root.key or ())}
         shown = [
@@ -125,32 +131,42 @@ class Statements:
         on = same(root.groups, "t", "n")
         return f"SELECT {', '.join(shown)}, n.{_THERE} IS NULL AS {GONE} FROM {touched} t LEFT JOIN ({inner}) n ON {on}"
 
-    def of_delta(self, writer: Writer, view: str) -> str:
-        """Return the rows that come and the keys that go, of a plan that ends in no GROUP BY."""
-        root, cols = self.root, listed(self.root.columns)
-        delta = writer.delta(root)
-        assert delta is not None
-        net = f"SELECT {cols}, SUM({WEIGHT}) AS {WEIGHT} FROM ({delta}) q GROUP BY {cols} HAVING SUM({WEIGHT}) <> 0"
-        if self.identity == "bag":
-            return self._of_bag(net, view)
-        key = "" if self.identity == "natural" else f"{hashed(root.key or (), self.types)} AS {KEY}, "
+    def of_delta(self, writer: Writer, *, one_task: bool = False) -> str:
+        """Return the rows that come and the keys that go, of a plan whose rows have a key and that ends in no GROUP BY.
+
+        ``one_task`` computes all in one task: right for few rows, whose shuffle costs more than they do.
+        """
+        net = self._net(writer, one_task=one_task)
+        key = "" if self.identity == "natural" else f"{hashed(self.root.key or (), self.types)} AS {KEY}, "
         # A row of weight 2 is written twice, so that a key that is none is found out and not lost in silence.
         each = f"SELECT *, explode(sequence(1, CAST(abs({WEIGHT}) AS INT))) AS {_THERE} FROM ({net}) q"
         return f"SELECT {key}{self._shown()}, {WEIGHT} < 0 AS {GONE} FROM ({each}) q"
 
-    def _of_bag(self, net: str, view: str) -> str:
-        """Return the ordinals that equal rows get, behind those that are there, and the last ones that go."""
-        root = self.root
-        keyed = f"SELECT *, {hashed(root.columns, self.types)} AS {KEY} FROM ({net}) q"
-        known = f"SELECT {KEY}, COUNT(*) AS {_THERE} FROM {view} GROUP BY {KEY}"
-        was = f"COALESCE(v.{_THERE}, 0L)"
+    def net_of_bag(self, writer: Writer, *, one_task: bool = False) -> str:
+        """Return the rows that came and went, with weights, and `KEY`, of a plan whose rows may be equal."""
+        net = self._net(writer, one_task=one_task)
+        return f"SELECT *, {hashed(self.root.columns, self.types)} AS {KEY} FROM ({net}) q"
+
+    def of_bag(self, net: str, known: str) -> str:
+        """Return the ordinals that equal rows get, behind those that are there, and the last ones that go.
+
+        ``net`` are rows as those of `net_of_bag`, and ``known`` the `COUNT` of each `KEY` that the view has.
+        """
+        was = f"COALESCE(v.{COUNT}, 0L)"
         first = f"CASE WHEN d.{WEIGHT} > 0 THEN {was} + 1 ELSE {was} + d.{WEIGHT} + 1 END"
         last = f"CASE WHEN d.{WEIGHT} > 0 THEN {was} + d.{WEIGHT} ELSE {was} END"
         joined = (
-            f"SELECT d.*, explode(sequence({first}, {last})) AS {ORDINAL} FROM ({keyed}) d "
+            f"SELECT d.*, explode(sequence({first}, {last})) AS {ORDINAL} FROM ({net}) d "
             f"LEFT JOIN ({known}) v ON d.{KEY} = v.{KEY}"
         )
         return f"SELECT {KEY}, {ORDINAL}, {self._shown()}, {WEIGHT} < 0 AS {GONE} FROM ({joined}) q"
+
+    def _net(self, writer: Writer, *, one_task: bool) -> str:
+        """Return the rows that came and went, equal ones added up."""
+        columns, delta = listed(self.root.columns), writer.delta(self.root)
+        assert delta is not None
+        rows, total = gathered(delta, one_task=one_task), f"SUM({WEIGHT})"
+        return f"SELECT {columns}, {total} AS {WEIGHT} FROM ({rows}) q GROUP BY {columns} HAVING {total} <> 0"
 
     def _shown(self) -> str:
         return ", ".join(f"{c} AS {quoted(n)}" for c, n in zip(self.root.columns, self.names, strict=True))

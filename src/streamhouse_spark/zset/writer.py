@@ -8,24 +8,33 @@ change touches, so any aggregate of a bag of rows is right, whatever went.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from sqlglot import exp
 
 from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.zset.beside import only_scan, scan_name
 from streamhouse_spark.zset.plan import Group, Join, Node, Rows, Scan, Union
 
 WEIGHT: Final = "__streamhouse_weight"
-At = Literal["old", "new"]
+ONE: Final = "__streamhouse_one"
+"""The column of rows that have no columns."""
+At = str
+"""``old`` or ``new``; of a source whose rows are looked up, with ``_by_`` and the `scan_name` behind."""
 
 
 def listed(columns: Sequence[str], of: str = "") -> str:
-    return ", ".join(f"{of}{column}" for column in columns) or "1 AS __streamhouse_one"
+    return ", ".join(f"{of}{column}" for column in columns) or f"1 AS {ONE}"
 
 
 def same(columns: Sequence[str], left: str, right: str) -> str:
     """Return the condition that two rows agree in columns, nulls counting as equal."""
     return " AND ".join(f"{left}.{c} <=> {right}.{c}" for c in columns) or "TRUE"
+
+
+def gathered(rows: str, *, one_task: bool) -> str:
+    """Return the rows in one task, where that is wanted: what groups them then needs no shuffle."""
+    return f"SELECT /*+ COALESCE(1) */ * FROM ({rows}) q" if one_task else rows
 
 
 def quoted(name: str) -> str:
@@ -39,6 +48,8 @@ class Writer:
     prefix: str
     changed: Collection[str]
     """The sources that changed."""
+    beside: Collection[str] = ()
+    """The uses of sources (`scan_name`) of which a relation has the rows that joins with changes need: see `Beside`."""
 
     def rows(self, node: Node, at: At) -> str:
         """Return the rows of a node at the old or the new versions."""
@@ -61,16 +72,18 @@ class Writer:
         having = f" HAVING {_sql(node.having)}" if node.having is not None else ""
         return f"SELECT {', '.join([*also, _exprs(node.exprs)])} FROM ({rows}) q{group}{having}"
 
-    def touched(self, node: Group) -> str | None:
+    def touched(self, node: Group, *, one_task: bool = False) -> str | None:
         """Return the groups that a change touches; None if nothing below changed."""
         delta = self.delta(node.child)
-        return delta and f"SELECT DISTINCT {listed(node.groups)} FROM ({delta}) q"
+        return delta and f"SELECT DISTINCT {listed(node.groups)} FROM ({gathered(delta, one_task=one_task)}) q"
 
-    def of_groups(self, node: Group, at: At, touched: str) -> str:
-        """Return the child's rows of the ``touched`` groups."""
+    def of_groups(self, node: Group, at: At, touched: str, among: str = "") -> str:
+        """Return the child's rows of the ``touched`` groups; ``among`` is a condition that all of them satisfy."""
         rows = self.rows(node.child, at)
         if not node.groups:
             return rows
+        if among:
+            rows = f"SELECT * FROM ({rows}) a WHERE {among}"
         return f"SELECT a.* FROM ({rows}) a LEFT SEMI JOIN ({touched}) b ON {same(node.groups, 'a', 'b')}"
 
     def delta(self, node: Node) -> str | None:
@@ -100,7 +113,7 @@ class Writer:
             return None
         terms = []
         for at, weight in (("old", -1), ("new", 1)):
-            groups = self.groups(node, self.of_groups(node, at, touched))  # type: ignore[arg-type]
+            groups = self.groups(node, self.of_groups(node, at, touched))
             terms.append(f"SELECT {listed(node.columns)}, {weight} AS {WEIGHT} FROM ({groups}) q")
         return _all(terms)
 
@@ -111,18 +124,24 @@ class Writer:
             return None
         cols = listed(node.columns)
         if node.kind == "left" and came and not other:  # a left join adds up on its left side
-            return f"SELECT {cols}, {WEIGHT} FROM ({came}) l LEFT JOIN ({self.rows(right, 'new')}) r ON {on}"
+            return f"SELECT {cols}, {WEIGHT} FROM ({came}) l LEFT JOIN ({self._beside(right, 'new')}) r ON {on}"
         terms = []
         if node.kind in ("inner", "left", "full"):
             if came:
-                terms.append(f"SELECT {cols}, {WEIGHT} FROM ({came}) l JOIN ({self.rows(right, 'old')}) r ON {on}")
+                terms.append(f"SELECT {cols}, {WEIGHT} FROM ({came}) l JOIN ({self._beside(right, 'old')}) r ON {on}")
             if other:
-                terms.append(f"SELECT {cols}, {WEIGHT} FROM ({self.rows(left, 'new')}) l JOIN ({other}) r ON {on}")
+                terms.append(f"SELECT {cols}, {WEIGHT} FROM ({self._beside(left, 'new')}) l JOIN ({other}) r ON {on}")
         if node.kind != "inner":
             terms += self._alone(node, left, right, came, other)
         if node.kind == "full":
             terms += self._alone(node, right, left, other, came)
         return _all(terms)
+
+    def _beside(self, node: Node, at: At) -> str:
+        """Return the rows of a node that changes of the other side of a join may match, and perhaps more."""
+        scan = only_scan(node)
+        name = scan_name(scan) if scan is not None else None
+        return self.rows(node, f"{at}_by_{name}" if name in self.beside else at)
 
     def _alone(self, node: Join, a: Node, b: Node, came: str | None, other: str | None) -> list[str]:
         """Return how the rows of ``a`` without a partner in ``b`` change, of a semi join those with one.
@@ -135,7 +154,7 @@ class Writer:
         old, new = self.rows(b, "old"), self.rows(b, "new")
         terms = []
         if came:
-            terms.append(f"SELECT {cols}, {WEIGHT} FROM ({came}) l {word} ({new}) r ON {on}")
+            terms.append(f"SELECT {cols}, {WEIGHT} FROM ({came}) l {word} ({self._beside(b, 'new')}) r ON {on}")
         if other:
             rows = f"SELECT {listed(a.columns)} FROM ({self.rows(a, 'old')}) l LEFT SEMI JOIN ({other}) r ON {on}"
             terms.append(f"SELECT {cols}, 1 AS {WEIGHT} FROM ({rows}) l {word} ({new}) r ON {on}")

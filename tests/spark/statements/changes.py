@@ -146,7 +146,7 @@ def _widen_field(rng: Random, target: Target) -> Statement | None:
 
 def _evolving_merge(rng: Random, target: Target) -> Statement | None:
     name = _free(rng, target.names, NAMES)
-    if name is None or not target.form.deletes_rows:  # the column would stay where the statement is refused
+    if name is None:
         return None
     new = Column(name, rng.choice(SCALARS))
     columns = (*target.columns, new)

@@ -60,11 +60,6 @@ class Form:
     images: str = "full"
 
     @property
-    def deletes_rows(self) -> bool:
-        """Whether single rows can be deleted: not of a table without a key whose lake is Paimon's."""
-        return bool(self.key) or self.lake == "iceberg"
-
-    @property
     def fixed(self) -> frozenset[str]:
         """The columns that are not renamed, dropped or widened."""
         return frozenset({"id", "day", *(re.findall(r"[a-z]\w*(?![\w(])", self.partition or ""))})

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from spark.statements.columns import MARK, Column, Form, literal
 from spark.statements.expressions import Expressions
 
-PAIMON_ROWS = "one by one"
 TWO_ROWS = "two rows of a key"
 CARDINALITY = "cardinality"
 OUTSIDE = "outside the part"
@@ -154,9 +153,6 @@ class Grammar:
 
     # -- rows that change -----------------------------------------------------------------------------------------
 
-    def rows_may(self) -> tuple[str, ...]:
-        return () if self.target.form.deletes_rows else (PAIMON_ROWS,)
-
     def condition(self) -> tuple[str, str]:
         """A condition on ``t``, and the word for its kind."""
         if self.rng.random() < 0.35:
@@ -166,7 +162,7 @@ class Grammar:
     def delete(self) -> Statement:
         condition, word = self.condition()
         text = f"DELETE FROM {{t}} AS t WHERE {self.guard(condition)}"
-        return Statement(f"DELETE{word}", text, (text,), may=self.rows_may())
+        return Statement(f"DELETE{word}", text, (text,))
 
     def sets(self, prefix: str, *, of: Expressions | None = None) -> str:
         chosen = self.rng.sample(self.target.changeable, self.rng.randint(1, min(3, len(self.target.changeable))))
@@ -181,7 +177,7 @@ class Grammar:
             name = self.rng.choice(numbers).name
             sets, word = f"{name} = (SELECT max(o.{name}) FROM {{own}} AS o)", " by a subquery"
         text = f"UPDATE {{t}} AS t SET {sets} WHERE {self.guard(condition)}"
-        return Statement(f"UPDATE{word}", text, (text,), may=self.rows_may())
+        return Statement(f"UPDATE{word}", text, (text,))
 
     # -- MERGE ----------------------------------------------------------------------------------------------------
 
@@ -210,7 +206,7 @@ class Grammar:
                 f"SELECT 1 FROM (SELECT rowid AS place, * FROM {{t}}) t JOIN ({source}) s ON {on} "
                 "GROUP BY t.place HAVING count(*) > 1"
             )
-        return Statement(word, texts[0], (texts[1],), may=self.rows_may(), fails_if=fails)
+        return Statement(word, texts[0], (texts[1],), fails_if=fails)
 
     def on_another(self) -> str:
         chosen = [c.name for c in self.target.columns if c.kind in ("INT", "STRING", "BIGINT")]
@@ -298,13 +294,11 @@ class Grammar:
             way = self.rng.choice(["sql", "overwritePartitions"])
             text = f"INSERT OVERWRITE {{t}} {query}" if way == "sql" else query
             kind, dynamic = "INSERT OVERWRITE, dynamic" if way == "sql" else "overwritePartitions", way == "sql"
-        may = self.rows_may() if form.partition else ()
         return Statement(
             kind,
             text,
             self.loaded(query, gone),
             way=way,
-            may=may,
             fails_if=self.unique(query),
             gone=gone,
             dynamic=dynamic,
@@ -326,14 +320,13 @@ class Grammar:
         model = self.loaded(query, condition)
         if self.rng.random() < 0.5:
             text = f"INSERT INTO {{t}} REPLACE WHERE {condition} {query}"
-            return Statement("REPLACE WHERE", text, model, may=self.rows_may(), fails_if=fails, gone=condition)
+            return Statement("REPLACE WHERE", text, model, fails_if=fails, gone=condition)
         return Statement(
             "overwrite(condition)",
             query,
             model,
             way="overwrite",
             where=condition,
-            may=self.rows_may(),
             fails_if=fails,
             gone=condition,
         )

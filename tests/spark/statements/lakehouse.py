@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 
 from spark.differential.compare import configured
 from spark.statements.columns import in_spark
-from spark.statements.grammar import CARDINALITY, OUTSIDE, PAIMON_ROWS, TWO_ROWS, Statement
+from spark.statements.grammar import CARDINALITY, OUTSIDE, TWO_ROWS, Statement
 from spark.statements.reference import Rows, counted
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.errors import StreamhouseError
@@ -30,7 +30,6 @@ COLUMNS_CHANGED = "columns changed since"
 NOT_TOLD = "no record tells"
 NO_CLONE = "cannot be cloned"
 REFUSALS = {
-    PAIMON_ROWS: r"cannot be deleted one by one yet",
     TWO_ROWS: r"rows of one primary key|inserts a row under a primary key that a row has",
     CARDINALITY: r"MERGE_CARDINALITY_VIOLATION",
     OUTSIDE: r"new rows are not among the rows",

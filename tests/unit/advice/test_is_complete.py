@@ -231,6 +231,15 @@ ELSEWHERE = {
     "cannot be checked until it answers": "unit/serve/test_oidc.py::test_a_provider_that_is_away",
     "ask for a right on it: … =": "unit/serve/test_guard.py::test_rights_by_table_over_http",
     "drop it with DROP VIEW": "spark/test_catalog_views.py::test_a_view_lives",
+    "whose partition keys are fixed when its table is created; create a new table": (
+        "unit/table/test_partition_evolution.py::TestTheRecord::test_tables_that_cannot"
+    ),
+    "of then lie by it; create a new table": (
+        "unit/table/test_partition_evolution.py::TestColumns::test_what_lies_by_a_column_keeps_it"
+    ),
+    "its partitioning was changed since": (
+        "unit/table/test_partition_evolution.py::TestVersions::test_older_ones_are_read_and_not_gone_back_to"
+    ),
     "table.datalake.enabled=true` gives it one": "unit/advice/test_advice.py::the_lake_of_a_table_without_one",
 }
 """Words → the test or case that does what they say."""
@@ -294,7 +303,6 @@ RESTORED = {"restore the warehouse", "restore the record", "restore it"}
 """Bytes that are put back, as in the cases of damage."""
 
 NO_ADVICE = {
-    "takes no deletions of single rows",
     "storage/s3/storage.py STORAGE: cannot write …: …",
     "report this",
     "run streamhouse verify",

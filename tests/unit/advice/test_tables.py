@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from property.stream_driver import Query
 from streamhouse_spark.core.model import StreamBatch, Transaction
 from streamhouse_spark.datasource.write.query_identity import begins_under_used_name
 from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.lake.tiering import recording
 from streamhouse_spark.log.commits.actions import Trim
 from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow, ids_of, tier
 
@@ -164,7 +166,8 @@ def a_partition_that_is_lost_with_its_lake(place: Place) -> Case:
 
 def dropped_rows_that_a_new_lake_would_bring_back(place: Place) -> Case:
     table = place.partitioned()
-    table.drop_partition({"p": "a"})
+    with mock.patch.object(recording, "dropped_with", return_value=[]):  # as an older version of the package dropped it
+        table.drop_partition({"p": "a"})
     yield lambda: place.warehouse().table("p").retier()
     place.warehouse().table("p").retier(allow_loss=True)
     place.warehouse().table("p").drop_partition({"p": "a"})

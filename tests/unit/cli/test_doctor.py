@@ -13,9 +13,14 @@ import streamhouse_spark as sh
 from streamhouse_spark.cli import doctor
 from streamhouse_spark.cli.doctor import Java, KeyCache, WorkerPython
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import PUBLICATIONS
 from streamhouse_spark.errors import StorageError
 from streamhouse_spark.kv.lmdb.environment import Environment
+from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
+from streamhouse_spark.table.branching import publication
+from streamhouse_spark.table.branching.branches import end_log
+from streamhouse_spark.table.branching.unsettled import unsettled_branches
 from streamhouse_spark.table.health import TableHealth, table_health
 
 DAY_MS = 86_400_000
@@ -304,6 +309,56 @@ def test_rows_past_their_time_wait_for_maintenance(warehouse_path):
     (finding,) = doctor.check_table(health)
     assert finding.check == "maintenance of sales.orders"
     assert not table_health(table.state, table.properties, table.state.time_ms + GRACE_MS).is_maintenance_late
+
+
+def branch_findings(warehouse_path, *, later_ms=DAY_MS):
+    table = sh.Warehouse(warehouse_path).table("sales.orders")
+    return list(doctor.check_branches(table.name, unsettled_branches(table), table.storage.now_ms() + later_ms))
+
+
+def test_a_branch_whose_publication_died(warehouse_path, monkeypatch):
+    table = sh.Warehouse(warehouse_path).create_table("sales.orders", "id bigint")
+    table.create_branch("audit")
+    table.create_branch("other")
+    table.branch("audit").append([{"id": 1}])
+    assert branch_findings(warehouse_path) == []
+    with monkeypatch.context() as patched:
+        patched.setattr(publication, "staged_rows", lambda *_, **__: no_home())
+        with pytest.raises(RuntimeError):
+            table.fast_forward("audit")
+    (finding,) = branch_findings(warehouse_path)
+    assert finding.check == "branch audit of sales.orders"
+    assert "not published" in finding.found
+    assert "streamhouse publish-branch sales.orders audit" in finding.remedy
+    assert branch_findings(warehouse_path, later_ms=0) == [], "somebody may just be about to end it"
+    with monkeypatch.context() as patched:
+        patched.setattr(publication, "end_log", lambda _: None)
+        table.fast_forward("audit")
+    (finding,) = branch_findings(warehouse_path)
+    assert finding.found == "it was published, and its log has not ended"
+    table.fast_forward("audit")
+    assert "published" in branch_findings(warehouse_path)[0].found, "it was told that this was done"
+    end_log(CommitLog(table.storage, _uuid_of_published(table), table.world))
+    assert branch_findings(warehouse_path) == []
+
+
+def test_a_branch_whose_dropping_died(warehouse_path):
+    table = sh.Warehouse(warehouse_path).create_table("sales.orders", "id bigint")
+    table.create_branch("audit")
+    end_log(table.branch("audit").log)
+    (finding,) = branch_findings(warehouse_path)
+    assert "its log has ended" in finding.found
+    assert [f.check for f in doctor.check_warehouse(warehouse_path, None, World()) if f.level == "warn"] in (
+        [],
+        ["disk"],
+    )
+    table.drop_branch("audit")
+    assert branch_findings(warehouse_path) == []
+
+
+def _uuid_of_published(table) -> str:
+    (app_id,) = [one for one in table.refresh().transactions if one.startswith(PUBLICATIONS)]
+    return app_id.rpartition(".")[2]
 
 
 def test_the_whole_examination(warehouse_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""``drop-partition``."""
+"""``drop-partition`` and ``set-partitioning``."""
 
 from __future__ import annotations
 
@@ -44,4 +44,19 @@ def test_values_count_as_they_are_and_once(run, table):
     assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2, 3]
     twice = run("drop-partition", "sales.orders", "day=2026-01-31", "day=2026-02-01", "--yes", code=2)
     assert "is there twice" in twice.stderr
+    assert table.to_arrow().num_rows == 3
+
+
+def test_a_table_is_partitioned_anew(run, table):
+    said = run("set-partitioning", "sales.orders", "truncate(2, land), day")
+    assert said.stdout == "partitioned sales.orders by truncate(2, land), day\n"
+    assert table.refresh().parsed.partitioned_by == ("truncate(2, land)", "day")
+    found = run("set-partitioning", "sales.orders", "--none", "-o", "json").document
+    expected = {"table": "sales.orders", "partition_by": [], "former_partition_by": ["truncate(2, land)", "day"]}
+    assert found == expected
+    run("set-partitioning", "sales.orders", "land", "days(day)")
+    assert table.refresh().parsed.partitioned_by == ("land", "days(day)")
+    for wrong in ((), ("--none", "land")):
+        assert run("set-partitioning", "sales.orders", *wrong, code=2).stderr
+    assert "unknown transform" in run("set-partitioning", "sales.orders", "weeks(day)", code=1).stderr
     assert table.to_arrow().num_rows == 3

@@ -70,6 +70,7 @@ LINES = {
     ),
     "rename": Line({"table": "log", "new_name": "other"}),
     "truncate": Line({"table": "log"}, ("--yes",)),
+    "set-partitioning": Line({"table": "log", "fields": "truncate(2, name)"}),
     "drop-partition": Line({"table": "log", "values": "day=1"}, ("--yes",)),
     "rollback": Line({"table": "log", "version": "1"}, ("--dry-run",)),
     "clone": Line({"source": "log", "target": "cloned", "version": "kept"}),

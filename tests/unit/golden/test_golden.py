@@ -13,6 +13,7 @@ import xxhash
 
 from faults.sim import sim_world
 from golden.make import FOLDER, expected, hot_changes, rows, shown, state_of_v1
+from streamhouse_spark.config.partition_history import SetPartitioning
 from streamhouse_spark.core.change_archive import Archive, ArchivePage, SetArchive
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import WAREHOUSE_KEY, parse_number, segment_key
@@ -92,6 +93,10 @@ LATER_ACTIONS = {
             '"time": [3, 5, 5000], "level": 1}], "starts": {"0": 2, "1": 0}, "first_commit": 2, "gone": ["k"]}'
         ),
         SetArchive(Archive((ArchivePage("p", 7, {1: 4}, 4, 90, 3, 5, 5000, 1),), {0: 2, 1: 0}, 2), ("k",)),
+    ),
+    "partitioning": (
+        '{"type": "partitioning", "schema_id": 2, "columns": ["land"], "fields": "land, days(ts)"}',
+        SetPartitioning(2, ("land",), "land, days(ts)"),
     ),
     "bury": ('{"type": "bury"}', actions.Bury()),
     "rename": ('{"type": "rename", "name": "sales.sold"}', actions.Rename("sales.sold")),
@@ -280,7 +285,7 @@ class TestNewerVersions:
     def test_a_newer_file_is_refused_before_anything_is_written(self, golden, kind):
         data = FILES[KINDS[kind]]
         assert data.count(b'"version":1,"xxh3"') == 1
-        newest = {"commit": 2, "floor": 2, "checkpoint": 10, "name": 3}.get(kind, 1)
+        newest = {"commit": 2, "floor": 2, "checkpoint": 11, "name": 3}.get(kind, 1)
         golden.put(KINDS[kind], data.replace(b'"version":1,"xxh3"', f'"version":{newest + 1},"xxh3"'.encode()))
         before = {info.key: golden.read(info.key) for info in golden.list("")}
         for ask in (

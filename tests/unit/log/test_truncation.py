@@ -9,7 +9,8 @@ from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.log.append import truncating
 from streamhouse_spark.log.commits import actions as act
-from streamhouse_spark.log.commits.state import Truncation, fold
+from streamhouse_spark.log.commits.deletions import Truncation
+from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json
 from streamhouse_spark.log.commits.stored_objects import referenced_keys
 from streamhouse_spark.log.compaction import MergeRun, _still_live

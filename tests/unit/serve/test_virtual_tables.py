@@ -93,6 +93,20 @@ def test_a_log_table_through_its_life(storage, warehouse, served, partitioned):
     assert shown(storage, served) == [7]
 
 
+def test_partitions_that_change(storage, warehouse, served):
+    table = warehouse.create_table("s.t", COLUMNS, buckets=2, partition_by=["name"])
+    table.append(rows(1, 2))
+    tier(table)
+    table.append(rows(3, name="y"))
+    assert shown(storage, served) == [1, 2, 3]
+    table.set_partitioning(["truncate(2, id)"])
+    table.append(rows(4, name="z"))
+    assert shown(storage, served) == [1, 2, 3, 4], "of a lake that has the former partitions alone"
+    tier(table)
+    table.append(rows(5))
+    assert shown(storage, served) == [1, 2, 3, 4, 5]
+
+
 def test_a_table_with_a_primary_key(storage, warehouse, served):
     table = warehouse.create_table("s.t", "id BIGINT NOT NULL, name STRING", primary_key=["id"], buckets=2)
 

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from faults.faulty_storage import FaultyStorage
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.log.archive.pages import read_page
+from streamhouse_spark.read import archive
 from streamhouse_spark.storage.requests import NO_REQUESTS
 from streamhouse_spark.table import costs
 from streamhouse_spark.table.costs import GIB, Prices, Workload, estimate
@@ -145,3 +148,42 @@ def test_the_page_says_what_the_estimate_says():
         for name, seconds in freshness.items()
     }
     assert Workload(0, 0, looks_per_day=43_200).looks_per_day * 30 / 1000 * Prices().gets_usd_per_1000 < 0.6
+
+
+def test_changes_that_outlive_the_log_are_stored_too(wh, clock, own_cache):
+    properties = {"table.datalake.enabled": "false", "table.log.ttl": "2h", "table.changelog.retention": "100h"}
+    table = wh.create_table("t", "id BIGINT", primary_key=["id"], properties=properties)
+    table.upsert([{"id": number} for number in range(1000)])
+    assert table.costs().workload.archive_bytes == 0
+    clock.advance(3 * HOUR_MS)
+    table.maintain()
+    (page,) = table.refresh().archive.pages
+    found = table.costs()
+    (segment,) = read_page(table.storage, table.state, page.uuid).segments
+    stored = table.storage.size_bytes(segment_key(table.uuid, segment.uuid))
+    assert found.workload.archive_bytes == segment.size_bytes <= stored
+    assert found.estimate.stored_usd == pytest.approx(
+        (found.workload.hot_bytes + segment.size_bytes) / GIB * Prices().stored_usd_per_gib_month
+    )
+
+
+def test_pages_that_are_joined_meanwhile(wh, clock, own_cache, monkeypatch):
+    table = wh.create_table("t", "id BIGINT", primary_key=["id"], properties={"table.changelog.retention": "100h"})
+    state = table.refresh()
+    looks = iter([SnapshotExpiredError("joined"), []])
+
+    def pages(*_):
+        found = next(looks)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(archive, "read_pages", pages)
+    assert archive.archived_bytes(table, state) == 0
+    monkeypatch.setattr(archive, "read_pages", _gone)
+    with pytest.raises(SnapshotExpiredError):
+        archive.archived_bytes(table, state)
+
+
+def _gone(*_):
+    raise SnapshotExpiredError("joined again")

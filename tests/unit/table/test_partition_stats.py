@@ -7,9 +7,13 @@ import decimal
 
 import pyarrow as pa
 import pytest
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.table import FileScanTask
 
 from streamhouse_spark.errors import InvalidNameError
 from streamhouse_spark.kv import snapshots
+from streamhouse_spark.lake.iceberg.scan_files import _num_deleted
+from streamhouse_spark.lake.iceberg.schema import PATH_ID
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.segments.scan import read_split
 from streamhouse_spark.table import partition_stats as partition_inspect
@@ -71,6 +75,46 @@ def test_log_and_lake(wh, lake_format):
     assert shown(table) == {}
 
 
+def test_deleted_rows_are_not_counted(wh):
+    table = wh.create_table("t", "id BIGINT, day DATE, land STRING", partition_by=["day", "land"])
+    table.append(days((MON, "de"), (MON, "de"), (MON, "de"), (TUE, "de"), (TUE, "de")))
+    tier(table)
+    table.delete(where=[("id", "=", 1)])
+    assert shown(table) == {(MON, "de"): (0, None, 1), (TUE, "de"): (0, 2, 1)}, "only a read can tell"
+    tier(table)
+    assert shown(table) == {(MON, "de"): (0, 2, 1), (TUE, "de"): (0, 2, 1)}
+    table.delete(where=[("id", "in", [0, 4])])
+    table.append(days((MON, "de")))
+    tier(table)
+    table.delete(where=[("id", "=", 3)])
+    tier(table)
+    assert sum(rows for _, rows, _ in shown(table).values()) == table.to_arrow().num_rows == 2
+    assert shown(table)[TUE, "de"] == (0, 0, 1)
+
+
+def test_what_another_engine_deleted_is_counted_or_not_known():
+    own, shared = (delete_file(2, "a"), delete_file(1, "b")), (delete_file(1, None),)
+    assert [_num_deleted(FileScanTask(data_file(), set(found))) for found in ((), own[:1], own, shared)] == [
+        0, 2, None, None,
+    ]  # fmt: skip
+
+
+def data_file():
+    return DataFile.from_args(content=DataFileContent.DATA, file_path="x/f.parquet", record_count=9)
+
+
+def delete_file(count, name):
+    """A file of deleted positions: of that data file alone, with a name, or of several."""
+    low, high = (b"x/f.parquet", b"x/f.parquet") if name else (b"x/e.parquet", b"x/f.parquet")
+    return DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=f"x/deletes-{name}.parquet",
+        record_count=count,
+        lower_bounds={PATH_ID: low},
+        upper_bounds={PATH_ID: high},
+    )
+
+
 def test_by_key(wh, lake_format, own_cache):
     properties = {"table.datalake.format": lake_format}
     table = wh.create_table(
@@ -81,6 +125,10 @@ def test_by_key(wh, lake_format, own_cache):
     table.delete([{"id": 0, "day": MON}, {"id": 1, "day": WED}])
     table.upsert([{"id": 7, "day": WED}])
     assert shown(table) == {(MON,): (1, 3, 1), (TUE,): (0, 3, 1), (WED,): (1, 0, 0)}
+    tier(table)
+    merged = lake_format == "paimon"  # a file that deletes rows of another: only a read can tell
+    assert shown(table)[(MON,)] == ((0, None, 2) if merged else (0, 2, 1))
+    assert shown(table)[(WED,)] == (0, 1, 1)
 
 
 def test_rows_by_key_without_a_lake(wh, clock, monkeypatch, own_cache):

@@ -112,7 +112,10 @@ class TestWhatIsReplaced:
 
 
 class TestTheLake:
-    def test_a_round_has_exactly_the_rows(self, table):
+    @pytest.mark.parametrize("lake", ["iceberg", "paimon"])
+    def test_a_round_has_exactly_the_rows(self, wh, lake):
+        properties = {"table.datalake.format": lake}
+        table = wh.create_table("d.t", "id BIGINT, day INT", buckets=2, partition_by=["day"], properties=properties)
         table.append(rows(*range(6)))
         tier(table)
         table.append(rows(7, 8))
@@ -125,17 +128,6 @@ class TestTheLake:
         table.overwrite(rows(13), where=DAY_1)
         tier(table)
         assert ids(table.lake.to_arrow()) == ids(table.to_arrow()) == [2, 5, 8, 9, 13]
-
-    def test_a_paimon_lake_is_refused_before_anything_is_written(self, wh):
-        table = wh.create_table(
-            "d.p", "id BIGINT, day INT", partition_by=["day"], properties={"table.datalake.format": "paimon"}
-        )
-        table.append(rows(1))
-        version, objects = table.refresh().version, len(table.storage.home._objects)
-        for replace in (lambda: table.overwrite(rows(4), where=DAY_1), lambda: table.overwrite_partitions(rows(4))):
-            with pytest.raises(InvalidOptionError, match="cannot be deleted one by one yet"):
-                replace()
-        assert (table.refresh().version, len(table.storage.home._objects)) == (version, objects)
 
 
 class TestOthers:

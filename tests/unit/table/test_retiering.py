@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from pyiceberg.manifest import clear_manifest_cache
 
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, StreamhouseError
+from streamhouse_spark.errors import FormatVersionError, InvalidOptionError, OffsetsTrimmedError, StreamhouseError
+from streamhouse_spark.lake.tiering import recording
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.lake.tiering.plan import TieringTask
+from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.table import partitions
 
 HOUR_MS = 3_600_000
 LAKES = ["iceberg", "paimon"]
@@ -120,18 +124,136 @@ def test_trimmed_rows_are_refused_with_numbers_and_given_up_where_that_is_said(w
     healthy(table, list(range(7, 20)))
 
 
-def test_rows_of_dropped_partitions_are_not_brought_back_unasked(wh):
-    properties = {"table.datalake.format": "iceberg"}
-    table = wh.create_table("p", "id BIGINT, d STRING", partition_by=["d"], properties=properties)
+def partitioned(wh, lake):
+    """Rows 1 to 4 in the lake, of which those of partition 'a', 1 and 3, were dropped."""
+    table = wh.create_table(
+        "p",
+        "id BIGINT, d STRING",
+        partition_by=["d"],
+        properties={"table.datalake.format": lake, "table.log.ttl": "1h"},
+    )
     table.append([{"id": 1, "d": "a"}, {"id": 2, "d": "b"}])
+    table.append([{"id": 3, "d": "a"}, {"id": 4, "d": "b"}])
     tier(table)
     table.drop_partition({"d": "a"})
-    with pytest.raises(OffsetsTrimmedError, match="1 rows of dropped partitions"):
+    return table
+
+
+def whole(table, *expected) -> None:
+    """The table and its lake have these rows, before and after the next round."""
+    assert ids_of(table.to_arrow()) == [*expected]
+    tier(table)
+    assert ids_of(table.lake.to_arrow()) == ids_of(table.to_arrow()) == [*expected]
+    table.append([{"id": 9, "d": "a"}])
+    tier(table)
+    assert ids_of(table.lake.to_arrow()) == ids_of(table.to_arrow()) == [*expected, 9]
+    assert table.state.num_rows == len(expected) + 1
+
+
+def test_rows_of_dropped_partitions_stay_dropped(wh):
+    table = partitioned(wh, "iceberg")
+    table.append([{"id": 5, "d": "a"}])
+    lose(table)
+    assert table.retier(dry_run=True).returned_rows == table.retier().returned_rows == 0
+    whole(table, 2, 4, 5)
+    table.retier()
+    whole_again = [2, 4, 5, 9]
+    assert ids_of(table.to_arrow()) == whole_again
+    tier(table)
+    assert ids_of(table.lake.to_arrow()) == whole_again
+
+
+def test_a_paimon_lake_cannot_be_without_them(wh):
+    table = partitioned(wh, "paimon")
+    with pytest.raises(OffsetsTrimmedError, match="2 rows of dropped partitions"):
         table.retier()
-    assert table.retier(allow_loss=True).returned_rows == 1
+    assert table.retier(allow_loss=True).returned_rows == 2
     table.drop_partition({"d": "a"})
-    healthy_rows = table.to_arrow()
-    assert ids_of(healthy_rows) == ids_of(table.lake.to_arrow()) == [2]
+    whole(table, 2, 4)
+
+
+def test_rows_of_a_dropped_partition_that_the_log_gave_up_are_none_to_come_back(wh):
+    table = partitioned(wh, "iceberg")
+    table.log.commit(lambda *_: [Trim({0: 3})])
+    assert [d.rows[0].range for d in table.state.dropped_rows.named] == []
+    with pytest.raises(OffsetsTrimmedError, match="3 rows were trimmed"):
+        table.retier()
+    assert table.retier(allow_loss=True).returned_rows == 0
+    whole(table, 4)
+
+
+def test_a_drop_that_died_before_its_record_is_named_by_the_next_round(wh, monkeypatch):
+    monkeypatch.setattr(partitions, "_record", lambda *_: True)
+    table = partitioned(wh, "iceberg")
+    assert not table.refresh().dropped_rows.named
+    tier(table)
+    (deletion,) = table.refresh().dropped_rows.named
+    assert deletion.rows[0].offsets().tolist() == [0, 2]
+    table.retier()
+    whole(table, 2, 4)
+
+
+def test_rows_that_no_record_names_are_not_brought_back_unasked(wh, monkeypatch):
+    """Such as those of a partition that an older version of the package dropped."""
+    monkeypatch.setattr(recording, "dropped_with", lambda *_: [])
+    table = partitioned(wh, "iceberg")
+    with pytest.raises(OffsetsTrimmedError, match="2 rows of dropped partitions"):
+        table.retier()
+    assert table.retier(allow_loss=True).returned_rows == 2
+    table.drop_partition({"d": "a"})
+    whole(table, 2, 4)
+
+
+def test_a_file_of_another_engine_may_have_the_rows(wh):
+    table = wh.create_table("p", "id BIGINT, d STRING", partition_by=["d"])
+    table.append([{"id": 1, "d": "a"}, {"id": 2, "d": "b"}, {"id": 3, "d": "b"}])
+    tier(table)
+    clear_manifest_cache()  # tables of other tests have the same names of files
+    table.open_lake().place.load().delete("id = 3")  # writes the file of partition b again
+    table.drop_partition({"d": "a"})
+    assert not table.refresh().dropped_rows.named
+    with pytest.raises(OffsetsTrimmedError, match="rows of dropped partitions"):
+        table.retier()
+
+
+@pytest.mark.parametrize("trimmed", [0, 4])
+def test_deleted_rows_stay_deleted(wh, trimmed):
+    table = made(wh, "iceberg", buckets=1)
+    table.append([{"id": i, "n": i} for i in range(10)])
+    table.delete(where=[("id", "=", 1)])
+    tier(table)
+    table.delete(where=[("id", "in", [2, 5, 6])])
+    tier(table)
+    if trimmed:
+        table.log.commit(lambda *_: [Trim({0: trimmed})])
+        with pytest.raises(OffsetsTrimmedError, match="4 rows were trimmed"):
+            table.retier()
+    lose(table)
+    assert table.retier(allow_loss=bool(trimmed)).returned_rows == 0
+    healthy(table, [i for i in range(trimmed, 10) if i not in (1, 2, 5, 6)])
+
+
+def test_a_checkpoint_with_dropped_rows_is_refused_by_older_versions(wh, monkeypatch):
+    table = partitioned(wh, "iceberg")
+    state = table.refresh()
+    assert checkpoint.as_stored(state) == state
+    data = checkpoint._encoded(state)
+    monkeypatch.setattr(checkpoint, "NEWEST_VERSION", checkpoint.ARCHIVE_VERSION)
+    with pytest.raises(FormatVersionError, match="upgrade streamhouse-spark"):
+        checkpoint._decoded(data, state.table_uuid, state.version, "here")
+
+
+@pytest.mark.parametrize("lake", LAKES)
+def test_deleted_rows_are_none_that_come_back(wh, lake):
+    table = made(wh, lake)
+    table.append([{"id": i, "n": i} for i in range(10)])
+    tier(table)
+    table.delete(where=[("id", "in", [2, 3])])
+    tier(table)
+    assert table.retier(dry_run=True).returned_rows == 0
+    table.delete(where=[("id", "=", 4)])
+    assert table.retier().returned_rows == 0
+    healthy(table, [0, 1, *range(5, 10)])
 
 
 @pytest.mark.parametrize("lake", LAKES)

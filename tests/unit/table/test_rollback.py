@@ -26,9 +26,9 @@ def content(table):
     return sorted((row["id"], row["day"]) for row in table.to_arrow().to_pylist())
 
 
-def new_table(wh, *, keyed=False, lake=False, name="d.t"):
-    how = KEY if keyed else {}
-    return wh.create_table(name, "id BIGINT NOT NULL, day INT", buckets=2, properties=None if lake else HOT, **how)
+def new_table(wh, *, keyed=False, lake=None, name="d.t"):
+    how, properties = KEY if keyed else {}, {"table.datalake.format": lake} if lake else HOT
+    return wh.create_table(name, "id BIGINT NOT NULL, day INT", buckets=2, properties=properties, **how)
 
 
 def tier(table):
@@ -150,12 +150,6 @@ class TestLogTables:
         table.rollback_to_version(later)
         assert content(table) == [(2, 2)]
 
-    def test_a_table_whose_rows_cannot_be_deleted_one_by_one_is_refused(self, wh):
-        table = wh.create_table("d.l", "id BIGINT", properties={"table.datalake.format": "paimon"})
-        with pytest.raises(InvalidOptionError, match="cannot be deleted one by one"):
-            table.rollback_to_version(1)
-        assert table.refresh().version == 1
-
     def test_a_dropped_partition_is_refused(self, wh):
         table = wh.create_table("d.p", "id BIGINT NOT NULL, day INT", partition_by=["day"])
         table.append(rows(1, 2, 3))
@@ -182,8 +176,9 @@ class TestLogTables:
             table.rollback_to_version(version)
         assert content(table) == [(1, 1), (3, 0), (4, 1)]
 
-    def test_tiering_and_trimming_meanwhile_are_no_conflict(self, wh, other_process, monkeypatch):
-        table, other = new_table(wh, lake=True), other_process()
+    @pytest.mark.parametrize("lake", ["iceberg", "paimon"])
+    def test_tiering_and_trimming_meanwhile_are_no_conflict(self, wh, other_process, monkeypatch, lake):
+        table, other = new_table(wh, lake=lake), other_process()
         table.append(rows(1, 2, 3))
         version = table.refresh().version
         table.append(rows(4))
@@ -260,13 +255,19 @@ class TestKeyedTables:
             table.rollback_to_version(1)
 
 
-@pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
-@pytest.mark.parametrize("seed", range(12))
-def test_histories_beside_the_contents_of_each_version(wh, keyed, seed):
+@pytest.mark.parametrize(
+    ("seed", "keyed", "lake"),
+    [
+        *((seed, keyed, "iceberg") for keyed in (False, True) for seed in range(12)),
+        *((seed, False, "paimon") for seed in range(3)),
+        *(pytest.param(seed, False, "paimon", marks=pytest.mark.long) for seed in range(3, 12)),
+    ],
+)
+def test_histories_beside_the_contents_of_each_version(wh, keyed, lake, seed):
     """Random appends, deletions, tiering, merging and rollbacks: each rollback has the rows of its version, and so has
     the lake after the next round."""
     random_ = random.Random(seed)
-    table = new_table(wh, keyed=keyed, lake=True)
+    table = new_table(wh, keyed=keyed, lake=lake)
     versions = {table.refresh().version: []}
     number = 0
     for _ in range(14):

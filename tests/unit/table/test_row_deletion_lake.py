@@ -1,20 +1,24 @@
-"""Rows of a table with an Iceberg lake and without a primary key, deleted before, while and after they are tiered."""
+"""Rows of a table with a lake and without a primary key, deleted before, while and after they are tiered."""
 
 from __future__ import annotations
 
 import random
+import tempfile
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 
+from changes_replayed import changes
 from faults.sim import SimClock
+from interop.paimon_cases import Stock
 from row_changes import replace_rows
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError
+from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.iceberg.maintenance import compaction
 from streamhouse_spark.lake.model.values import CompactReport
@@ -24,15 +28,26 @@ from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.service.tiering_service import oldest_waiting_ms
-from streamhouse_spark.table.row_deletion import commit_deletion
+from streamhouse_spark.table.row_deletion import commit_deletion, lost_partitions
 from streamhouse_spark.table.table import Table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
+by_position = pytest.mark.parametrize("lake", ["iceberg"])
+"""Where files keep their deleted rows until they are compacted."""
+
+
+@pytest.fixture(params=["iceberg", "paimon"])
+def lake(request):
+    return request.param
 
 
 @pytest.fixture
-def table(wh):
-    return wh.create_table("d.t", "id BIGINT, day INT", buckets=2, partition_by=["day"])
+def table(wh, lake):
+    return new_table(wh, lake, buckets=2, partition_by=["day"])
+
+
+def new_table(wh, lake, **shape):
+    return wh.create_table("d.t", "id BIGINT, day INT", properties={"table.datalake.format": lake}, **shape)
 
 
 def rows(*numbers):
@@ -65,8 +80,11 @@ def require_verified(table: Table) -> None:
 
 
 def stock(table: Table) -> list[int]:
-    """Read the lake as pyiceberg does."""
+    """Read the lake as pyiceberg does, or pypaimon."""
     place = table.open_lake().place
+    if table.properties.datalake_format == "paimon":
+        with tempfile.TemporaryDirectory() as folder:
+            return sorted(row["id"] for row in Stock(table.storage.home, Path(folder)).read(table.name))
     catalog: Catalog = place.catalog
     return ids(catalog.load_table(place.identifier).scan().to_arrow())
 
@@ -193,21 +211,21 @@ def test_a_time_before_and_behind(table, clock: SimClock):
         table.refresh()
 
 
-def test_a_paimon_lake_is_refused(wh):
-    table = wh.create_table("d.p", "id BIGINT", properties={"table.datalake.format": "paimon"})
-    table.append([{"id": 1}])
-    with pytest.raises(InvalidOptionError, match=r"in the format paimon.*drop_partition"):
-        table.delete(where=[("id", "=", 1)])
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_random_lives(wh, other_process, seed, monkeypatch):
+@pytest.mark.parametrize(
+    ("seed", "lake"),
+    [
+        *((seed, "iceberg") for seed in range(8)),
+        *((seed, "paimon") for seed in range(3)),
+        *(pytest.param(seed, "paimon", marks=pytest.mark.long) for seed in range(3, 16)),
+    ],
+)
+def test_random_lives(wh, lake, other_process, seed, monkeypatch):
     """Appends, deletions, rounds, trimming, merging, truncations and new processes, against a list."""
     if seed % 2:
         monkeypatch.setattr(deletions, "DELETIONS_MAX", 3)
     chance = random.Random(seed)
     partition_by = ["day"] if chance.random() < 0.5 else []
-    table = wh.create_table("d.t", "id BIGINT, day INT", buckets=chance.choice([1, 3]), partition_by=partition_by)
+    table = new_table(wh, lake, buckets=chance.choice([1, 3]), partition_by=partition_by)
     expected: list[int] = []
     next_id = 0
     steps = ["append", "append", "delete", "delete", "delete", "merge", "truncate", "open", "tier", "tier", "trim"]
@@ -283,6 +301,23 @@ def test_a_row_of_a_dropped_partition_is_not_replaced(table, other_process):
     assert ids(table.to_arrow()) == [2, 5, 40]
 
 
+def test_a_backlog_that_takes_several_rounds_has_no_dropped_partition(wh, lake):
+    table = new_table(wh, lake)
+    for first in (0, 3, 6):
+        table.append(rows(*range(first, first + 3)))
+    version = table.refresh().version
+    table.delete(where=[("id", "in", [1, 4, 7])])
+    read = ReadBase.of(table.refresh())
+    job = TieringJob(table.log, table.open_lake(), world=table.world, bytes_per_bucket_max=1)
+    assert len(job.run(run_tasks_locally(table.storage, table.settings, table.world)).snapshots) == 3
+    assert [pair.dropped_rows for pair in table.refresh().lake_history] == [1, 2, 3]
+    assert not lost_partitions(table.state, read)
+    told = changes(table, version + 1, table.state.version)
+    assert [(change["_change_type"], change["id"]) for change in told] == [("delete", n) for n in (1, 4, 7)]
+    assert table.rollback_to_version(version).rows_added == 3
+    assert ids(table.to_arrow()) == list(range(9))
+
+
 def test_deletions_alone_are_due(table):
     table.append(rows(*range(6)))
     tier(table)
@@ -293,6 +328,7 @@ def test_deletions_alone_are_due(table):
     assert oldest_waiting_ms(table.refresh()) is None
 
 
+@by_position
 def test_files_are_joined_beside_one_with_deleted_rows(table):
     for first in range(0, 120, 6):
         table.append(rows(*range(first, first + 6)))
@@ -326,6 +362,7 @@ def bytes_of(table, number):
     return any(number in rows["id"].to_pylist() for rows in found if "id" in rows.column_names)
 
 
+@by_position
 def test_files_of_which_many_rows_are_deleted_are_written_again(table):
     filled(table)
     table.delete(where=[("id", "in", [0, 1, 2, 3])])
@@ -344,6 +381,7 @@ def test_files_of_which_many_rows_are_deleted_are_written_again(table):
     assert table.lake.compact() == CompactReport()
 
 
+@by_position
 def test_purge_takes_every_deleted_row_and_places_stay_known(table):
     filled(table, num_rounds=2)
     table.delete(where=[("id", "in", [0, 1, 40])])
@@ -363,6 +401,7 @@ def test_purge_takes_every_deleted_row_and_places_stay_known(table):
     require_verified(table)
 
 
+@by_position
 def test_a_file_whose_rows_are_all_deleted_goes(table):
     filled(table)
     table.delete(where=[("day", "=", 1)])
@@ -389,6 +428,7 @@ def test_older_snapshots_keep_deleted_rows_until_they_expire(table):
     assert stock(table) == [n for n in range(60) if n != 7]
 
 
+@by_position
 def test_a_deletion_that_comes_while_files_are_merged_is_a_conflict(table, monkeypatch):
     for first in range(0, 120, 6):
         table.append(rows(*range(first, first + 6)))

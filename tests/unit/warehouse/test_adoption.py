@@ -150,6 +150,51 @@ def test_a_lake_with_hidden_partitions(wh, catalog, store, world):
     assert len(list(opened.scan(row_filter="name == 'abX'").plan_files())) == 1
 
 
+def test_a_lake_whose_partitions_changed(wh, catalog):
+    """Files of several specs, which another engine wrote: each is read by its own."""
+    lake = made(catalog, spec=LAYOUTS["partitioned"])
+    with lake.update_spec() as update:
+        update.remove_field("region")
+        update.add_identity("n")
+    lake = lake.refresh()
+    more = [{"id": i, "region": ["eu", "us"][i % 2], "n": 7} for i in range(6, 10)]
+    lake.append(pa.Table.from_pylist(more, schema=lake.schema().as_arrow()))
+    wh.adopt_table("sales.orders")
+    table = wh.table("sales.orders")
+    assert table.partition_by == ("n",)
+    table.append(NEW)
+
+    def check(rows: list[dict]) -> None:
+        assert rows_of(table.to_arrow()) == rows
+        for name, value in (("n", 7), ("n", 3), ("region", "eu"), ("region", "us")):
+            assert rows_of(table.to_arrow(filter=[(name, "=", value)])) == [r for r in rows if r[name] == value]
+
+    check(by_id(OLD, more, NEW))
+    tier(table)
+    table.set_partitioning(["region"])
+    table.append([{"id": 200, "region": "us", "n": 7}])
+    tier(table)
+    rows = by_id(OLD, more, NEW, [{"id": 200, "region": "us", "n": 7}])
+    check(rows)
+    lake = catalog.load_table("sales.orders")
+    assert [[f.name for f in spec.fields] for spec in lake.metadata.partition_specs] == [["region"], ["n"]]
+    assert lake.metadata.default_spec_id == 0, "the spec that comes back is the one that there was"
+    assert rows_of(lake.scan().to_arrow().cast(table.schema)) == rows
+
+
+def test_a_lake_that_had_as_many_buckets_by_another_column(wh, catalog, store, world):
+    lake = bucketed(store, world)
+    with lake.update_spec() as update:
+        update.remove_field("id_bucket")
+    with lake.update_spec() as update:
+        update.add_field("n", BucketTransform(4), "n_bucket")
+    wh.adopt_table("sales.orders")
+    table = wh.table("sales.orders")
+    assert table.properties.bucket_key == ("n",)
+    for row in OLD:
+        assert rows_of(table.to_arrow(filter=[("n", "=", row["n"])])) == [row]
+
+
 @pytest.fixture
 def table(wh, catalog):
     made(catalog)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from interop.lake_cases import by_bucket, lake_of
@@ -168,3 +169,29 @@ def test_rows_of_a_bucket_are_stored_in_parts(own_cache, wh, lake, monkeypatch):
     table = wh.table("sales.orders")
     assert max(len(s.segments) for s in table.state.snapshots.values()) > 1
     assert table.lookup(list(OLD))["text"].to_pylist() == list(OLD.values())
+
+
+def test_rows_of_files_that_do_not_tell_their_bucket(own_cache, wh, store, world):
+    """The lake was cut into buckets after these files were written: their rows go by the hash of the key."""
+    wh.create_database("sales")
+    schema = Schema(NestedField(1, "id", LongType(), required=True), NestedField(2, "text", StringType()))
+    catalog = FileCatalog(store, world=world)
+    made = catalog.create_table("sales.orders", schema, properties={"format-version": "2"})
+    made.append(pa.table({"id": list(OLD), "text": list(OLD.values())}, schema=SCHEMA.arrow))
+    with made.update_spec() as update:
+        update.add_field("id", BucketTransform(3), "id_bucket")
+    assert wh.adopt_table("sales.orders", primary_key=["id"]).rows == 8
+    table = wh.table("sales.orders")
+    assert (table.num_buckets, table.properties.bucket_key) == (3, ("id",))
+    assert table.lookup(list(OLD))["text"].to_pylist() == list(OLD.values())
+    table.upsert([{"id": 3, "text": "new 3"}, {"id": 99, "text": "new 99"}])
+    table.delete([5])
+    expected = {**OLD, 3: "new 3", 99: "new 99"}
+    del expected[5]
+    assert rows_of(table.to_arrow()) == expected
+    tier(table)
+    assert rows_of(table.to_arrow()) == expected == rows_of(table.lake.to_arrow())
+    table.lake.compact(purge=True)
+    assert rows_of(table.to_arrow()) == expected == rows_of(table.lake.to_arrow())
+    for number, text in expected.items():
+        assert rows_of(table.to_arrow(filter=[("id", "=", number)])) == {number: text}

@@ -42,6 +42,20 @@ def looks(service: Service, clock) -> None:
     assert service._due() == []
 
 
+def test_a_name_is_resolved_once(counted, memory, world):
+    some_tables(memory, world, 3)
+    connection = Connection.of("wh", {})
+
+    def pointers(name: str) -> list[str]:
+        counted.trace.clear()
+        assert connection.find_table(name).name == f"default.{name}"
+        return [key for _, _, key in counted.trace if key.endswith("/names/00000001.json")]
+
+    assert len(pointers("t0")) == 1
+    assert len(pointers("t1")) == 1, "another table is open"
+    assert len(pointers("t1")) == 1, "this one is open"
+
+
 @pytest.mark.parametrize("entries_max", [None, 10], ids=["all are kept", "few are kept"])
 def test_a_round_over_a_hundred_idle_tables_reads_only_what_is_new(
     counted, memory, world, clock, monkeypatch, entries_max

@@ -25,11 +25,12 @@ from streamhouse_spark.datasource.read.stream_offset import StreamOffset
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.log.commits.deletions import DROPPED_ROWS
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ROW_ID
 from streamhouse_spark.log.segments.scan import LogSplit
-from streamhouse_spark.read.deleted_rows import require_changes_told, require_undeleted
+from streamhouse_spark.read.deleted_rows import dropped_by, require_changes_told, require_undeleted
 from streamhouse_spark.read.pieces import ArchivePiece, LogPiece
 from streamhouse_spark.read.ranges import range_pieces
 from streamhouse_spark.schema.evolution import is_stored_alike, require_same_columns
@@ -58,6 +59,7 @@ PASSED_BY: Final = (
     "tag",
     "untag",
     "archive",
+    DROPPED_ROWS,
 )
 """Actions of records that change neither columns nor rows that are there: a reader goes on behind them."""
 INSTEAD: Final = "use a micro-batch trigger, such as trigger(processingTime='1 second')"
@@ -132,7 +134,8 @@ def backlog(
         require_undeleted(state, begin.offsets, commit_of(begin), who="this stream", advice=advice)
     starts = {b: max(begin.offsets.get(b, 0), state.first_offset(b)) for b in state.buckets}
     ranges = {b: OffsetRange(o, state.buckets[b].end) for b, o in starts.items() if o < state.buckets[b].end}
-    pieces = range_pieces(state, ranges, fail_on_data_loss=strict)
+    dropped = None if tells_changes else dropped_by(state, state.version)
+    pieces = range_pieces(state, ranges, fail_on_data_loss=strict, dropped=dropped)
     splits: dict[int, LogSplit] = {}
     for piece in pieces:
         if not isinstance(piece, LogPiece):

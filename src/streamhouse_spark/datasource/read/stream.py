@@ -42,7 +42,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.consumers import move_consumer
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.log.segments.scan import LogSplit
-from streamhouse_spark.read.deleted_rows import known_at, require_changes_told, require_undeleted
+from streamhouse_spark.read.deleted_rows import dropped_by, known_at, require_changes_told, require_undeleted
 from streamhouse_spark.read.parts import binlog_parts, parts
 from streamhouse_spark.read.pieces import ReadPlan, StartPiece
 from streamhouse_spark.read.planner import Pruning, pruned
@@ -235,7 +235,9 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
             plan = plan_ranges(table, state, wider, self._table_columns, fail_on_data_loss=strict)
             started = parts(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
             return started + binlog_parts(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
-        plan = plan_ranges(table, state, ranges, columns, fail_on_data_loss=self._options.fail_on_data_loss)
+        dropped = None if self._tells_changes else dropped_by(state, commit_of(final))
+        strict = self._options.fail_on_data_loss
+        plan = plan_ranges(table, state, ranges, columns, fail_on_data_loss=strict, dropped=dropped)
         return parts(replace(plan, pieces=(*first, *pruned(state, plan.pieces, pruning))))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -110,7 +110,8 @@ def require_session(spark: SparkSession, view: str, wanted: Mapping[str, str]) -
 
 
 def plan_query(parsed: ParsedQuery, sources: Mapping[str, TableHandle]) -> Node:
-    """Return the plan. Raises `RefusedPart`."""
+    """Return the plan, of the columns that the query needs. Raises `RefusedPart`."""
+    from streamhouse_spark.zset.narrowed import narrowed
     from streamhouse_spark.zset.plan import SourceColumns
     from streamhouse_spark.zset.reader import plan_of
 
@@ -120,7 +121,7 @@ def plan_query(parsed: ParsedQuery, sources: Mapping[str, TableHandle]) -> Node:
         state = source.state
         firm = {column.name for column in state.schema.columns if not column.nullable}
         columns[ids[name]] = SourceColumns(state.schema.names, state.primary_key, frozenset(firm))
-    return plan_of(parsed.tree, columns, {given: ids[name] for given, name in parsed.tables.items()})
+    return narrowed(plan_of(parsed.tree, columns, {given: ids[name] for given, name in parsed.tables.items()}))
 
 
 def compiled(spark: SparkSession, root: Node, names: tuple[str, ...], prefix: str) -> Statements:

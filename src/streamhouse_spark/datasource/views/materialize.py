@@ -11,7 +11,7 @@ from streamhouse_spark.core.lineage import Lineage
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.views.compiled import compiled, parse_query, plan_query, refusing, session_values
-from streamhouse_spark.datasource.views.refresh import RefreshReport, begin, refresh
+from streamhouse_spark.datasource.views.refresh import Refresher, RefreshReport, begin
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, TableExistsError, TableNotFoundError
 from streamhouse_spark.table.refreshing import last_refresh
 from streamhouse_spark.table.table import Table
@@ -41,8 +41,8 @@ class MaterializedTable:
     """A query that is kept as a table. Get it from `materialize`. Its rows are read as those of any table."""
 
     def __init__(self, spark: SparkSession, connection: Connection, name: str) -> None:
-        self._spark = spark
         self._connection = connection
+        self._refresh = Refresher(spark, connection)
         self.name = name
 
     @property
@@ -52,7 +52,7 @@ class MaterializedTable:
 
     def refresh(self) -> RefreshReport:
         """Bring the view to the newest versions of its sources, in one commit; see `materialize`."""
-        return refresh(self._spark, self._connection, self.name)
+        return self._refresh(self.name)
 
     def describe(self) -> ViewDescription:
         """Return the query, the versions of its sources that the view is at, and how far they are ahead."""

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from streamhouse_spark.core.lineage import SourceVersion
+from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.views.compiled import CATALOG
 from streamhouse_spark.zset.writer import WEIGHT, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from streamhouse_spark.table.refreshing import RefreshStep
 
@@ -33,6 +35,7 @@ class Relations:
         self._names = tuple(names)
         self._keyed = keyed
         self._made: set[str] = set()
+        self._local: dict[str, tuple[pa.Table, StructType]] = {}
         self._step: RefreshStep | None = None
 
     @property
@@ -47,17 +50,30 @@ class Relations:
 
     def sql(self, text: str) -> DataFrame:
         """Return the rows of a query over the relations."""
-        for name in sorted(set(re.findall(rf"\b{self.prefix}t\d+_(?:old|new|delta)\b", text)) - self._made):
-            self._relation(name).createOrReplaceTempView(name)
+        for name in sorted(self._named(text) - self._made):
+            frame = self._spark.createDataFrame(*self._local[name]) if name in self._local else self._relation(name)
+            frame.createOrReplaceTempView(name)
             self._made.add(name)
         return self._spark.sql(text)
 
-    def keep(self, name: str, rows: pa.Table, frame: DataFrame) -> str:
-        """Make a relation of rows that were read, so that Spark knows how many they are; returns its name."""
+    def keep(self, name: str, rows: pa.Table, schema: StructType) -> str:
+        """Make a relation of rows of the driver, so that Spark knows how many they are; returns its name."""
         full = f"{self.prefix}{name}"
-        self._spark.createDataFrame(rows, frame.schema).createOrReplaceTempView(full)
+        self._spark.createDataFrame(rows, schema).createOrReplaceTempView(full)
         self._made.add(full)
         return full
+
+    def offer(self, name: str, rows: pa.Table) -> None:
+        """Take rows of the driver for a relation, which is made where a query names it."""
+        self._local[f"{self.prefix}{name}"] = (rows, compat.spark_schema_of(rows.schema))
+
+    def are_local(self, text: str) -> bool:
+        """Tell whether a query reads nothing but rows of the driver."""
+        return self._named(text) <= self._local.keys()
+
+    def _named(self, text: str) -> set[str]:
+        """Return the relations of sources that a query names."""
+        return set(re.findall(rf"\b{self.prefix}t\d+_(?:old|new|delta)(?:_by_c\d+)?\b", text))
 
     def at_version(self, table: str, version: int, name: str) -> str:
         """Make a relation of a table at a version; returns its name."""
@@ -70,6 +86,7 @@ class Relations:
         for name in self._made:
             self._spark.catalog.dropTempView(name)
         self._made.clear()
+        self._local.clear()
 
     def _relation(self, full: str) -> DataFrame:
         assert self._step is not None

@@ -22,6 +22,7 @@ from streamhouse_spark.table.row_parts import (
     require_chosen,
     require_deletable,
     require_partitioned,
+    require_partitioned_by,
 )
 
 
@@ -61,12 +62,15 @@ class ReplacedPart:
         return rows.schema.empty_table().select([])
 
     def choose(self, state: TableState, seen: Iterable[pa.Table | None]) -> Choose:
-        """Choose the rows to replace, by what the tasks have `seen`."""
+        """Choose the rows to replace, by what the tasks of a `bound` part have `seen`. Raises `CommitConflictError`
+        where the table is partitioned by other fields now.
+        """
         if self.condition is not None:
             return self._of_condition(self.condition, state)
         found = [partitions for partitions in seen if partitions is not None]
-        none = partitions_of(state.schema.arrow.empty_table(), state.parsed.partition_fields)
-        choice = PartitionChoice(distinct(pa.concat_tables([none, *found])), state.parsed.partition_fields)
+        require_partitioned_by(state, self.fields)
+        none = partitions_of(state.schema.arrow.empty_table(), self.fields)
+        choice = PartitionChoice(distinct(pa.concat_tables([none, *found])), self.fields)
         return lambda _: choice
 
     @staticmethod

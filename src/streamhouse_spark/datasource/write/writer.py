@@ -74,7 +74,6 @@ class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
         """
         self._transaction = options.transaction
         self._overwrite = overwrite and replaced is None
-        self._replaced = replaced
         if (overwrite or replaced is not None) and (options.row_kind_column or options.partial_update):
             raise InvalidOptionError(
                 f"overwriting {name}: rowKindColumn and partialUpdate change the rows that are there; leave them out, "
@@ -82,6 +81,7 @@ class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
             )
         how = {"overwrites": self._overwrite, "is_clustered": is_clustered}
         self._plan = _staging_plan(connection, name, schema, options, replaced=replaced, staged=staged, **how)
+        self._replaced = self._plan.replaced
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return counted(lambda: self._plan.message(iterator))
@@ -115,7 +115,8 @@ class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
             staged = combined(table, found) or _nothing(self._plan)
             from streamhouse_spark.table.replacement import commit_replacement  # it reads, as other writes do not
 
-            commit_replacement(table, staged, choose, self._transaction, replaced.read)
+            fields = replaced.fields if replaced.condition is None else None
+            commit_replacement(table, staged, choose, self._transaction, replaced.read, fields)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Do nothing: nothing is visible, and staged files may belong to a commit that succeeded."""

@@ -49,6 +49,7 @@ from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.lake.parquet.reader import read_split
 from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
@@ -120,7 +121,7 @@ class IcebergAdoption:
             raise LakeMismatchError(f"the Iceberg table at {examined.location} cannot be adopted: {'; '.join(found)}")
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: Adoptable) -> Iterator[tuple[int, pa.Table]]:
-        """Read the rows by bucket. Refuses files of another partition spec, whose bucket is unknown."""
+        """Read the rows by bucket. Files of another partition spec, which do not tell it, are read for each bucket."""
         if examined.snapshot_id is None:
             return
         place = self._place(spec)
@@ -130,18 +131,16 @@ class IcebergAdoption:
         known = map_by_name([(field.field_id, field.name) for field in lake.fields], examined.schema)
         known = with_changes_elsewhere(known, table.metadata)
         how = projection(lake, known, examined.schema, None, examined.schema)
-        by_bucket: dict[int, list[LakeSplit]] = {}
+        by_bucket: dict[int | None, list[LakeSplit]] = {}
         files = scan_files(table, snapshot, how, examined.num_buckets)
         for split in (split for file in files for split in file.splits()):
-            bucket = split.bucket if examined.bucket_key else 0
-            if bucket is None:
-                raise LakeMismatchError(
-                    f"lake file {split.location} has another partition spec than [{', '.join(examined.layout)}]: "
-                    "the bucket of its rows is not known; rewrite the table's files with the engine that wrote them"
-                )
-            by_bucket.setdefault(bucket, []).append(split)
-        for bucket, splits in sorted(by_bucket.items()):
-            batches = [b for s in splits for b in read_split(place.files_at(s.location), s, how)]
+            by_bucket.setdefault(split.bucket if examined.bucket_key else 0, []).append(split)
+        mixed = by_bucket.pop(None, [])
+        for bucket in range(examined.num_buckets):
+            batches = [b for s in by_bucket.get(bucket, ()) for b in read_split(place.files_at(s.location), s, how)]
+            for split in mixed:
+                found = read_split(place.files_at(split.location), split, how)
+                batches += (_of_bucket(batch, examined, bucket) for batch in found)
             rows = pa.Table.from_batches(batches, examined.schema.arrow)
             if rows.num_rows:
                 yield bucket, rows
@@ -184,6 +183,11 @@ class IcebergAdoption:
 
     def _place(self, spec: LakeTableSpec) -> IcebergLocation:
         return IcebergLocation(self.storage, spec, settings=self.settings, world=self.world)
+
+
+def _of_bucket(rows: pa.RecordBatch, examined: Adoptable, bucket: int) -> pa.RecordBatch:
+    keys = [rows.column(name) for name in examined.bucket_key]
+    return rows.filter(pa.array(row_buckets(keys, examined.num_buckets, "iceberg") == bucket))
 
 
 def _wrong_location(place: IcebergLocation, table: Table) -> list[str]:

@@ -1,10 +1,10 @@
 """Bringing an Iceberg table's columns up to those of the streamhouse table: adding, renaming, dropping, widening,
-commenting.
+commenting; and its partitions, where the table's partitioning was changed (`partition_evolution`).
 
 Existing files stay as they are: columns are found in them by field id, which a rename keeps and a drop retires for
-good, and Iceberg reads a narrower type as the wider one. **Commit point:** one metadata version, with the schema and
-the map of columns. It is tried until it succeeds, before the next round commits. A round that was planned before the
-change is refused by the commit's own validation, and planned again.
+good, and Iceberg reads a narrower type as the wider one. **Commit point:** one metadata version, with the schema, the
+partition spec and the map of columns. It is tried until it succeeds, before the next round commits. A round that was
+planned before the change is refused by the commit's own validation, and planned again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyiceberg import types as ice
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -27,6 +28,7 @@ from pyiceberg.table.update import (
     AssertTableUUID,
     SetCurrentSchemaUpdate,
     SetPropertiesUpdate,
+    TableRequirement,
     TableUpdate,
 )
 
@@ -38,6 +40,7 @@ from streamhouse_spark.lake.column_map import (
     brought_up,
 )
 from streamhouse_spark.lake.iceberg.errors import commit_answers
+from streamhouse_spark.lake.iceberg.metadata.partition_evolution import evolved_spec, spec_updates
 from streamhouse_spark.lake.iceberg.schema import fields_inside, iceberg_type, inner_of
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema.inner_fields import count
@@ -53,6 +56,8 @@ class Evolved:
     columns: ColumnMap
     differences: tuple[str, ...]
     """Changes by another engine that keep the lake from being brought up."""
+    spec: PartitionSpec
+    """The partition spec; the lake's own if that is not to be changed."""
 
 
 def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMap:
@@ -82,7 +87,7 @@ def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
 
 
 def evolved(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
-    """Make the lake's schema as `column_map.brought_up` has its fields."""
+    """Make the lake's schema as `column_map.brought_up` has its fields, and its partitions those of the table."""
     lake, known = metadata.schema(), iceberg_columns(metadata, spec)
     ids = itertools.count(metadata.last_column_id + 1)
 
@@ -105,9 +110,13 @@ def evolved(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
     )
     differences = found + _sorted_by_dropped(metadata, edited)
     changed = lake if differences else _changed(metadata, edited)
-    # A lake without a map stays without one until its columns change: it is known by its names until then.
+    columns = ColumnMap(mapped, spec.schema_id)
+    partitions = metadata.spec() if differences else evolved_spec(metadata, changed, known, columns, spec)
+    # A lake without a map stays without one until it changes: it is known by its names until then.
     is_as_it_was = known.schema_id is None and changed is lake and mapped == dict(known.fields)
-    return Evolved(changed, ColumnMap(mapped, None if is_as_it_was else spec.schema_id), tuple(differences))
+    if is_as_it_was and partitions.spec_id == metadata.default_spec_id:
+        columns = ColumnMap(mapped, None)
+    return Evolved(changed, columns, tuple(differences), partitions)
 
 
 def _changed(metadata: TableMetadata, fields: list[ice.NestedField]) -> Schema:
@@ -217,19 +226,23 @@ def _new_field(column: Column, ids: Iterator[int]) -> ice.NestedField:
 
 
 def commit_columns(catalog: Catalog, table: Table, wanted: Evolved, table_uuid: str) -> bool:
-    """Make the wanted columns the current ones. Returns False if the table changed meanwhile: look again.
+    """Make the wanted columns and partitions the current ones. Returns False if the table changed meanwhile: look
+    again.
 
     Raises `CommitStateUnknownError`, after which looking again is right as well.
     """
     metadata = table.metadata
-    requirements = (
+    required, respecified = spec_updates(metadata, wanted.spec)
+    requirements: tuple[TableRequirement, ...] = (
         AssertTableUUID(uuid=metadata.table_uuid),
         AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
         AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": metadata.last_column_id}),
+        *required,
     )
     updates: list[TableUpdate] = []
     if wanted.schema is not metadata.schema():
         updates += [AddSchemaUpdate.model_validate({"schema": wanted.schema}), SetCurrentSchemaUpdate()]
+    updates += respecified
     updates.append(SetPropertiesUpdate(updates={COLUMNS_PROPERTY: wanted.columns.to_text(table_uuid)}))
     try:
         with commit_answers(f"columns of lake table {metadata.location}"):

@@ -17,7 +17,13 @@ from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.partitions import decoded_bound
 from streamhouse_spark.lake.iceberg.position_deletes import is_named_as_ours
 from streamhouse_spark.lake.iceberg.scan import is_only_of, plan_tasks, position_deletes
-from streamhouse_spark.lake.iceberg.schema import PATH_ID, bucket_of, internal_value, partition_types
+from streamhouse_spark.lake.iceberg.schema import (
+    PATH_ID,
+    bucket_of,
+    bucket_source,
+    internal_value,
+    partition_types,
+)
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.parquet.key_lookup import KeyProbe, best_probe
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -28,9 +34,9 @@ def live_files(
 ) -> dict[int, tuple[LiveFile, ...]]:
     """Return each bucket's data files. A file whose partition does not determine its bucket is in each of them."""
     found: dict[int, list[LiveFile]] = {bucket: [] for bucket in buckets}
-    specs = table.metadata.specs()
+    specs, source_id = table.metadata.specs(), bucket_source(table.metadata, num_buckets)
     for task in plan_tasks(table, snapshot):
-        bucket = bucket_of(specs[task.file.spec_id], task.file.partition, num_buckets)
+        bucket = bucket_of(specs[task.file.spec_id], task.file.partition, num_buckets, source_id)
         if bucket is not None and bucket not in found:
             continue
         file = live_file(task, table, key_ids)

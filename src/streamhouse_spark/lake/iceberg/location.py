@@ -116,16 +116,16 @@ class IcebergLocation:
                 continue
             is_own = table.properties.get(TABLE_UUID_PROPERTY) == self.spec.table_uuid
             wanted = self._evolved(table.metadata, is_own=is_own)
-            fits = differences(table.metadata, wanted.schema, self.spec.schema, spec, schema, self.spec.primary_key)
+            here = (table.metadata, wanted.schema, wanted.spec)
+            fits = differences(*here, self.spec.schema, spec, schema, self.spec.primary_key)
             if found := wanted.differences or fits:
                 raise LakeMismatchError(
                     f"the Iceberg table at {table.location()} does not fit {self.spec.path}: {'; '.join(found)}; "
                     "change it, or build the lake at another place (streamhouse retier)"
                 )
             is_right = not is_own or wanted.columns == iceberg_columns(table.metadata, self.spec)
-            if (wanted.schema is not table.schema() or not is_right) and not commit_columns(
-                self.catalog, table, wanted, self.spec.table_uuid
-            ):
+            is_right &= wanted.schema is table.schema() and wanted.spec.spec_id == table.metadata.default_spec_id
+            if not is_right and not commit_columns(self.catalog, table, wanted, self.spec.table_uuid):
                 continue
             self._adopt(table)
             if isinstance(self.catalog, FileCatalog):
@@ -149,7 +149,7 @@ class IcebergLocation:
             return evolved(metadata, self.spec)
         fields = [(field.field_id, field.name) for field in metadata.schema().fields]
         columns = map_by_name(fields, self.spec.schema, self.spec.schema_id, inner_of(metadata.schema()))
-        return Evolved(metadata.schema(), columns, ())
+        return Evolved(metadata.schema(), columns, (), metadata.spec())
 
     def _identity(self, schema: Schema) -> dict[str, str]:
         """Return the properties with the lake table's owner and its map of columns."""

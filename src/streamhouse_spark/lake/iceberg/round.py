@@ -11,8 +11,14 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake.commit_checks import LogRange, require_dense, require_offsets, require_present
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.lake.commit_checks import (
+    LogRange,
+    require_dense,
+    require_known,
+    require_offsets,
+    require_present,
+)
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg.evolution import require_brought_up
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
@@ -183,11 +189,7 @@ def write_row_deletes(
             positions, num_dropped = np.union1d(kept, found), len(found)
             ids, bucket = place.world.ids, own.bucket
             written.append(write_deletes(spec, files, ids, bucket, hit.range, file, positions, num_dropped=num_dropped))
-    if foreign is not None and any(left.values()):
-        raise LakeMismatchError(
-            f"lake table {place.spec.path}: rows were deleted that may be in {foreign}, which another engine wrote, so "
-            "that their places are not known; delete them there with that engine"
-        )
+    require_known(str(place.spec.path), left, foreign)
     return written
 
 

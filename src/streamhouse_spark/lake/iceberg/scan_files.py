@@ -16,7 +16,7 @@ from pyiceberg.transforms import IdentityTransform
 from streamhouse_spark.lake.file_match import file_may_match
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter, decoded_bound, field_types
 from streamhouse_spark.lake.iceberg.scan import is_only_of, plan_tasks, position_deletes
-from streamhouse_spark.lake.iceberg.schema import bucket_of, is_stored_as, plain_type
+from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source, is_stored_as, plain_type
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
 from streamhouse_spark.lake.model.values import LakeProjection
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
@@ -48,7 +48,8 @@ def scan_files(
     specs = table.metadata.specs()
     chosen = PartitionFilter(node, names, how.schema, table.metadata) if node.columns() else None
     tasks = plan_tasks(table, snapshot, chosen)
-    files = (_scan_file(task, table.location(), specs, names, wanted, num_buckets) for task in tasks)
+    buckets = (num_buckets, bucket_source(table.metadata, num_buckets))
+    files = (_scan_file(task, table.location(), specs, names, wanted, buckets) for task in tasks)
     return tuple(file for file in files if file_may_match(file, how.schema, node))
 
 
@@ -58,10 +59,10 @@ def _scan_file(
     specs: Mapping[int, PartitionSpec],
     names: Mapping[int, str],
     types: Mapping[int, ice.PrimitiveType],
-    num_buckets: int,
+    buckets: tuple[int, int | None],
 ) -> ScanFile:
     file = task.file
-    bucket, partition = _partition(file, specs[file.spec_id], names, num_buckets)
+    bucket, partition = _partition(file, specs[file.spec_id], names, buckets)
     sizes = file.column_sizes or {}
     return ScanFile(
         location=file.file_path,
@@ -71,6 +72,7 @@ def _scan_file(
         row_group_starts=tuple(file.split_offsets or ()),
         position_deletes=tuple(sorted(position_deletes(delete, location) for delete in task.delete_files)),
         own_deletes=_own_deletes(task),
+        num_deleted=_num_deleted(task),
         partition=partition,
         statistics={names[i]: _statistics(file, i, field_type) for i, field_type in types.items()},
         column_bytes={name: sizes[i] for i, name in names.items() if i in sizes},
@@ -84,15 +86,25 @@ def _own_deletes(task: FileScanTask) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((delete.file_path, delete.file_size_in_bytes) for delete in deletes))
 
 
+def _num_deleted(task: FileScanTask) -> int | None:
+    """Return how many rows are deleted; None where a file names positions of several files, or several files perhaps
+    one position twice.
+    """
+    if not task.delete_files:
+        return 0
+    delete, *others = task.delete_files
+    return delete.record_count if not others and is_only_of(delete, task.file.file_path) else None
+
+
 def _partition(
-    file: DataFile, spec: PartitionSpec, names: Mapping[int, str], num_buckets: int
+    file: DataFile, spec: PartitionSpec, names: Mapping[int, str], buckets: tuple[int, int | None]
 ) -> tuple[int | None, dict[str, Any]]:
     values: dict[str, Any] = {}
     for position, part in enumerate(spec.fields):
         value = file.partition[position]
         if isinstance(part.transform, IdentityTransform) and part.source_id in names:
             values[names[part.source_id]] = value
-    return bucket_of(spec, file.partition, num_buckets), values
+    return bucket_of(spec, file.partition, *buckets), values
 
 
 def _statistics(file: DataFile, field_id: int, field_type: ice.PrimitiveType) -> ColumnStatistics:

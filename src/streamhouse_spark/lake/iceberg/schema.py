@@ -223,7 +223,7 @@ def partition_spec(
     for part in layout:
         source = schema.find_field(part.column, case_sensitive=False)
         name = source.name if part.transform == "identity" else _free_name(f"{source.name}_{part.suffix}", schema)
-        fields.append(PartitionField(source.field_id, next(ids), _iceberg_transform(part), name))
+        fields.append(PartitionField(source.field_id, next(ids), iceberg_transform(part), name))
     if bucket_key is not None:
         source = schema.find_field(bucket_key, case_sensitive=False)
         name = _free_name(f"{source.name}_bucket", schema)
@@ -231,7 +231,8 @@ def partition_spec(
     return PartitionSpec(*fields, spec_id=0)
 
 
-def _iceberg_transform(part: own.PartitionField) -> IcebergTransform[Any, Any]:
+def iceberg_transform(part: own.PartitionField) -> IcebergTransform[Any, Any]:
+    """Return Iceberg's transform of a table's field."""
     if part.transform == "identity":
         return IdentityTransform()
     if part.transform == "truncate":
@@ -276,13 +277,27 @@ def partition_record(spec: PartitionSpec, schema: Schema, values: Sequence[bytes
     return Record(*(None if v is None else from_bytes(t, v) for t, v in zip(types, values, strict=True)))
 
 
-def bucket_of(spec: PartitionSpec, partition: Record, num_buckets: int) -> int | None:
-    """Return the bucket of all rows of a file; None if its partition does not determine it."""
+def bucket_source(metadata: TableMetadata, num_buckets: int) -> int | None:
+    """Return the column that new partitions are cut into so many buckets by; None for none. Files of another spec may
+    be in as many buckets by another column.
+    """
+    fields = (field for field in metadata.spec().fields if _cuts(field, num_buckets))
+    return next((field.source_id for field in fields), None)
+
+
+def bucket_of(spec: PartitionSpec, partition: Record, num_buckets: int, source_id: int | None) -> int | None:
+    """Return the bucket, by the column of `bucket_source`, of all rows of a file; None if its partition does not
+    determine it.
+    """
     for position, field in enumerate(spec.fields):
-        if isinstance(field.transform, BucketTransform) and field.transform.num_buckets == num_buckets:
+        if field.source_id == source_id and _cuts(field, num_buckets):
             value = partition[position]
             return 0 if value is None else int(value)
     return None
+
+
+def _cuts(field: PartitionField, num_buckets: int) -> bool:
+    return isinstance(field.transform, BucketTransform) and field.transform.num_buckets == num_buckets
 
 
 def described_spec(spec: PartitionSpec, schema: Schema) -> list[str]:
@@ -295,13 +310,14 @@ def described_spec(spec: PartitionSpec, schema: Schema) -> list[str]:
 def differences(
     metadata: TableMetadata,
     lake: Schema,
+    lake_spec: PartitionSpec,
     schema: TableSchema,
     spec: PartitionSpec,
     spec_schema: Schema,
     primary_key: Collection[str] = (),
 ) -> list[str]:
-    """Return the differences of the lake table, with the columns ``lake``, from the one for ``schema``; empty if it
-    fits.
+    """Return the differences of the lake table, with the columns ``lake`` and the partitions ``lake_spec``, from the
+    one for ``schema``; empty if it fits.
     """
     found = []
     if metadata.format_version != FORMAT_VERSION:
@@ -320,7 +336,7 @@ def differences(
         if column.name in primary_key and not field.required:
             found.append(f"column '{column.name}' of the primary key is optional, expected required")
     found += [f"column '{field.name}' is not in the table" for field in by_name.values()]
-    here, expected_here = described_spec(metadata.spec(), lake), described_spec(spec, spec_schema)
+    here, expected_here = described_spec(lake_spec, lake), described_spec(spec, spec_schema)
     if [t.casefold() for t in here] != [t.casefold() for t in expected_here]:
         found.append(f"partitioned by [{', '.join(here)}], expected [{', '.join(expected_here)}]")
     return found

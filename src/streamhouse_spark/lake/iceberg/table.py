@@ -179,7 +179,7 @@ class IcebergLake(LakeTable):
         return scan_snapshot(self.place, snapshot_id, columns, schema, statistics_of, node)
 
     def read_placed(
-        self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE
+        self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE, *, has_gaps: bool = False
     ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
         if self.place.spec.primary_key:
             raise OffsetsTrimmedError(
@@ -187,7 +187,7 @@ class IcebergLake(LakeTable):
                 "has them, and the lake of a table with a primary key holds current rows only; start later, or set "
                 "failOnDataLoss=false to skip them"
             )
-        return super().read_placed(bucket, wanted, node)
+        return super().read_placed(bucket, wanted, node, has_gaps=has_gaps)
 
     def metadata_table(self, name: str) -> pa.Table:
         from streamhouse_spark.lake.iceberg.metadata_tables import metadata_table

@@ -11,7 +11,10 @@ from streamhouse_spark.core.wire import Portable
 
 @dataclass(frozen=True, slots=True)
 class DeletedRows(Portable):
-    """The data file that a file of deleted positions applies to, with its deleted rows."""
+    """The data file that a file of deleted positions applies to, with its deleted rows.
+
+    Of a format without such files: the data file that goes, because other files have its other rows.
+    """
 
     location: str
     """Location of the data file."""
@@ -23,6 +26,8 @@ class DeletedRows(Portable):
     add."""
     num_dropped: int = 0
     """Number of the newly deleted rows of a table without a primary key."""
+    num_moved: int = 0
+    """Number of the rows that other files have, where the data file goes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,14 @@ class ScanFile:
     """See `LakeSplit.merge`; statistics and partition are those of all of the files."""
     field_names: FieldNames = ()
     """See `LakeSplit.field_names`."""
+    num_deleted: int | None = 0
+    """How many of the stored rows do not count, because they are deleted or replaced; None where only a read can
+    tell."""
+
+    @property
+    def num_live(self) -> int | None:
+        """The rows that count; None where only a read can tell."""
+        return self.num_rows - self.num_deleted if self.num_deleted is not None else None
 
     @property
     def has_rows_as_stored(self) -> bool:

@@ -52,7 +52,8 @@ class LakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class LakeFile(Portable):
-    """A data file, or a file of deleted positions, that was written and is not yet, or already, part of the table.
+    """A data file, or a file of deleted positions, that was written and is not yet, or already, part of the table; or
+    a data file that goes, see `DeletedRows`.
 
     ``offsets`` are those of its rows; with a primary key, those of the changes that it was written from. ``partition``
     holds the values of the partition fields in the lake's binary form, None for null; ``columns`` the statistics by
@@ -78,7 +79,7 @@ class LakeFile(Portable):
     def num_left(self) -> int:
         """Net number of rows that the file adds."""
         if self.deletes is not None:
-            return 0
+            return -self.deletes.num_moved
         return self.num_rows - (self.keys.num_deleted if self.keys is not None else 0)
 
 

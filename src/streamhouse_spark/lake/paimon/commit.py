@@ -8,7 +8,7 @@ error path deletes a file: files of a lost attempt are named by nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -55,6 +55,8 @@ class Change:
     """Whether all data files go that the table has when the change is made."""
     removed: Sequence[ManifestEntry] = ()
     """Data files that go; if one of them has gone before, the change is refused."""
+    removed_at: Collection[str] = ()
+    """Locations of data files that go in the same way."""
     is_overwrite: bool = False
     """Whether rows go, with the removed files."""
     is_compaction: bool = False
@@ -202,18 +204,26 @@ class _SnapshotBuilder:
         return {NOT_BEFORE_PROPERTY: str(not_before_ms)} if not_before_ms else {}
 
     def _removed(self) -> list[ManifestEntry]:
-        if not self._change.removes_all and not self._change.removed:
+        change = self._change
+        if not change.removes_all and not change.removed and not change.removed_at:
             return []
         live = self._reader.live(self._table.snapshot)
-        gone = live if self._change.removes_all else self._change.removed
-        present = {key_of(entry) for entry in live}
-        for entry in gone:
-            if key_of(entry) not in present:
-                raise CommitConflictError(
-                    f"lake table {self._table.location}: the file {entry.file.file_name} is no longer live, another "
-                    "commit removed it; try again"
-                )
+        gone = live if change.removes_all else [*self._still_live(live)]
         return [ManifestEntry(DELETE, e.partition, e.bucket, e.total_buckets, e.file) for e in gone]
+
+    def _still_live(self, live: Sequence[ManifestEntry]) -> Iterator[ManifestEntry]:
+        """Return the files that the change removes. Raises `CommitConflictError` where another commit removed one."""
+        present = {key_of(entry) for entry in live}
+        lost = [entry.file.file_name for entry in self._change.removed if key_of(entry) not in present]
+        by_location = {self._reader.location(entry): entry for entry in live} if self._change.removed_at else {}
+        lost += [location for location in self._change.removed_at if location not in by_location]
+        if lost:
+            raise CommitConflictError(
+                f"lake table {self._table.location}: the file {lost[0]} is no longer live, another commit removed it; "
+                "try again"
+            )
+        yield from self._change.removed
+        yield from (by_location[location] for location in self._change.removed_at)
 
     def _entry(self, file: LakeFile) -> ManifestEntry:
         spec = PaimonFileSpec(self._table.schemas[file.schema_id], self._table.location)

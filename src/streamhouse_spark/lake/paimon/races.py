@@ -8,6 +8,7 @@ never back, and:
 * **A snapshot of ours that has a successor cannot lose its rows.** Every commit above it planned on it; a commit that
   is planned now goes neither to its number nor below the newest. `durable` returns such a snapshot, and the log is
   trimmed no further: rows that a renaming writer may still take out of the lake stay in the log.
+* **Rows that were deleted one by one** are forgotten by the log only once such a snapshot lacks them (`settled`).
 * **A newest snapshot of ours that was replaced is noticed**: the lake then holds less than the log has recorded. If no
   file of the lake has the rows beyond, they are tiered again (`was_replaced`).
 """
@@ -38,7 +39,7 @@ def durable(place: PaimonLocation) -> LakeSnapshot | None:
     if table is None or table.snapshot is None:
         return None
     newest, below = described(place, table.snapshot), _below(place, table.snapshot)
-    if below is not None and same_offsets(below.offsets, newest.offsets) and same_offsets(below.starts, newest.starts):
+    if below is not None and _is_settled(newest, below):
         return below
 
     def seal(table: PaimonTable) -> Change:
@@ -77,6 +78,23 @@ def sealed_above(place: PaimonLocation, made: Snapshot) -> Snapshot:
         return made
 
 
+def settled(place: PaimonLocation, snapshot: LakeSnapshot) -> LakeSnapshot:
+    """Settle a snapshot as `LakeTable.settle` does. Commits an empty one unless there is one, or another has come above
+    it.
+    """
+    # The successor first: a snapshot that is still ours behind that look was so when the successor was made from it.
+    above = place.snapshots.find(snapshot.id + 1)
+    stored = place.snapshots.find(snapshot.id)
+    if stored is None or described(place, stored) != snapshot:
+        raise CommitConflictError(
+            f"lake table {place.location}: another engine put its own snapshot in the place of {snapshot.id}; try again"
+        )
+    below = _below(place, stored) if above is None else None
+    if above is not None or (below is not None and _is_settled(snapshot, below)):
+        return snapshot
+    return described(place, sealed_above(place, stored))
+
+
 def was_replaced(place: PaimonLocation, snapshot_id: int) -> bool:
     """Decide as `LakeTable.was_replaced` does."""
     table = _owned(place)
@@ -98,6 +116,15 @@ def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
     """Tell whether a file, by its name, is one of the package's for offsets beyond the held ones."""
     found = written_up_to(location)
     return found is not None and found[1] > offsets.get(found[0], 0)
+
+
+def _is_settled(newest: LakeSnapshot, below: LakeSnapshot) -> bool:
+    """Tell whether the newest snapshot holds and lacks the rows that the one below does, which has a successor."""
+    return (
+        same_offsets(below.offsets, newest.offsets)
+        and same_offsets(below.starts, newest.starts)
+        and below.dropped_rows == newest.dropped_rows
+    )
 
 
 def _below(place: PaimonLocation, newest: Snapshot) -> LakeSnapshot | None:

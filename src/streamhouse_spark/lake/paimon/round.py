@@ -26,6 +26,7 @@ def write_context(place: PaimonLocation) -> WriteContext:
     spec = place.spec
     began_ms = place.storage.now_ms()
     file_spec = PaimonFileSpec(table.schema, table.location, began_ms, _name_of(table.snapshot), _shifts(place, table))
+    file_spec.directory((None,) * len(file_spec.partition_fields), 0)  # options that no task could read are told here
     return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, file_spec.to_json(), spec.primary_key)
 
 
@@ -48,8 +49,11 @@ def commit_round(
     if not files and not is_truncated and same_offsets(expected.ends, new.ends):
         return None
     if not place.spec.primary_key:
-        require_dense(files, new.starts if is_truncated else expected.ends, new.ends)
+        require_dense(files, new.starts if is_truncated else expected.ends, new.ends, new.absent)
     file_spec = PaimonFileSpec.from_json(context.lake)
+    added = [file for file in files if file.deletes is None]
+    gone = [file.deletes for file in files if file.deletes is not None]
+    num_deleted = sum(new.absent.values()) + sum(file.num_dropped for file in gone)
 
     def validated(table: PaimonTable) -> Change:
         place.require_owner(table)
@@ -58,13 +62,18 @@ def commit_round(
         require_offsets(table.location, found, expected)
         if not is_truncated and _name_of(table.snapshot) != file_spec.planned_on:
             require_newest(table.location, live_entries(place, table) if place.spec.primary_key else (), files)
-        require_present(place.files_at, files)
-        dropped_rows = found.dropped_rows if found is not None and not is_truncated else 0
+        require_present(place.files_at, added)
+        dropped_rows = num_deleted + (found.dropped_rows if found is not None and not is_truncated else 0)
         text = offsets_text(
             place.spec.table_uuid, new.ends, new.starts, dropped_rows=dropped_rows, history=place.spec.history
         )
-        properties = {OFFSETS_PROPERTY: text}
-        return Change(files, removes_all=is_truncated and table.snapshot is not None, properties=properties)
+        return Change(
+            added,
+            removes_all=is_truncated and table.snapshot is not None,
+            removed_at=[file.location for file in gone],
+            is_overwrite=bool(gone),
+            properties={OFFSETS_PROPERTY: text},
+        )
 
     return described(place, commit_snapshot(place, validated))
 

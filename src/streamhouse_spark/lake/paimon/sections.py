@@ -68,6 +68,7 @@ def read_as_one(files: Sequence[ScanFile], by: LakeProjection) -> ScanFile:
         partition=first.partition,
         statistics=_of_all([file.statistics for file in files]),
         merge=MergedFiles(tuple(MergedFile(f.location, f.size_bytes, f.num_rows, f.field_names) for f in files), by),
+        num_deleted=None,
     )
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.lake.commit_checks import LogRange
 from streamhouse_spark.lake.model.marks import LakeHead
@@ -33,9 +34,10 @@ from streamhouse_spark.lake.paimon.maintenance.drop_partition import drop_partit
 from streamhouse_spark.lake.paimon.maintenance.expiry import expire
 from streamhouse_spark.lake.paimon.maintenance.orphans import remove_orphans
 from streamhouse_spark.lake.paimon.metadata_tables import METADATA_TABLES, metadata_table
-from streamhouse_spark.lake.paimon.races import durable, was_replaced
+from streamhouse_spark.lake.paimon.races import durable, settled, was_replaced
 from streamhouse_spark.lake.paimon.relocation import PaimonRelocation
 from streamhouse_spark.lake.paimon.round import commit_round, described, described_then, write_context
+from streamhouse_spark.lake.paimon.row_deletion import files_without
 from streamhouse_spark.lake.paimon.scan import projection, same_by_name, scan_files
 from streamhouse_spark.lake.paimon.snapshots import own_time_ms, parsed_snapshot, snapshot_text
 from streamhouse_spark.lake.parquet.compaction import RunGroups
@@ -51,6 +53,8 @@ from streamhouse_spark.storage.memory import MemoryStorage
 
 class PaimonLake(LakeTable):
     """See `LakeTable`."""
+
+    leaves_out_deleted = True
 
     def __init__(
         self,
@@ -132,6 +136,20 @@ class PaimonLake(LakeTable):
 
     def _write_context(self) -> WriteContext:
         return write_context(self.place)
+
+    def delete_rows(
+        self,
+        context: WriteContext,
+        rows: Mapping[int, OffsetRuns],
+        added: Sequence[LakeFile],  # noqa: ARG002 - files of a round lack deleted rows
+        *,
+        with_older: bool,
+    ) -> list[LakeFile]:
+        return files_without(self.place, context, rows) if with_older else []
+
+    def settle(self, snapshot: LakeSnapshot) -> LakeSnapshot:
+        self.place.require_home("settling snapshots")
+        return settled(self.place, snapshot)
 
     def _commit(
         self, files: Sequence[LakeFile], before: LogRange, after: LogRange, context: WriteContext

@@ -21,6 +21,7 @@ from streamhouse_spark.lake.model.values import LakeFile, WriteContext
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.file_writer import FileSpec, PartitionFile, PartitionKey
 from streamhouse_spark.lake.parquet.reader import OffsetFile
+from streamhouse_spark.query import row_selection
 
 BUFFERED_BYTES_MAX = 256 << 20
 """Bytes of rows that wait for their row group, over all open partitions."""
@@ -43,10 +44,12 @@ def write_files(
     bucket: int,
     offsets: OffsetRange,
     batches: Iterable[tuple[int, pa.RecordBatch]],
+    deleted: OffsetRuns | None = None,
 ) -> list[LakeFile]:
     """Write a log range of a bucket, (base offset, rows) in offset order, as data files; durable when this returns.
 
-    ``spec`` is the lake's part of ``context``. Raises `CorruptDataError` where the batches are not the whole range.
+    The rows at the ``deleted`` offsets are left out. ``spec`` is the lake's part of ``context``. Raises
+    `CorruptDataError` where the batches are not the whole range.
     """
     splitter = Splitter(spec, context.schema.arrow, bucket)
     with _BucketWriter(context, spec, files, ids, bucket, offsets) as writer:
@@ -54,15 +57,23 @@ def write_files(
         for base_offset, batch in batches:
             _require_next(context, bucket, next_offset, base_offset)
             next_offset += batch.num_rows
-            for key, rows, positions in splitter.split(batch):
-                runs = (
-                    OffsetRuns.dense(base_offset, rows.num_rows)
-                    if positions is None
-                    else OffsetRuns.of(base_offset + positions)
-                )
-                writer.add(key, rows, runs)
+            kept, kept_offsets = _without(batch, OffsetRange(base_offset, next_offset), deleted)
+            for key, rows, positions in splitter.split(kept):
+                writer.add(key, rows, OffsetRuns.of(kept_offsets if positions is None else kept_offsets[positions]))
         _require_next(context, bucket, offsets.end, next_offset)
         return writer.close()
+
+
+def _without(
+    batch: pa.RecordBatch, offsets: OffsetRange, deleted: OffsetRuns | None
+) -> tuple[pa.RecordBatch, Int64Array]:
+    """Return those rows at these offsets that are not deleted, with their offsets."""
+    found = np.arange(offsets.start, offsets.end, dtype=np.int64)
+    if deleted is None or not (gone := deleted.within(offsets)):
+        return batch, found
+    dropped = np.zeros(len(found), np.bool_)
+    dropped[gone.offsets() - offsets.start] = True
+    return row_selection.without(batch, dropped), found[~dropped]
 
 
 def rewrite_files(

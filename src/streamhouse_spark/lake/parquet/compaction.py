@@ -43,6 +43,7 @@ class Sized(Protocol):
 
 
 G = TypeVar("G", bound=Sized)
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,20 +179,21 @@ def _worth_it(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Itera
 
 
 def in_this_process(storage: Storage, settings: Mapping[str, str], world: World) -> RunGroups:
-    """Return a function that writes groups in this process; small ones, which wait for the store, at the same time
-    where its requests take long.
-    """
+    """Return a function that writes groups in this process, as `written_here` does."""
 
     def run(groups: Sequence[Sized], writer: GroupWriter) -> list[Rewritten]:
-        are_small = all(group.size_bytes <= SMALL_GROUP_BYTES_MAX for group in groups)
-        threads = THREADS_MAX if are_small and isinstance(storage, ReadsMany) else 1
-
-        def write(group: Sized) -> Rewritten:
-            return writer.written(group, storage, settings, world)
-
-        return list(in_parallel(write, groups, threads_max=threads))
+        return written_here(storage, groups, lambda group: writer.written(group, storage, settings, world))
 
     return run
+
+
+def written_here(storage: Storage, groups: Sequence[G], write: Callable[[G], R]) -> list[R]:
+    """Write groups in this process; small ones, which wait for the store, at the same time where its requests take
+    long.
+    """
+    are_small = all(group.size_bytes <= SMALL_GROUP_BYTES_MAX for group in groups)
+    threads = THREADS_MAX if are_small and isinstance(storage, ReadsMany) else 1
+    return list(in_parallel(write, groups, threads_max=threads))
 
 
 def rewritten(run: RunGroups, groups: Sequence[Sized], writer: GroupWriter, location: str) -> list[Rewritten]:

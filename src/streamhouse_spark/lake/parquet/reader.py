@@ -311,15 +311,19 @@ def read_offsets(
     wanted: OffsetRange,
     projection: LakeProjection,
     kept: Collection[str] | None = None,
+    *,
+    may_lack: bool = False,
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
     """Read the rows of ``wanted`` with their offsets, in offset order; memory is bounded by a batch per open file.
 
     Files that are not ``kept`` are not read. Raises `OffsetsTrimmedError` before the first row unless the files,
-    kept or not, hold each of the offsets exactly once.
+    kept or not, hold each of the offsets exactly once; of those that they ``may_lack``, once at most.
     """
     parts = [(file, file.runs.within(wanted)) for file in candidates if file.bucket == bucket]
     parts = [(file, runs) for file, runs in parts if runs.num_rows]
-    _require_cover([runs for _, runs in parts], bucket, wanted)
+    runs = [runs for _, runs in parts]
+    if not (may_lack and OffsetRuns.merged(runs).num_rows == sum(one.num_rows for one in runs)):
+        _require_cover(runs, bucket, wanted)
     if kept is not None:
         parts = [(file, runs) for file, runs in parts if file.location in kept]
     return _merged(files_at, parts, wanted, projection)

@@ -47,6 +47,7 @@ def tier_ahead(
                 context=context,
                 expected_starts=plan.starts,
                 starts=state.first_offsets,
+                absent=plan.absent_from(lake),
             )
         except (CommitConflictError, SnapshotExpiredError, OffsetsTrimmedError):
             conflicts += 1

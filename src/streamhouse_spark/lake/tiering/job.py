@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -188,11 +189,12 @@ class TieringJob:
             context=context,
             expected_starts=plan.starts,
             starts=state.first_offsets,
+            absent=plan.absent_from(self._lake),
         )
         if snapshot is not None:
+            self._record(snapshot)
             done.append((snapshot, files))
             warn_of_duplicates(state.name, _healed(files))
-            self._record(snapshot)
         return (snapshot is not None or not plan.num_tasks) and plan.reaches(targets)
 
     def _fitted(self, state: TableState) -> LakeSnapshot | None:
@@ -282,10 +284,9 @@ def run_task(
         if task.context.primary_key:
             return _run_keyed_task(storage, settings, world, task, records)
         shape = file_spec_of(task.context)
-        files = lake_files(storage, settings, shape.data_location)
-        return write_files(
-            task.context, shape, files, world.ids, task.bucket, task.offsets, _rows(storage, task, records)
-        )
+        files, rows = lake_files(storage, settings, shape.data_location), _rows(storage, task, records)
+        deleted = task.split.deleted
+        return write_files(task.context, shape, files, world.ids, task.bucket, task.offsets, rows, deleted)
 
 
 def _run_keyed_task(
@@ -367,5 +368,5 @@ def run_tasks_in_threads(storage: Storage, settings: Mapping[str, str], world: W
 
 
 def _rows(storage: Storage, task: TieringTask, records: InlineRecords | None) -> Iterable[tuple[int, pa.RecordBatch]]:
-    for found in read_split(storage, task.split, task.context.schema, records=records):
+    for found in read_split(storage, replace(task.split, deleted=None), task.context.schema, records=records):
         yield found.base_offset, found.batch

@@ -9,13 +9,15 @@ the record will follow.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from streamhouse_spark.lake.history import require_of_history
 from streamhouse_spark.lake.model.values import LakeSnapshot, same_offsets
 from streamhouse_spark.lake.table import LakeTable
-from streamhouse_spark.log.commits.actions import LakePair
+from streamhouse_spark.lake.tiering.dropped_rows import dropped_with
+from streamhouse_spark.log.commits.actions import Action, LakePair
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 
@@ -25,12 +27,17 @@ TRIES_MAX: Final = 20
 
 
 def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> None:
-    """Record the snapshot in the log, unless the log has as much or more, or another lake by then."""
+    """Record the snapshot in the log, unless the log has as much or more, or another lake by then.
+
+    Raises `CommitConflictError` where another engine's commit took its place.
+    """
     known = log.state.recorded_lake
     if known is not None and not is_news(snapshot, known):
         return
+    if _lacks_more(snapshot, known):
+        snapshot = lake.settle(snapshot)
 
-    def pair(state: TableState, time_ms: int) -> list[LakePair]:
+    def pair(state: TableState, time_ms: int) -> Sequence[Action]:
         if state.lake_location != lake.location:
             return []  # built anew elsewhere: this is a snapshot of the lake that the table had
         found: LakeSnapshot | None = snapshot
@@ -40,9 +47,16 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
         if found is None or is_ahead(found, state) or (known is not None and not is_news(found, known)):
             return []
         told = found.told if state.deletions else 0
-        return [LakePair(found.id, dict(found.offsets), time_ms, dict(found.starts), found.dropped_rows, told)]
+        made = LakePair(found.id, dict(found.offsets), time_ms, dict(found.starts), found.dropped_rows, told)
+        return [made, *dropped_with(state, lake, made)]
 
     log.commit(pair)
+
+
+def _lacks_more(snapshot: LakeSnapshot, known: LakePair | None) -> bool:
+    """Tell whether rows were deleted or dropped in the lake that the known snapshot still has."""
+    is_followed = known is not None and same_offsets(snapshot.starts, known.starts)
+    return snapshot.dropped_rows > (known.dropped_rows if known is not None and is_followed else 0)
 
 
 def record_told(log: CommitLog, snapshot: LakeSnapshot, told: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.lake.commit_checks import NOTHING_ABSENT
 from streamhouse_spark.lake.model.values import NEVER_TRUNCATED, LakeFile, LakeSnapshot, WriteContext
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.lake.tiering.plan import (
@@ -20,7 +21,7 @@ from streamhouse_spark.lake.tiering.plan import (
 )
 from streamhouse_spark.log.commits.actions import KvSnapshot
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.scan import snapshot_split, whole_range
+from streamhouse_spark.log.segments.scan import plan_range, snapshot_split, whole_range
 
 RunTasks = Callable[[Sequence[TieringTask]], Sequence[Sequence[LakeFile]]]
 """Runs tasks anywhere, in any order, and returns their files in the order of the tasks."""
@@ -54,6 +55,24 @@ class RoundPlan:
         """Whether there is anything to write."""
         return bool(self.num_tasks or self.deleted) or not self.keeps_rows
 
+    def absent_from(self, lake: LakeTable) -> Mapping[int, int]:
+        """Count, for each bucket, the rows of the round that its files lack: see `LakeTable.leaves_out_deleted`."""
+        if not lake.leaves_out_deleted:
+            return NOTHING_ABSENT
+        return {bucket: runs.within(self.ranges[bucket]).num_rows for bucket, runs in self._of_ranges.items()}
+
+    def deleted_in(self, lake: LakeTable) -> Mapping[int, OffsetRuns]:
+        """Return the deleted rows that files have: of the lake, and unless it leaves them out of the round."""
+        if not lake.leaves_out_deleted:
+            return self.deleted
+        older = {b: runs.within(OffsetRange(0, self.ranges[b].start)) for b, runs in self._of_ranges.items()}
+        return {bucket: runs for bucket, runs in {**self.deleted, **older}.items() if runs}
+
+    @property
+    def _of_ranges(self) -> Mapping[int, OffsetRuns]:
+        """The deleted rows of buckets of which the round has rows."""
+        return {bucket: runs for bucket, runs in self.deleted.items() if bucket in self.ranges}
+
     def reaches(self, targets: Mapping[int, int]) -> bool:
         return all(self.new.get(bucket, 0) >= end for bucket, end in targets.items())
 
@@ -80,13 +99,14 @@ def plan_round(
 
 
 def write_round(lake: LakeTable, context: WriteContext, plan: RoundPlan, run_tasks: RunTasks) -> list[LakeFile]:
-    """Write the round's files, those of deleted positions too. Durable when this returns, visible to nobody."""
+    """Write the round's files, and what deletes rows. Durable when this returns, visible to nobody."""
     state = plan.state
+    split_of = plan_range if lake.leaves_out_deleted else whole_range
     # A round that drops all rows of the lake looks for no older ones.
     is_looked_up = bool(state.primary_key) and plan.keeps_rows
     live = lake.live_files(context, list(plan.ranges)) if is_looked_up else {}
     tasks = [
-        TieringTask(whole_range(state, bucket, wanted), context, live.get(bucket, ()))
+        TieringTask(split_of(state, bucket, wanted), context, live.get(bucket, ()))
         for bucket, wanted in plan.ranges.items()
     ]
     tasks += [
@@ -94,6 +114,6 @@ def write_round(lake: LakeTable, context: WriteContext, plan: RoundPlan, run_tas
         for base in plan.bases.values()
     ]
     files = [file for written in run_tasks(tasks) for file in written]
-    if plan.deleted:
-        files += lake.delete_rows(context, plan.deleted, files, with_older=plan.keeps_rows)
+    if deleted := plan.deleted_in(lake):
+        files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows)
     return files

@@ -7,12 +7,13 @@ from dataclasses import asdict, field, replace
 from typing import Any, Final
 
 from streamhouse_spark.config.branch_mark import BRANCH
+from streamhouse_spark.config.partition_history import SetPartitioning
 from streamhouse_spark.core.change_archive import SetArchive
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits.anchors import HistoryMark
-from streamhouse_spark.log.commits.deletions import rows_from_json, rows_to_json
+from streamhouse_spark.log.commits.deletions import NameDropped, rows_from_json, rows_to_json
 from streamhouse_spark.log.commits.segment import Segment, of_parts
 from streamhouse_spark.schema.checks.check import has_constraints
 from streamhouse_spark.schema.generated.generated import has_generated
@@ -40,8 +41,7 @@ class Create:
 class Append:
     """Add segments behind the end of their buckets, all of them or none.
 
-    ``inline_rows[i]`` are the bytes of ``segments[i]`` where these travel in the record itself. Present only while the
-    record is being built.
+    ``inline_rows[i]`` are the bytes of ``segments[i]`` that travel in the record, only while it is being built.
     """
 
     segments: tuple[Segment, ...]
@@ -247,6 +247,7 @@ Action = (
     | Retier
     | SetProperties
     | SetSchema
+    | SetPartitioning
     | Rename
     | Condemn
     | Purge
@@ -260,6 +261,7 @@ Action = (
     | Tag
     | Untag
     | SetArchive
+    | NameDropped
 )
 
 
@@ -374,7 +376,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "tag", **asdict(action)}
         case Untag(names):
             return {"type": "untag", "names": list(names)}
-        case SetArchive():
+        case SetArchive() | SetPartitioning() | NameDropped():
             return action.to_json()
 
 
@@ -429,8 +431,12 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return Tag(data["name"], data["version"], data["uuid"], data["lake_snapshot"], data["retain_ms"])
         case "untag":
             return Untag(tuple(data["names"]))
+        case "partitioning":
+            return SetPartitioning.from_json(data)
         case "archive":
             return SetArchive.from_json(data)
+        case "dropped-rows":
+            return NameDropped.from_json(data)
         case unknown:
             raise FormatVersionError(
                 f"a record of the table has an action {unknown!r}, which this streamhouse-spark does not know; upgrade "

@@ -106,6 +106,16 @@ class Anchors:
 NO_ANCHORS: Final = Anchors()
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumerEntry:
+    """The position of a named consumer, and the time of its last report."""
+
+    offsets: Mapping[int, int]
+    time_ms: int
+    history: HistoryMark | None = None
+    """See `streamhouse_spark.log.commits.position.LogPosition`."""
+
+
 def out_of_mixed(table_uuid: str, number: int) -> str:
     """Describe the remedies for a log that has another history, or a hole, from record ``number`` on, because a process
     wrote on.

@@ -64,8 +64,11 @@ FIELDS_VERSION = 8
 BRANCH_VERSION = 9
 """Format of a branch's checkpoint: an older version of this package would take the branch for a table without a name,
 and delete it."""
-NEWEST_VERSION = 10
+ARCHIVE_VERSION = 10
 """Format of a checkpoint with a change archive, whose files an older version of this package would delete."""
+NEWEST_VERSION = 11
+"""Format of a checkpoint with former partitionings, or with rows of dropped partitions. An older version of this
+package would take partitions of older segments for those of today, and bring such rows back into a lake built anew."""
 
 CHECKPOINT_INTERVAL = 40
 HINT_EVERY: Final = 20
@@ -180,8 +183,10 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
 
 def _version(state: TableState) -> int | None:
     """Return the oldest format that can hold all of the state."""
-    if state.archive:
+    if state.former_partitionings or state.dropped_rows.named:
         return NEWEST_VERSION
+    if state.archive:
+        return ARCHIVE_VERSION
     if BRANCH in state.properties:
         return BRANCH_VERSION
     if any(schema.has_field_ids for schema in state.schemas.values()):

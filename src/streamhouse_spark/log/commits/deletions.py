@@ -2,13 +2,17 @@
 
 Offsets stay dense: a deleted row keeps its place in the log, and every reader leaves it out. What a state knows of
 deletions goes with the rows, when these are trimmed or truncated.
+
+Rows of dropped partitions are others: the lake lacks them, and offsets alone do not say so. A reader of the log who has
+not read them yet leaves them out, and a lake that is built anew from the log is without them. Nobody who read them
+before is told: a partition that is dropped is no change of its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
@@ -69,13 +73,20 @@ def followed_by(
     """Return the deletions with that of one more record behind them."""
     if not rows:
         return deletions
-    found = (*deletions, Deletion(commit, time_ms, dict(rows), commit, time_ms))
-    if len(found) <= DELETIONS_MAX:
-        return found
-    first, second, *others = found
-    is_in_lake = first.is_in_lake or second.is_in_lake
-    both = replace(first, commit=second.commit, time_ms=second.time_ms, is_in_lake=is_in_lake)
-    return (replace(both, rows=joined((first, second))), *others)
+    return in_order((*deletions, Deletion(commit, time_ms, dict(rows), commit, time_ms)))
+
+
+def in_order(deletions: Iterable[Deletion]) -> tuple[Deletion, ...]:
+    """Return the deletions in the order of their records, the oldest as one where there are more than
+    `DELETIONS_MAX`.
+    """
+    found = sorted(deletions, key=lambda deletion: deletion.commit)
+    while len(found) > DELETIONS_MAX:
+        first, second, *others = found
+        is_in_lake = first.is_in_lake or second.is_in_lake
+        both = replace(first, commit=second.commit, time_ms=second.time_ms, is_in_lake=is_in_lake)
+        found = [replace(both, rows=joined((first, second))), *others]
+    return tuple(found)
 
 
 def from_offsets(deletions: tuple[Deletion, ...], starts: Mapping[int, int]) -> tuple[Deletion, ...]:
@@ -93,6 +104,27 @@ def pending(deletions: Iterable[Deletion], told: int, offsets: Mapping[int, int]
         for deletion in deletions
     )
     return {bucket: runs for bucket, runs in found.items() if runs}
+
+
+class OfLake(Protocol):
+    """The rows that a recorded lake snapshot holds and lacks."""
+
+    @property
+    def offsets(self) -> Mapping[int, int]: ...
+
+    @property
+    def dropped_rows(self) -> int: ...
+
+    @property
+    def told(self) -> int: ...
+
+
+def newly_lacking(deletions: Sequence[Deletion], before: OfLake | None, after: OfLake) -> tuple[int, int]:
+    """Return how many rows more a lake snapshot lacks than one before it, and how many of these were deleted."""
+    lacking, told, offsets = (before.dropped_rows, before.told, before.offsets) if before is not None else (0, 0, {})
+    waiting, left = pending(deletions, told, offsets), pending(deletions, after.told, after.offsets)
+    applied = sum(runs.num_rows for runs in waiting.values()) - sum(runs.num_rows for runs in left.values())
+    return after.dropped_rows - lacking, applied
 
 
 def without_those_of_the_lake(
@@ -123,3 +155,78 @@ def rows_to_json(rows: Mapping[int, OffsetRuns]) -> dict[str, str]:
 def rows_from_json(data: Mapping[str, str]) -> dict[int, OffsetRuns]:
     where = "a record that deletes rows"
     return {int(bucket): OffsetRuns.from_text(text, where=where) for bucket, text in data.items()}
+
+
+# -- rows of dropped partitions ----------------------------------------------------------------------------------------
+
+DROPPED_ROWS: Final = "dropped-rows"
+
+
+@dataclass(frozen=True, slots=True)
+class NameDropped:
+    """The rows at these offsets are of partitions that were dropped from the lake: the table no longer has them, and
+    the log still does.
+
+    ``count`` is how many of the rows that the recorded lake snapshot lacks this accounts for, those included that the
+    log does not hold any more.
+    """
+
+    rows: Mapping[int, OffsetRuns]
+    count: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": DROPPED_ROWS, "rows": rows_to_json(self.rows), "count": self.count}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> NameDropped:
+        return cls(rows_from_json(data["rows"]), int(data["count"]))
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedRows:
+    """Dropped rows, as a state knows them."""
+
+    named: tuple[Deletion, ...] = ()
+    """Rows of dropped partitions that the log still holds, of the newest drop last."""
+    accounted: int = 0
+    """How many of the rows that the recorded lake snapshot lacks are known to be deleted, or named here once."""
+    newest: int = 0
+    """Number of the newest record that named some; 0 for none."""
+
+    def with_pair(self, grown: int, applied: int) -> DroppedRows:
+        """Return it behind a lake snapshot that lacks ``grown`` rows more, where ``applied`` deleted rows are lacking
+        that were not before. Where these do not account for all, a partition was dropped.
+        """
+        return replace(self, accounted=self.accounted + grown) if 0 < grown <= applied else self
+
+    def with_action(self, action: NameDropped, commit: int, time_ms: int) -> DroppedRows:
+        named = followed_by(self.named, action.rows, commit, time_ms)
+        return DroppedRows(named, self.accounted + action.count, commit)
+
+    def from_offsets(self, starts: Mapping[int, int]) -> DroppedRows:
+        """Return it without rows below ``starts``, in buckets that these name."""
+        return replace(self, named=from_offsets(self.named, starts)) if self.named else self
+
+    def to_json(self) -> dict[str, Any]:
+        named = [deletion.to_json() for deletion in self.named]
+        return {"accounted": self.accounted, "newest": self.newest, "named": named}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DroppedRows:
+        named = tuple(Deletion.from_json(found) for found in data["named"])
+        return cls(named, int(data["accounted"]), int(data["newest"]))
+
+
+NO_DROPPED_ROWS: Final = DroppedRows()
+
+
+# -- all rows, and files -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """The newest record that emptied the table: rows below ``offsets[bucket]`` are no longer the table's."""
+
+    commit: int
+    time_ms: int
+    offsets: Mapping[int, int]

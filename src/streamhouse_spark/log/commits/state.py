@@ -7,8 +7,10 @@ from dataclasses import field, replace
 
 import pyarrow as pa
 
+from streamhouse_spark.config.partition_history import FormerPartitioning, SetPartitioning, former_partitioning
 from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED, TableProperties, parse_properties
 from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive, SetArchive
+from streamhouse_spark.core.deletion_marks import MarkedDeleted
 from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
@@ -20,8 +22,8 @@ from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits import deletions as masks
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Action, KvSnapshot, LakePair
-from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, HistoryMark
-from streamhouse_spark.log.commits.deletions import Deletion
+from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, ConsumerEntry, HistoryMark
+from streamhouse_spark.log.commits.deletions import NO_DROPPED_ROWS, Deletion, DroppedRows, NameDropped, Truncation
 from streamhouse_spark.log.commits.record import Attempt, Record
 from streamhouse_spark.log.commits.segment import Segment, shared_uuids
 from streamhouse_spark.log.commits.tags import Tags, with_tag, without_tags
@@ -47,33 +49,6 @@ class BucketLog:
     @property
     def offsets(self) -> OffsetRange:
         return OffsetRange(self.start, self.end)
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerEntry:
-    """The position of a named consumer, and the time of its last report."""
-
-    offsets: Mapping[int, int]
-    time_ms: int
-    history: HistoryMark | None = None
-    """See `streamhouse_spark.log.commits.position.LogPosition`."""
-
-
-@dataclass(frozen=True, slots=True)
-class MarkedDeleted:
-    commit: int
-    time_ms: int
-    orphan: bool
-    """Whether no record ever named the file, so that a slow writer may still hold it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Truncation:
-    """The newest record that emptied the table: rows below ``offsets[bucket]`` are no longer the table's."""
-
-    commit: int
-    time_ms: int
-    offsets: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -106,6 +81,7 @@ class TableState:
     consumers: Mapping[str, ConsumerEntry] = field(default_factory=dict)
     deletions: tuple[Deletion, ...] = ()
     """Deleted rows of a table without a primary key that the log or the lake still holds, the newest deletion last."""
+    dropped_rows: DroppedRows = NO_DROPPED_ROWS
     snapshots: Mapping[int, KvSnapshot] = field(default_factory=dict)
     """Bucket → the newest snapshot of its rows by key, from since the last truncation."""
     tags: Tags = field(default_factory=dict)
@@ -120,6 +96,8 @@ class TableState:
     """Number of the newest record with the name: a renaming that began before it does not happen."""
     former_uuids: tuple[str, ...] = ()
     """Uuids of the originals that this table is a copy of, the oldest first."""
+    former_partitionings: tuple[FormerPartitioning, ...] = ()
+    """Partitionings of rows that older schemas stored, the oldest first."""
     dropped: bool = False
     successor: str | None = None
     """Uuid of the table that took this one's place, and so its name, as it was dropped."""
@@ -251,7 +229,8 @@ def fold(state: TableState | None, record: Record) -> TableState:
     if record.manifest is not None:
         state = replace(state, manifests={**state.manifests, record.number: record.manifest})
     mark = HistoryMark(record.number, record.attempt)
-    anchors = state.anchors.followed_by(mark, has_rows=act.moves_rows(remaining))
+    has_rows = act.moves_rows(remaining) or any(isinstance(action, NameDropped) for action in remaining)
+    anchors = state.anchors.followed_by(mark, has_rows=has_rows)
     after = replace(state, version=record.number, time_ms=record.time_ms, anchors=anchors)
     if "parsed" in before.__dict__ and _parsed_of(after) == _parsed_of(before):  # to parse them takes long
         after.__dict__["parsed"] = before.parsed
@@ -312,8 +291,10 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.Truncate(offsets):
             return _truncated(state, offsets, record)
         case act.LakePair():
-            history = (*state.lake_history, action)[-LAKE_HISTORY_MAX:]
-            return _without_told(with_lake(replace(state, lake_history=history)))
+            return _paired(state, action)
+        case NameDropped():
+            dropped = state.dropped_rows.with_action(action, record.number, record.time_ms)
+            return replace(state, dropped_rows=dropped)
         case act.Retier():
             return _retiered(state, action, record)
         case act.SetProperties(changed, removed):
@@ -321,6 +302,10 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             return replace(state, properties={**kept, **changed})
         case act.SetSchema(schema_id, schema):
             return replace(state, schema_id=schema_id, schemas={**state.schemas, schema_id: schema})
+        case SetPartitioning():
+            before = former_partitioning(state.schema_id, state.partition_by, state.properties)
+            changed = action.changes(state.schemas, state.schema, state.properties)
+            return replace(state, former_partitionings=(*state.former_partitionings, before), **changed)
         case act.Rename(name):
             return replace(state, name=name, named=record.number)
         case act.Condemn(keys, expiring):
@@ -403,7 +388,18 @@ def _trimmed(state: TableState, starts: Mapping[int, int], record: Record) -> Ta
         buckets[bucket] = BucketLog(max(log.start, start), log.end, kept)
     condemned = _with_marked(state, _object_keys(state, tuple(gone)), record, orphan=False)
     deletions = state.deletions if state.recorded_lake is not None else masks.from_offsets(state.deletions, starts)
-    return _without_told(replace(state, buckets=buckets, condemned=condemned, deletions=deletions))
+    dropped = state.dropped_rows.from_offsets(starts)
+    trimmed = replace(state, buckets=buckets, condemned=condemned, deletions=deletions, dropped_rows=dropped)
+    return _without_told(trimmed)
+
+
+def _paired(state: TableState, pair: LakePair) -> TableState:
+    history = (*state.lake_history, pair)[-LAKE_HISTORY_MAX:]
+    paired = with_lake(replace(state, lake_history=history))
+    if not state.primary_key and state.begins_at(pair.starts):
+        dropped = state.dropped_rows.with_pair(*masks.newly_lacking(state.deletions, state.lake, pair))
+        paired = replace(paired, dropped_rows=dropped)
+    return _without_told(paired)
 
 
 def _without_told(state: TableState) -> TableState:
@@ -452,6 +448,7 @@ def _truncated(state: TableState, offsets: Mapping[int, int], record: Record) ->
         condemned=_with_marked(state, _object_keys(state, gone), record, orphan=False),
         truncation=Truncation(record.number, record.time_ms, dict(offsets)),
         deletions=(),
+        dropped_rows=NO_DROPPED_ROWS,
         snapshots={},
         archive=NO_ARCHIVE,
     )
@@ -468,9 +465,12 @@ def _retiered(state: TableState, action: act.Retier, record: Record) -> TableSta
     former = (*state.former_lakes, state.lake_location)
     moved = replace(state, lake_location=action.lake_location, lake_history=(), former_lakes=former)
     moved = replace(moved, archive=NO_ARCHIVE if action.starts else state.archive, expiring=frozenset())
+    if state.dropped_rows.named and state.parsed.datalake_format == "iceberg":  # a Paimon lake takes no such deletions
+        moved = replace(moved, deletions=masks.in_order((*state.deletions, *state.dropped_rows.named)))
+    moved = replace(moved, dropped_rows=NO_DROPPED_ROWS)
     if action.starts:
         begins = {bucket: action.starts.get(bucket, state.first_offset(bucket)) for bucket in state.buckets}
-        deletions = masks.from_offsets(state.deletions, begins)
+        deletions = masks.from_offsets(moved.deletions, begins)
         moved = replace(moved, truncation=Truncation(record.number, record.time_ms, begins), deletions=deletions)
     return with_lake(moved)
 

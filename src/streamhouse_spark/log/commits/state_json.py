@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from streamhouse_spark.config.partition_history import FormerPartitioning
 from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive
+from streamhouse_spark.core.deletion_marks import MarkedDeleted
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Payload
-from streamhouse_spark.log.commits.anchors import Anchors, HistoryMark
-from streamhouse_spark.log.commits.deletions import Deletion
-from streamhouse_spark.log.commits.state import (
-    BucketLog,
-    ConsumerEntry,
-    MarkedDeleted,
-    TableState,
-    Truncation,
-    with_lake,
-)
+from streamhouse_spark.log.commits.anchors import Anchors, ConsumerEntry, HistoryMark
+from streamhouse_spark.log.commits.deletions import NO_DROPPED_ROWS, Deletion, DroppedRows, Truncation
+from streamhouse_spark.log.commits.state import BucketLog, TableState, with_lake
 from streamhouse_spark.log.commits.tags import tags_from_json, tags_to_json
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -69,10 +64,10 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
     if state.former_uuids:
         out["former_uuids"] = list(state.former_uuids)
     out.update(_of_the_lake(state))
+    out.update(_of_partitions(state))
     if state.snapshots:
         out["snapshots"] = [act.snapshot_to_json(s, payload) for s in state.snapshots.values()]
-    if state.deletions:
-        out["deletions"] = [deletion.to_json() for deletion in state.deletions]
+    out.update(_absent_rows(state))
     out.update(tags_to_json(state.tags))
     if state.archive:
         out["archive"] = state.archive.to_json()
@@ -84,6 +79,17 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
 def _of_the_lake(state: TableState) -> dict[str, Any]:
     former = {"former_lakes": list(state.former_lakes)} if state.former_lakes else {}
     return {**former, "expiring": sorted(state.expiring)} if state.expiring else former
+
+
+def _of_partitions(state: TableState) -> dict[str, Any]:
+    former = [one.to_json() for one in state.former_partitionings]
+    return {"former_partitionings": former} if former else {}
+
+
+def _absent_rows(state: TableState) -> dict[str, Any]:
+    deletions = {"deletions": [deletion.to_json() for deletion in state.deletions]} if state.deletions else {}
+    dropped = {"dropped_rows": state.dropped_rows.to_json()} if state.dropped_rows != NO_DROPPED_ROWS else {}
+    return {**deletions, **dropped}
 
 
 def _truncation_to_json(truncation: Truncation) -> dict[str, Any]:
@@ -137,10 +143,12 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         consumers=_consumers_from_json(data),
         snapshots={s["bucket"]: act.snapshot_from_json(s, payload) for s in data.get("snapshots", [])},
         deletions=tuple(Deletion.from_json(found) for found in data.get("deletions", ())),
+        dropped_rows=DroppedRows.from_json(data["dropped_rows"]) if "dropped_rows" in data else NO_DROPPED_ROWS,
         tags=tags_from_json(data.get("tags", {})),
         archive=Archive.from_json(data["archive"]) if "archive" in data else NO_ARCHIVE,
         expiring=frozenset(data.get("expiring", ())),
         former_lakes=tuple(data.get("former_lakes", ())),
+        former_partitionings=tuple(map(FormerPartitioning.from_json, data.get("former_partitionings", ()))),
         named=data.get("named", 1),
         former_uuids=tuple(data.get("former_uuids", ())),
         dropped=data["dropped"],

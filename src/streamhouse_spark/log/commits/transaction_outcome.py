@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from streamhouse_spark.config.branch_mark import BRANCH, BranchMark
+from streamhouse_spark.config.partition_history import SetPartitioning
 from streamhouse_spark.core.model import TablePath, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -16,13 +17,23 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.actions import Action, Bury, Condemn, Purge, Rename, Undrop
+from streamhouse_spark.log.commits.deletions import NameDropped
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import TransactionEntry, name_sum
 
 IN_REAL_TIME: Final = " in real-time mode"
 """Ends the owner of the application id of a query in Spark's real-time mode."""
 _NOT_ON_A_BRANCH: Final = (
-    act.LakePair | act.Retier | act.SetSchema | act.SetProperties | act.Trim | act.Tag | act.Undrop | act.KvSnapshot
+    act.LakePair
+    | NameDropped
+    | act.Retier
+    | act.SetSchema
+    | act.SetProperties
+    | SetPartitioning
+    | act.Trim
+    | act.Tag
+    | act.Undrop
+    | act.KvSnapshot
 )
 
 

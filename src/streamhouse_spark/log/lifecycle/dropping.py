@@ -31,6 +31,7 @@ from streamhouse_spark.log.lifecycle.cleaning import CleanReport, check_grace
 from streamhouse_spark.log.lifecycle.clones import clones_of, live_clones
 from streamhouse_spark.log.lifecycle.names import resolve
 from streamhouse_spark.log.lifecycle.succession import followed, settle
+from streamhouse_spark.log.lifecycle.unfinished import is_unfinished
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.read_ahead import delete_all
 
@@ -71,7 +72,9 @@ def _finalize(storage: Storage, world: World, uuid: str, floor_index: int, grace
     log = CommitLog(storage, uuid, world)
     try:
         state = log.refresh()
-    except TableNotFoundError:  # the first record is on its way, or never came; nothing to tell from
+    except TableNotFoundError:  # the first record is on its way, or never came
+        if not report.dry_run and is_unfinished(storage, uuid, storage.now_ms() - grace_ms):
+            write_floor(storage, uuid, floor_index + 1, DROPPED_FLOOR)
         return
     if state.dropped and not report.dry_run:
         settle(storage, world, log)

@@ -10,8 +10,10 @@ grace, so readers that pinned an earlier state go on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from streamhouse_spark.config.auto_partition import AutoPartition
+from streamhouse_spark.config.partition_history import columns_at
 from streamhouse_spark.log.archive.pages import archived
 from streamhouse_spark.log.commits.actions import Action, Trim
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -89,7 +91,7 @@ def plan_trim(
             own_ms = segment.time_runs[1]
             newest_ms = int(own_ms[own_ms <= now_ms].max(initial=time_ms))
             is_old = ttl_ms > 0 and newest_ms <= now_ms - ttl_ms
-            if segment.end_offset > limit or not (is_old or _has_expired(segment, now_ms, auto_partition)):
+            if segment.end_offset > limit or not (is_old or _has_expired(state, segment, now_ms, auto_partition)):
                 break
             start = segment.end_offset
         if start > log.start:
@@ -97,8 +99,13 @@ def plan_trim(
     return starts
 
 
-def _has_expired(segment: Segment, now_ms: int, auto_partition: AutoPartition | None) -> bool:
-    return auto_partition is not None and auto_partition.are_expired(segment.partitions, now_ms)
+def _has_expired(state: TableState, segment: Segment, now_ms: int, rule: AutoPartition | None) -> bool:
+    if rule is None:
+        return False
+    columns = columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
+    if rule.column not in columns:  # it names partitions by others, as the table was partitioned then
+        return False
+    return replace(rule, place=columns.index(rule.column)).are_expired(segment.partitions, now_ms)
 
 
 def is_trimmed(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from streamhouse_spark.config.partition_history import columns_at
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
@@ -22,9 +23,11 @@ def segment_may_match(state: TableState, segment: Segment, offsets: OffsetRange,
     bounds = _bounds(state, segment, offsets, asked)
     if not may_match(node, bounds):
         return False
-    if segment.partitions is None or not asked.intersection(state.partition_by):
+    names = columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
+    if segment.partitions is None or not asked.intersection(names):
         return True
-    return any(may_match(node, {**bounds, **exact}) for exact in _partitions(state, segment, segment.partitions))
+    partitions = _partitions(state, segment, names, segment.partitions)
+    return any(may_match(node, {**bounds, **exact}) for exact in partitions)
 
 
 def _bounds(state: TableState, segment: Segment, offsets: OffsetRange, asked: frozenset[str]) -> dict[str, Bounds]:
@@ -45,11 +48,13 @@ def _bounds(state: TableState, segment: Segment, offsets: OffsetRange, asked: fr
 
 
 def _partitions(
-    state: TableState, segment: Segment, partitions: tuple[tuple[Any, ...], ...]
+    state: TableState, segment: Segment, names: tuple[str, ...], partitions: tuple[tuple[Any, ...], ...]
 ) -> Iterator[Mapping[str, Bounds]]:
-    """The partition columns of parts of the segment's rows, which together are all of them."""
+    """The partition columns of parts of the segment's rows, which together are all of them. ``names`` are the columns
+    that the segment was partitioned by.
+    """
     written = state.schemas[segment.schema_id]
-    keys = [_current(state.schema, written, name) for name in state.partition_by]
+    keys = [_current(state.schema, written, name) for name in names]
     for values in partitions:
         yield {
             column.name: exactly(stored_value(value, column.type))

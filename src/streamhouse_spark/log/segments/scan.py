@@ -98,6 +98,14 @@ def plan_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit
     return LogSplit(state.table_uuid, bucket, offsets, segments, schemas, deleted or None)
 
 
+def without_rows(split: LogSplit, rows: OffsetRuns | None) -> LogSplit:
+    """Return the split without the rows at these offsets."""
+    gone = rows.within(split.offsets) if rows is not None else None
+    if not gone:
+        return split
+    return replace(split, deleted=gone if split.deleted is None else OffsetRuns.merged([split.deleted, gone]))
+
+
 def whole_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit:
     """Make one split of ``offsets`` of a bucket, with deleted rows too. Raises as `plan_range`."""
     return replace(plan_range(state, bucket, offsets), deleted=None)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from streamhouse_spark.config.partition_history import FormerPartitioning, columns_at
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.core.slicing import compacted
 from streamhouse_spark.core.values import dataclass
@@ -41,14 +42,20 @@ class SegmentOptions:
     partition_by: tuple[str, ...] = ()
     stats_columns: tuple[str, ...] = ()
     codec: Codec = "none"
+    former: tuple[FormerPartitioning, ...] = ()
+    """The table's former partitionings, the oldest first."""
 
     def of_schema(self, schema_id: int, schemas: Mapping[int, TableSchema]) -> SegmentOptions:
-        """Return the form for rows of another of the table's schemas, in which columns may have other names."""
+        """Return the form for rows of another of the table's schemas, an older one, in which columns may have other
+        names, and partitions other columns.
+        """
         if schema_id == self.schema_id:
             return self
         names = {column.id: column.name for column in schemas[schema_id].columns}
         ids = [schemas[self.schema_id].column(name).id for name in self.stats_columns]
-        return replace(self, schema_id=schema_id, stats_columns=tuple(names[i] for i in ids if i in names))
+        partition_by = columns_at(self.former, self.partition_by, schema_id)
+        stats_columns = tuple(names[i] for i in ids if i in names)
+        return replace(self, schema_id=schema_id, partition_by=partition_by, stats_columns=stats_columns)
 
 
 def stage_inline(rows: pa.Table, bucket: int, options: SegmentOptions) -> StagedSegment:

@@ -116,6 +116,17 @@ def test_rows_that_were_made_of_the_tables_own(wh, table):
     assert there(table) == [0, 2, 3, 5, 7]
 
 
+def test_partitions_that_are_others_by_the_commit(wh, table):
+    planned = writer(wh, ReplacedPart())
+    found = planned.write(batches(7))
+    table.set_partitioning(["truncate(2, day)"])
+    with pytest.raises(CommitConflictError, match="nothing was written"):
+        planned.commit([found])
+    assert there(table) == list(range(6))
+    write(wh, ReplacedPart(), (7,))
+    assert there(table) == [2, 5, 7], "days 0 and 1 are one partition now"
+
+
 def test_refused_before_a_task_runs(wh, table):
     for options in ({"rowKindColumn": "id"}, {"partialUpdate": "true"}):
         with pytest.raises(InvalidOptionError, match="change the rows that are there"):

@@ -25,6 +25,9 @@ from streamhouse_spark.log.commits.checkpoint import list_checkpoints
 from streamhouse_spark.log.commits.frame import decode_frame
 from streamhouse_spark.log.lifecycle.branches import require_branch
 from streamhouse_spark.query.partition_match import PartitionMatches
+from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read.executor import read_tables
+from streamhouse_spark.read.planner import plan_lake
 from streamhouse_spark.table.branching import branches, publication
 from streamhouse_spark.table.partitions import drop_partitions
 from streamhouse_spark.warehouse.connection import Connection
@@ -298,3 +301,33 @@ def test_a_connection_finds_branches(tmp_path, store):
     table.fast_forward("audit")
     with pytest.raises(TableNotFoundError, match="was published by commit"):
         connection.table("d.t$branch_audit")
+
+
+# -- lake snapshots ---------------------------------------------------------------------------------------------------
+
+
+def test_a_branch_sees_the_lake_snapshot_that_it_began_with_and_no_other(wh):
+    table, branch = begun(wh, keyed=False, lake="iceberg")
+    seen = branch.state.lake.snapshot_id
+    tier(table)
+    newer = table.refresh().lake.snapshot_id
+    columns = Projection.of(branch.state.schema, None, None)
+
+    def read(handle, snapshot):
+        plan = plan_lake(handle, handle.refresh(), columns, as_of_snapshot=snapshot)
+        return sorted(row["id"] for rows in read_tables(handle, plan) for row in rows.to_pylist())
+
+    assert read(branch, seen) == read(table, seen) == [0, 1, 2]
+    assert read(table, newer) == list(range(6))
+    with pytest.raises(InvalidOptionError, match=rf"sees lake snapshot {seen}.*snapshot {newer} is of .* its table"):
+        read(branch, newer)
+    with pytest.raises(InvalidOptionError, match="is a branch, which takes and gives rows alone"):
+        read(branch, None)
+    with pytest.raises(InvalidOptionError, match="reading the lake alone is for its table"):
+        wh.view("d.t$branch_audit$lake").to_arrow()
+    hot = new_table(wh, name="d.hot")
+    add(hot, 1)
+    hot.create_branch("audit")
+    tier(hot)
+    with pytest.raises(InvalidOptionError, match="sees no lake snapshot"):
+        read(hot.branch("audit"), hot.refresh().lake.snapshot_id)

@@ -57,12 +57,11 @@ def drop_rows(table: TableHandle, partitions: Sequence[Sequence[Any]]) -> None:
 def empty_partitions(table: TableHandle, partitions: Sequence[Sequence[Any]]) -> None:
     """Remove the rows of the partitions with these JSON values of all partition columns, in one step.
 
-    **Commit point:** one record, wherever rows can be deleted by one. Else, with a Paimon lake and no primary key, as
-    `drop_rows`.
+    **Commit point:** one record.
     """
     state = table.refresh()
     matches = _matches(table, state, partitions)
-    if state.primary_key or state.parsed.datalake_format != "iceberg":
+    if state.primary_key:
         drop_partitions(table, matches)
     else:
         empty_parts(table, matches)

@@ -1,18 +1,21 @@
 """``CALL streamhouse.system.drop_partition``: as ALTER TABLE … DROP PARTITION, by some of the partition columns as
-well.
+well; and ``set_partitioning``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.query.partition_match import NULL_NAME, PartitionMatch, PartitionMatches
+from streamhouse_spark.schema.partition_fields import join_fields, split_fields
 from streamhouse_spark.table.partitions import drop_partitions
 from streamhouse_spark.warehouse.connection import Connection
+
+PARTITIONED: Final = "table string not null, partitioning string not null, former_partitioning string not null"
 
 
 def drop_partition(connection: Connection, given: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
@@ -25,6 +28,14 @@ def drop_partition(connection: Connection, given: Mapping[str, Any]) -> Sequence
     match = PartitionMatch.of_texts(texts, state.schema, state.partition_by, table.name)
     report = drop_partitions(table, PartitionMatches((match,)), dry_run=given["dry_run"])
     return [(table.name, report.rows, report.files, report.snapshot_id, given["dry_run"])]
+
+
+def set_partitioning(connection: Connection, given: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+    """Partition rows anew and return both partitionings. Raises as `Table.set_partitioning`."""
+    table = connection.table(table_name_of(given["table"]))
+    before = join_fields(table.refresh().parsed.partition_fields)
+    table.set_partitioning(split_fields(given["partitioning"]))
+    return [(table.name, join_fields(table.state.parsed.partition_fields), before)]
 
 
 def _texts(text: str) -> dict[str, str]:

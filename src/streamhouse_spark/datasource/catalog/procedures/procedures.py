@@ -19,7 +19,7 @@ from streamhouse_spark.datasource.catalog.procedures.arguments import Parameter,
 from streamhouse_spark.datasource.catalog.procedures.clone import CLONED, clone
 from streamhouse_spark.datasource.catalog.procedures.jobs import SparkJobs
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
-from streamhouse_spark.datasource.catalog.procedures.partitions import drop_partition
+from streamhouse_spark.datasource.catalog.procedures.partitions import PARTITIONED, drop_partition, set_partitioning
 from streamhouse_spark.datasource.catalog.procedures.relocate import relocate
 from streamhouse_spark.datasource.catalog.procedures.undrop import undrop_table
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
@@ -253,6 +253,13 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
             "table string not null, rows bigint not null, files bigint not null, snapshot bigint, "
             "dry_run boolean not null",
             drop_partition,
+        ),
+        Procedure(
+            "set_partitioning",
+            "Partition the rows of a table by other fields from now on; nothing is written again",
+            (_TABLE, Parameter("partitioning", "string", "As in PARTITIONED BY: days(ts), region; empty for none")),
+            PARTITIONED,
+            set_partitioning,
         ),
         Procedure(
             "rollback_to_version",

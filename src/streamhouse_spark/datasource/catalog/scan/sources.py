@@ -32,6 +32,7 @@ from streamhouse_spark.read.pin import Pin, pin_as_of, pin_newest
 from streamhouse_spark.read.planner import Pruning, Sources, Wanted, plan_pin, pruned, scan_lake
 from streamhouse_spark.read.ranges import binlog_pieces, range_pieces
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
+from streamhouse_spark.read.visible_lake import require_found, require_visible
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.views import BINLOG, CHANGELOG, LAKE
 
@@ -66,7 +67,9 @@ def sources_of(asked: Question) -> Sources:
     pin, options = asked.pin, asked.options
     if pin.suffix == LAKE or options.as_of_lake_snapshot is not None:
         snapshot_id = _snapshot_of(asked)
+        require_visible(asked.state, snapshot_id)
         lake = None if snapshot_id is None else scan_lake(asked.table, asked.state, snapshot_id, asked.wanted)
+        require_found(asked.state, lake.snapshot if lake is not None else None)
         return replace(_of_log(asked, ()), lake=lake)
     if pin.suffix == CHANGES:
         return _changes(asked)

@@ -59,8 +59,7 @@ def cluster(
             raise LakeMismatchError(
                 f"lake table {table.location()} has deletes of another engine that name no file; compact it there first"
             )
-        stored = [file.stored() for file in found if file.data.spec_id == table.metadata.default_spec_id]
-        asked = [file for file in stored if file.location in chosen]
+        asked = [file for file in (one.stored() for one in found) if file.location in chosen]
         plan = plan_clusters(asked, how, group_of)
         groups = list(plan if dry_run else within_budget(plan, None if run is None else SPREAD_BYTES_MAX))
     if dry_run:

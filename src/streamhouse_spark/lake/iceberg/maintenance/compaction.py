@@ -160,25 +160,24 @@ def plan_compaction(
     """Plan runs of small files whose offset ranges follow each other, with nothing of their partition in between, and
     each file of which many rows are deleted, with ``purge`` any.
 
-    Files of other engines are left alone, and so is a snapshot that has deletes of another kind: deleted rows could
-    come back.
+    Files of an older partition spec are joined with each other alone, and written by the newest. Files of other engines
+    are left alone, and so is a snapshot that has deletes of another kind: deleted rows could come back.
     """
     found = files_with_deletes(table, snapshot)
     if found is None:
         return []
     target_bytes = place.spec.target_file_bytes
-    written = [file for file in found if file.data.spec_id == table.metadata.default_spec_id]
     files = place.files_at(data_location(table))
-    purged = list(files_to_purge(written, files, place.spec.writers, share_min=0 if purge else DELETED_SHARE_MIN))
+    purged = list(files_to_purge(found, files, place.spec.writers, share_min=0 if purge else DELETED_SHARE_MIN))
     # One that is as large as those which are left alone stands between its neighbours.
     current = [
         replace(file.stored(), size_bytes=max(file.data.file_size_in_bytes, target_bytes))
         if file.deletes
         else file.stored()
-        for file in written
+        for file in found
     ]
 
-    sizes = {file.data.file_path: file.data.file_size_in_bytes for file in written}
+    sizes = {file.data.file_path: file.data.file_size_in_bytes for file in found}
     footers = partial(offset_files, place.storage, place.settings, sizes, place.spec.writers)
     joined = plan_groups(current, footers, target_bytes=target_bytes, files_min=COMPACT_FILES_MIN)
     return [*joined, *purged]

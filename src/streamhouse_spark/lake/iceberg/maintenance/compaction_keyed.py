@@ -36,7 +36,7 @@ from streamhouse_spark.lake.iceberg.round import (
     write_context,
 )
 from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks
-from streamhouse_spark.lake.iceberg.schema import bucket_of
+from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.values import CompactReport, LakeProjection, LakeSplit, WriteContext
@@ -192,21 +192,23 @@ def _compacted(
 def plan_keyed_compaction(
     table: Table, snapshot: Snapshot, wanted: LakeTableSpec, *, purge: bool = False, is_whole: bool = False
 ) -> KeyedCompaction:
-    """Plan the groups of one commit, or with ``is_whole`` all. Files of another partition spec are left alone. The lake
-    need not have the columns of the table's schema yet.
+    """Plan the groups of one commit, or with ``is_whole`` all. Files of an older partition spec are merged with each
+    other alone, and written by the newest; those of a spec of another engine, without the table's buckets, are left
+    alone. The lake need not have the columns of the table's schema yet.
     """
     tasks = plan_tasks(table, snapshot)
     ages, deletes = _ages_and_deletes(table, snapshot)
-    spec = table.spec()
+    specs, buckets = table.metadata.specs(), (wanted.num_buckets, bucket_source(table.metadata, wanted.num_buckets))
     by_place: dict[tuple[object, ...], list[FileScanTask]] = {}
     for task in sorted(tasks, key=lambda task: ages[task.file.file_path]):
-        if task.file.spec_id == spec.spec_id:
-            partition = tuple(task.file.partition[i] for i in range(len(spec.fields)))
+        spec, file = specs[task.file.spec_id], task.file
+        if wanted.num_buckets == 1 or bucket_of(spec, file.partition, *buckets) is not None:
+            partition = (file.spec_id, *(file.partition[i] for i in range(len(spec.fields))))
             by_place.setdefault(partition, []).append(task)
     known = iceberg_columns(table.metadata, wanted)
     found = (known.field_id(wanted.schema.column(name).id) for name in wanted.primary_key)
     key_ids = [field_id for field_id in found if field_id is not None]
-    groups = [_group(members, table, key_ids, wanted.num_buckets) for members in by_place.values()]
+    groups = [_group(members, table, key_ids, *buckets) for members in by_place.values()]
     worth_it = [group for group in groups if group.is_worth_it(wanted.target_file_bytes, purge=purge)]
     chosen = tuple(worth_it if is_whole else within_budget(worth_it))
     gone = {file.location for group in chosen for file in group.files}
@@ -214,9 +216,12 @@ def plan_keyed_compaction(
     return KeyedCompaction(chosen, tuple(sorted(deletes - needed)))
 
 
-def _group(tasks: Sequence[FileScanTask], table: Table, key_ids: Sequence[int], num_buckets: int) -> KeyedGroup:
+def _group(
+    tasks: Sequence[FileScanTask], table: Table, key_ids: Sequence[int], num_buckets: int, source_id: int | None
+) -> KeyedGroup:
     deletes = {delete.file_path: delete.record_count for task in tasks for delete in task.delete_files}
-    bucket = bucket_of(table.spec(), tasks[0].file.partition, num_buckets)
+    spec = table.metadata.specs()[tasks[0].file.spec_id]
+    bucket = bucket_of(spec, tasks[0].file.partition, num_buckets, source_id)
     return KeyedGroup(bucket or 0, tuple(live_file(task, table, key_ids) for task in tasks), sum(deletes.values()))
 
 

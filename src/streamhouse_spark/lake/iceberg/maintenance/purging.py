@@ -29,7 +29,7 @@ class FileWithDeletes:
 
     def stored(self) -> StoredFile:
         file, path = self.data, self.data.file_path
-        partition = tuple(file.partition[i] for i in range(len(file.partition)))
+        partition = (file.spec_id, *(file.partition[i] for i in range(len(file.partition))))
         deletes = tuple(delete.file_path for delete in self.deletes)
         own = tuple(delete.file_path for delete in self.deletes if is_only_of(delete, path))
         return StoredFile(path, file.file_size_in_bytes, file.record_count, partition, deletes, own)

@@ -51,6 +51,7 @@ def test_procedures_say_their_parameters_and_results(catalog):
         "adopt",
         "drop_consumer",
         "drop_partition",
+        "set_partitioning",
         "table_status",
         "undrop_table",
         "relocate",
@@ -90,6 +91,16 @@ def test_partitions_are_dropped_by_some_of_their_columns(catalog, call):
     for text in ("day=2026-01-01", "[]", '{"day": ["2026-01-01"]}', "{}", '{"id": 1}'):
         with pytest.raises(InvalidOptionError):
             call("drop_partition", table="sales.parts", partition=text)
+
+
+def test_a_table_is_partitioned_anew(catalog, call):
+    table = catalog.connection.warehouse().create_table("sales.anew", "id BIGINT, at TIMESTAMP", partition_by=["id"])
+    found = call("set_partitioning", table="sales.anew", partitioning="days(at), truncate(10, id)")
+    assert found == [{"table": "sales.anew", "partitioning": "days(at), truncate(10, id)", "former_partitioning": "id"}]
+    assert table.refresh().parsed.partitioned_by == ("days(at)", "truncate(10, id)")
+    assert call("set_partitioning", table="sales.anew", partitioning="")[0]["partitioning"] == ""
+    with pytest.raises(InvalidOptionError, match="unknown transform"):
+        call("set_partitioning", table="sales.anew", partitioning="weeks(at)")
 
 
 def test_a_table_is_rolled_back_to_a_version_and_to_a_time(catalog, call):

@@ -400,6 +400,20 @@ def test_hidden_columns_of_files_of_another_engine_are_null(plain, scans):
     assert {(r["_log_offset"], r["_bucket"]) for r in rows} == {(None, None)}
 
 
+def test_a_branch_reads_no_lake_snapshot_of_its_table(plain, scans):
+    seen = str(plain.state.lake.snapshot_id)
+    plain.create_branch("audit")
+    tier(plain)
+    newer = str(plain.refresh().lake.snapshot_id)
+    name = "sales.plain$branch_audit"
+    assert len(scans.rows(name, options={"asOfLakeSnapshot": seen})) == 200
+    assert len(scans.rows("sales.plain", options={"asOfLakeSnapshot": newer})) == 250
+    with pytest.raises(InvalidOptionError, match=f"snapshot {newer} is of the lake of its table"):
+        scans.rows(name, options={"asOfLakeSnapshot": newer})
+    with pytest.raises(InvalidOptionError, match="reading the lake alone"):
+        scans.load(f"{name}$lake")
+
+
 # -- changelog, views, options ----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,238 @@
+"""The computation of one step of a view: which rows its table gets, and which keys go.
+
+There are several ways to the same rows, and sizes decide among them. Few changes are read by the driver, and what else
+is needed is looked up by key: rows beside them in joins, and the view's old rows, to which they are added. Where that
+does not tell the new row, Spark reads the source, of the groups concerned.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql.types import LongType, StructField, StructType
+
+from streamhouse_spark.config.view_definition import ViewDefinition
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource.views.compiled import ParsedQuery, compiled, plan_query, refusing
+from streamhouse_spark.datasource.views.inputs import Inputs
+from streamhouse_spark.datasource.views.looked_up import counts_of, view_rows
+from streamhouse_spark.datasource.views.plans import Plans
+from streamhouse_spark.datasource.views.relations import Relations
+from streamhouse_spark.table.refreshing import RefreshStep
+from streamhouse_spark.table.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from streamhouse_spark.zset.added import Added
+    from streamhouse_spark.zset.plan import Group
+    from streamhouse_spark.zset.statements import Statements
+    from streamhouse_spark.zset.writer import Writer
+
+Changed = tuple[pa.Table, pa.ChunkedArray]
+"""Rows of the view's table, and which of them stand for keys that go."""
+
+logger = logging.getLogger(__name__)
+
+
+class Run:
+    """The computation of one step, for its relations of the session to be dropped by `close`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        view: Table,
+        definition: ViewDefinition,
+        plans: Plans,
+        sources: Mapping[str, Table],
+        step: RefreshStep,
+    ) -> None:
+        self._spark, self._view, self._definition, self._plans = spark, view, definition, plans
+        self._sources, self._step = sources, step
+        self._parsed = plans.parsed(view.name, definition.query)
+        self._relations = new_relations(spark, self._parsed, sources)
+        self._relations.begin(step)
+        self._inputs = Inputs(self._relations, sources, step)
+
+    def close(self) -> None:
+        self._relations.drop()
+
+    def changes(self) -> Changed:
+        """Return the rows that are written, and which of them stand for keys that go. Raises ``PySparkException``."""
+        if self._definition.mode == "full":
+            return _split(self._difference(self._full_statements(), self._parsed_text()).toArrow())
+        with refusing(self._view.name):
+            from streamhouse_spark.zset.plan import Group
+            from streamhouse_spark.zset.writer import Writer
+
+            statements = self._statements()
+            if self._step.new.whole_because is not None:
+                whole = statements.whole(Writer(self._relations.prefix, frozenset()))
+                return _split(self._difference(statements, whole).toArrow())
+            root, writer = statements.root, self._inputs.writer(statements.root)
+            if isinstance(root, Group):
+                return self._of_groups(statements, root, writer)
+            if writer.delta(root) is None:
+                return self._nothing()
+            return _split(self._of_rows(statements, writer).toArrow())
+
+    def _nothing(self) -> Changed:
+        return self._as_view(self._view.state.schema.arrow.empty_table()), pa.chunked_array([], pa.bool_())
+
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    def _of_rows(self, statements: Statements, writer: Writer) -> DataFrame:
+        """Return the rows of a plan that ends in no GROUP BY."""
+        from streamhouse_spark.zset.statements import COUNT, KEY
+
+        relations = self._relations
+        if statements.identity != "bag":
+            is_local = relations.are_local(statements.of_delta(writer))
+            return relations.sql(statements.of_delta(writer, one_task=is_local))
+        is_local = relations.are_local(statements.net_of_bag(writer))
+        frame = relations.sql(statements.net_of_bag(writer, one_task=is_local))
+        net = frame.toArrow()
+        counts = pa.chunked_array([counts_of(self._view, net[KEY])], pa.int64())
+        schema = StructType([*frame.schema.fields, StructField(COUNT, LongType())])
+        kept = relations.keep("net", net.append_column(COUNT, counts), schema)
+        return relations.sql(statements.of_bag(f"SELECT * FROM {kept}", f"SELECT {KEY}, {COUNT} FROM {kept}"))
+
+    # -- groups ---------------------------------------------------------------------------------------------------
+
+    def _of_groups(self, statements: Statements, root: Group, writer: Writer) -> Changed:
+        from streamhouse_spark.zset.added import Added
+
+        added = Added.of(statements)
+        if added is not None:
+            try:
+                return self._added(added, writer)
+            except PySparkException as error:  # what came may not fit into a sum that all rows fit into
+                logger.info("%s: groups that changed are computed again: %s", self._view.name, error)
+        text = writer.touched(root)
+        if text is None:
+            return self._nothing()
+        frame = self._relations.sql(writer.touched(root, one_task=self._relations.are_local(text)) or text)
+        return self._again(statements, writer, frame.toArrow(), frame.schema)
+
+    def _added(self, added: Added, writer: Writer) -> Changed:
+        """Add what came and went to the view's own rows. Where that does not tell one, its group is computed again."""
+        from streamhouse_spark.datasource.views.directly import merged_directly
+        from streamhouse_spark.zset.added import AGAIN, group_name
+        from streamhouse_spark.zset.statements import GONE
+        from streamhouse_spark.zset.writer import ONE
+
+        local = self._inputs.local
+        merged = merged_directly(added, local, partial(view_rows, self._view)) if local is not None else None
+        if merged is None:
+            merged = self._merged(added, writer)
+        if merged is None or not merged.num_rows:
+            return self._nothing()
+        again = merged.column(AGAIN)
+        sure = merged.filter(pc.invert(again))
+        done = (self._as_view(sure), sure.column(GONE))
+        if len(sure) == len(merged):
+            return done
+        left = merged.filter(again)
+        touched = pa.table({ONE: pa.array([1], pa.int32())})
+        if added.groups:
+            touched = left.select([group_name(name) for name in added.groups]).rename_columns(list(added.groups))
+        more, gone = self._again(added.statements, writer, touched, compat.spark_schema_of(touched.schema))
+        return pa.concat_tables([done[0], more]), pa.chunked_array([*done[1].chunks, *gone.chunks], pa.bool_())
+
+    def _merged(self, added: Added, writer: Writer) -> pa.Table | None:
+        """Return the rows of `Added.merged`; None where nothing changed."""
+        from streamhouse_spark.zset.added import THERE
+        from streamhouse_spark.zset.aggregates import old_name
+
+        relations, statements = self._relations, added.statements
+        text = added.changes(writer)
+        if text is None:
+            return None
+        frame = relations.sql(added.changes(writer, one_task=relations.are_local(text)) or text)
+        rows = frame.toArrow()
+        if not rows.num_rows:
+            return None
+        found = view_rows(self._view, pa.table({name: rows.column(c) for name, c in added.key_columns.items()}))
+        shown = zip(statements.root.columns, statements.names, strict=True)
+        old = pa.table({old_name(column): found.column(name) for column, name in shown})
+        old = old.append_column(THERE, found.column(found.num_columns - 1))
+        names = [*rows.column_names, *old.column_names]
+        schema = StructType([*frame.schema.fields, *compat.spark_schema_of(old.schema).fields])
+        kept = relations.keep("groups", pa.Table.from_arrays([*rows.columns, *old.columns], names=names), schema)
+        return relations.sql(added.merged(kept)).toArrow()
+
+    def _again(self, statements: Statements, writer: Writer, groups: pa.Table, schema: StructType) -> Changed:
+        """Compute groups again from their rows at the new versions."""
+        from streamhouse_spark.zset.among import VALUES_MAX, among
+
+        if not groups.num_rows:
+            return self._nothing()
+        relation = self._relations.keep("touched", groups, schema)
+        condition = ""
+        if groups.num_rows <= VALUES_MAX:
+            named = zip(groups.column_names, groups.columns, strict=True)
+            condition = " AND ".join(filter(None, (among(name, c.unique().to_pylist()) for name, c in named)))
+        rows, gone = _split(self._relations.sql(statements.of_touched(writer, relation, condition)).toArrow())
+        return self._as_view(rows), gone
+
+    def _as_view(self, rows: pa.Table) -> pa.Table:
+        """Return the columns of the view's table, in its types."""
+        fields = self._view.state.schema.arrow
+        columns = [rows.column(field.name).cast(field.type) for field in fields]
+        return pa.Table.from_arrays(columns, names=fields.names)
+
+    # -- the whole query ------------------------------------------------------------------------------------------
+
+    def _difference(self, statements: Statements, whole: str) -> DataFrame:
+        self._relations.sql(whole)  # makes the relations that it names
+        old = self._relations.at_version(self._view.name, self._view.state.version, "view")
+        return self._relations.sql(statements.difference(whole, old))
+
+    def _parsed_text(self) -> str:
+        ids = self._relations.ids
+        text = self._parsed.text_over({name: f"{self._relations.prefix}{ids[name]}_new" for name in ids})
+        names = ", ".join(f"c{number}" for number in range(len(self._definition.names)))
+        return self._full_statements().whole_of(f"SELECT * FROM ({text}) AS q({names})")
+
+    def _full_statements(self) -> Statements:
+        """Return statements that know the columns alone, of a query that is computed as it stands."""
+        from streamhouse_spark.zset.plan import Scan
+        from streamhouse_spark.zset.statements import Statements
+
+        names = self._definition.names
+        of = {f"c{number}": name for number, name in enumerate(names)}
+        ids = self._relations.ids
+        text = self._parsed.text_over({name: f"{self._relations.prefix}{ids[name]}_new" for name in ids})
+        fields = self._relations.sql(text).schema.fields
+        types = {column: field.dataType.simpleString() for column, field in zip(of, fields, strict=True)}
+        return Statements(Scan("", of, None, frozenset()), names, types, "bag")
+
+    def _statements(self) -> Statements:
+        """Return the statements of the view, which are made anew where its sources have other columns."""
+
+        def make() -> Statements:
+            root = plan_query(self._parsed, self._sources)
+            for name in self._relations.ids.values():
+                self._relations.sql(f"SELECT * FROM {self._relations.prefix}{name}_new")
+            return compiled(self._spark, root, self._definition.names, self._relations.prefix)
+
+        return self._plans.compiled(self._view.name, self._definition, self._inputs.states, make)
+
+
+def new_relations(spark: SparkSession, parsed: ParsedQuery, sources: Mapping[str, Table]) -> Relations:
+    keyed = {name: bool(source.state.primary_key) for name, source in sources.items()}
+    prefix = f"streamhouse_{World().ids.new_uuid().replace('-', '')}_"
+    return Relations(spark, prefix, parsed.sources, keyed)
+
+
+def _split(rows: pa.Table) -> Changed:
+    from streamhouse_spark.zset.statements import GONE
+
+    return rows.drop_columns([GONE]), rows.column(GONE)

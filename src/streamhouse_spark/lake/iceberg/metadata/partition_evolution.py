@@ -1,0 +1,133 @@
+"""The partition spec that an Iceberg table is to have, once the partitioning of its table was changed.
+
+Files stay as they are: each is of the spec that it was written by. A spec is never changed; another one becomes the
+default. A field that was in an older spec is the same one again, with its id and name; any other has an id above all
+that there ever were, and a name that no other field had, so that engines can tell the partitions of all specs apart.
+Source: Iceberg table specification, "Partition Evolution".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AssertDefaultSpecId,
+    AssertLastAssignedPartitionId,
+    SetDefaultSpecUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.transforms import Transform as IcebergTransform
+
+from streamhouse_spark.lake.column_map import ColumnMap
+from streamhouse_spark.lake.iceberg.schema import iceberg_transform
+from streamhouse_spark.lake.spec import LakeTableSpec
+from streamhouse_spark.schema import partition_fields as own
+from streamhouse_spark.schema.table_schema import TableSchema
+
+_Part: TypeAlias = tuple[int, IcebergTransform[Any, Any], str]
+"""A field's source, its transform, and the suffix of its name, which is empty for the column itself."""
+
+
+def evolved_spec(
+    metadata: TableMetadata, lake: Schema, known: ColumnMap, columns: ColumnMap, wanted: LakeTableSpec
+) -> PartitionSpec:
+    """Return the spec for rounds of the table: the lake's own, if that is right, and also if another engine changed it,
+    which is for the caller to refuse.
+
+    ``known`` is the lake's map of columns, ``columns`` the one that it is brought up to, with the fields of ``lake``.
+    """
+    here = metadata.spec()
+    parts = _parts(wanted.layout, wanted.schema, columns, wanted)
+    if parts is None or _is_of(here, parts):
+        return here
+    if not any(_is_of(here, then) for then in _before(known, columns, wanted)):
+        return here
+    found = next((spec for spec in metadata.partition_specs if _is_of(spec, parts)), None)
+    return found if found is not None else _new_spec(metadata, lake, parts)
+
+
+def spec_updates(
+    metadata: TableMetadata, spec: PartitionSpec
+) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
+    """Return the updates that make a spec the default one, and the requirements under which it is the right one; none
+    for the spec that the lake has.
+    """
+    if spec.spec_id == metadata.default_spec_id:
+        return (), ()
+    requirements = (
+        AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
+        AssertLastAssignedPartitionId.model_validate({"last-assigned-partition-id": metadata.last_partition_id}),
+    )
+    if spec.spec_id in metadata.specs():
+        return requirements, (SetDefaultSpecUpdate.model_validate({"spec-id": spec.spec_id}),)
+    return requirements, (AddPartitionSpecUpdate(spec=spec), SetDefaultSpecUpdate())
+
+
+def _before(known: ColumnMap, columns: ColumnMap, wanted: LakeTableSpec) -> Iterator[Sequence[_Part]]:
+    """Return the partitionings that the lake can have of the table itself: that of the schema which it was brought up
+    to; any that the table had for a lake without a map.
+    """
+    former = [(i, _parts(fields, wanted.schemas[i], columns, wanted)) for i, fields in wanted.former_layouts]
+    if known.schema_id is not None:
+        former = [(i, parts) for i, parts in former if known.schema_id <= i][:1]
+    return (parts for _, parts in former if parts is not None)
+
+
+def _parts(
+    layout: Sequence[own.PartitionField], schema: TableSchema, columns: ColumnMap, wanted: LakeTableSpec
+) -> list[_Part] | None:
+    """Return the fields of a partitioning, and the bucket behind them; None where the lake lacks a column."""
+    found = [(schema.column(f.column).id, iceberg_transform(f), f.suffix) for f in layout]
+    if wanted.bucket_key:
+        column_id = wanted.schema.column(wanted.bucket_key[0]).id
+        found.append((column_id, BucketTransform(wanted.num_buckets), "bucket"))
+    parts = [(columns.field_id(column_id), transform, suffix) for column_id, transform, suffix in found]
+    sources = [(source, transform, suffix) for source, transform, suffix in parts if source is not None]
+    return sources if len(sources) == len(parts) else None
+
+
+def _is_of(spec: PartitionSpec, parts: Sequence[_Part]) -> bool:
+    return [_identity(f.source_id, f.transform) for f in spec.fields] == [_identity(i, t) for i, t, _ in parts]
+
+
+def _identity(source_id: int, transform: IcebergTransform[Any, Any]) -> tuple[int, str]:
+    return source_id, str(transform)
+
+
+def _new_spec(metadata: TableMetadata, lake: Schema, parts: Sequence[_Part]) -> PartitionSpec:
+    ever = {_identity(f.source_id, f.transform): f for spec in metadata.partition_specs for f in spec.fields}
+    taken = {field.name.casefold() for field in ever.values()}
+    next_id = 1 + _last_id(metadata)
+    fields = []
+    for source_id, transform, suffix in parts:
+        field = ever.get(_identity(source_id, transform))
+        if field is None:
+            name = _free_name(lake, source_id, suffix, taken)
+            taken.add(name.casefold())
+            field = PartitionField(source_id, next_id, transform, name)
+            next_id += 1
+        fields.append(field)
+    return PartitionSpec(*fields, spec_id=1 + max(spec.spec_id for spec in metadata.partition_specs))
+
+
+def _last_id(metadata: TableMetadata) -> int:
+    """Return the greatest id that a field of any spec ever had."""
+    given = (field.field_id for spec in metadata.partition_specs for field in spec.fields)
+    return max(PARTITION_FIELD_ID_START - 1, metadata.last_partition_id or 0, *given)
+
+
+def _free_name(lake: Schema, source_id: int, suffix: str, taken: set[str]) -> str:
+    """Return a name for a new field that neither a column, but for the field's own, nor another field has."""
+    source = lake.find_field(source_id).name
+    columns = {field.name.casefold() for field in lake.fields if suffix or field.field_id != source_id}
+    name = f"{source}_{suffix}" if suffix else source
+    while name.casefold() in taken | columns:
+        name = f"{name}_"
+    return name

@@ -1,0 +1,101 @@
+"""Deletion of single rows in a Paimon table of a log: files that have some are written again without them.
+
+Every reader of Paimon reads such files right. Deletion vectors would cost less, and are an option of the table that
+Paimon's readers of streams leave out.
+
+**Commit point:** that of the round, whose snapshot removes the files, adds their replacements and holds the offsets. It
+is refused, on every attempt, where one of the files is no longer live: then the rows lie elsewhere. The offsets of rows
+stay, and those of deleted ones are in no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pypaimon.manifest.schema.manifest_entry import ManifestEntry
+
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.lake.commit_checks import require_known
+from streamhouse_spark.lake.file_access import offset_files
+from streamhouse_spark.lake.model.live_files import DeletedRows
+from streamhouse_spark.lake.model.values import LakeFile, LakeSplit, WriteContext
+from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
+from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
+from streamhouse_spark.lake.paimon.manifests import MetadataReader
+from streamhouse_spark.lake.paimon.scan import own_projection
+from streamhouse_spark.lake.paimon.schema import UNAWARE_BUCKETS
+from streamhouse_spark.lake.parquet.compaction import written_here
+from streamhouse_spark.lake.parquet.file_writer import named_offsets
+from streamhouse_spark.lake.parquet.row_rewrite import TouchedFile, without_rows
+
+_NO_ROWS: Final = OffsetRuns.dense(0, 0)
+
+
+def files_without(place: PaimonLocation, context: WriteContext, rows: Mapping[int, OffsetRuns]) -> list[LakeFile]:
+    """Write the files of the newest snapshot that have rows at these offsets again, without them.
+
+    Returns the new files, and one for each file that goes, see `DeletedRows`. Durable when this returns. Raises
+    `LakeMismatchError` where a row may be in a file without offsets.
+    """
+    table = place.require()
+    if table.snapshot is None:
+        return []
+    spec, how = PaimonFileSpec.from_json(context.lake), own_projection(table, place.spec)
+    files = place.files_at(spec.data_location)
+
+    def write(file: TouchedFile) -> list[LakeFile]:
+        written = without_rows(file, context, spec, how, files, place.world.ids)
+        return [*written, _going(file, spec)]
+
+    return [file for made in written_here(place.storage, _touched(place, table, spec, rows), write) for file in made]
+
+
+def _going(file: TouchedFile, spec: PaimonFileSpec) -> LakeFile:
+    location, num_dropped = file.split.location, file.gone.num_rows
+    return LakeFile(
+        location=location,
+        bucket=file.offsets.bucket,
+        offsets=file.gone.range,
+        num_rows=num_dropped,
+        size_bytes=0,
+        schema_id=spec.schema_id,
+        spec_id=spec.spec_id,
+        partition=(),
+        deletes=DeletedRows(location, num_dropped=num_dropped, num_moved=file.kept.num_rows),
+    )
+
+
+def _touched(
+    place: PaimonLocation, table: PaimonTable, spec: PaimonFileSpec, rows: Mapping[int, OffsetRuns]
+) -> list[TouchedFile]:
+    """Find the files that have some of the rows. Only footers of files are read that can have some by their names."""
+    reader = MetadataReader(table, PaimonFiles(place.files))
+    candidates: list[LakeSplit] = []
+    foreign: str | None = None
+    for entry in reader.live(table.snapshot):
+        location = reader.location(entry)
+        named = named_offsets(location)
+        if named is None:
+            foreign = location if _may_hold(entry, spec, rows) else foreign
+        elif rows.get(named[0], _NO_ROWS).within(named[1]):
+            candidates.append(LakeSplit(location, entry.file.file_size, entry.file.row_count))
+    sizes = {split.location: split.size_bytes for split in candidates}
+    footers = offset_files(place.storage, place.settings, sizes, place.spec.writers, list(sizes))
+    left = dict(rows)
+    touched: list[TouchedFile] = []
+    for split, own in zip(candidates, footers, strict=True):
+        if own is None:
+            foreign = split.location
+        elif gone := own.runs.common(left.get(own.bucket, _NO_ROWS)):
+            left[own.bucket] = left[own.bucket].without(gone)
+            touched.append(TouchedFile(split, own, gone))
+    require_known(str(place.spec.path), left, foreign)
+    return touched
+
+
+def _may_hold(entry: ManifestEntry, spec: PaimonFileSpec, rows: Mapping[int, OffsetRuns]) -> bool:
+    """Tell whether a file of another engine may be of a bucket that has some of the rows."""
+    is_bucketed = spec.num_buckets != UNAWARE_BUCKETS and entry.total_buckets == spec.num_buckets
+    return not is_bucketed or entry.bucket in rows

@@ -1,0 +1,65 @@
+"""A data file of a log written again without some of its rows, whatever the lake's format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from streamhouse_spark.core.clock import Ids
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.parquet.access import FileAccess
+from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
+from streamhouse_spark.lake.parquet.file_writer import FileSpec
+from streamhouse_spark.lake.parquet.reader import OffsetFile, dropped_rows, read_split
+from streamhouse_spark.query.row_selection import without
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedFile:
+    """A data file, and the offsets of those of its rows that go."""
+
+    split: LakeSplit
+    offsets: OffsetFile
+    gone: OffsetRuns
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    @property
+    def kept(self) -> OffsetRuns:
+        return self.offsets.runs.without(self.gone)
+
+
+def without_rows(
+    file: TouchedFile, context: WriteContext, spec: FileSpec, projection: LakeProjection, files: FileAccess, ids: Ids
+) -> list[LakeFile]:
+    """Write the rows of a file that stay, in their order and with their offsets, to files of their own.
+
+    A file without any is not read, and none is written. Memory is bounded by a row group. Durable when this returns.
+    Raises `CommitConflictError` where the file has other rows than its footer says.
+    """
+    kept = replace(file.offsets, runs=file.kept)
+    if not kept.runs:
+        return []
+    numbers = file.offsets.runs.rows_at(file.gone)
+
+    def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
+        position = 0
+        for batch in read_split(files, file.split, projection):
+            dropped = dropped_rows(numbers, position, batch.num_rows)
+            position += batch.num_rows
+            yield kept, batch if dropped is None else without(batch, dropped)
+
+    written = rewrite_files(context, spec, files, ids, kept.bucket, kept.runs.range, batches())
+    if sum(one.num_rows for one in written) != kept.runs.num_rows:
+        raise CommitConflictError(
+            f"lake file {file.split.location} had other rows than its footer says; no row was deleted there, run "
+            "streamhouse verify"
+        )
+    return written

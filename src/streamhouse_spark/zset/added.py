@@ -1,0 +1,138 @@
+"""New rows of groups from the rows that a view has of them and from what came and went. Pure.
+
+The view's own rows are the state: counts and exact sums are added up, a minimum stays while nothing as small went. A
+group of which that does not tell the new row is computed again from the source. Two statements do it. The first, over
+the changes alone, gives for each group what came and what went. Beside these the driver puts the view's old rows, and
+the second statement gives the new ones, with Spark's own arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.zset.aggregates import (
+    ROWS,
+    Aggregate,
+    Part,
+    known_name,
+    old_name,
+    parts_of,
+    shown_name,
+    value_name,
+)
+from streamhouse_spark.zset.plan import Group
+from streamhouse_spark.zset.statements import GONE, KEY, Statements, hashed
+from streamhouse_spark.zset.writer import WEIGHT, Writer, gathered, listed, quoted
+
+AGAIN: Final = "__streamhouse_again"
+"""Whether a group has to be computed again from its rows."""
+THERE: Final = "__streamhouse_there"
+"""Whether the view has a row of the group."""
+_STAYS: Final = "__streamhouse_stays"
+"""Whether the group has a row now; NULL where that is not known."""
+
+
+def group_name(column: str) -> str:
+    """Return the name that a column which rows are grouped by has beside the view's columns."""
+    return f"__streamhouse_group_{column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The statements of a view whose groups can be brought forward."""
+
+    statements: Statements
+    parts: Mapping[str, Part]
+    """Column of the plan → how its new value is found."""
+
+    @classmethod
+    def of(cls, statements: Statements) -> Added | None:
+        """Return the statements; None for a view that does not show enough to be brought forward."""
+        root = statements.root
+        if not isinstance(root, Group) or root.having is not None or statements.identity == "bag":
+            return None
+        parts = parts_of(root, statements.types)
+        return None if parts is None else cls(statements, parts)
+
+    @property
+    def _root(self) -> Group:
+        assert isinstance(self.statements.root, Group)
+        return self.statements.root
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The columns of `changes` that rows are grouped by."""
+        return self._root.groups
+
+    @property
+    def aggregates(self) -> list[Aggregate]:
+        """The aggregates that are added to."""
+        return [part for part in self.parts.values() if isinstance(part, Aggregate)]
+
+    @property
+    def key_columns(self) -> dict[str, str]:
+        """Key column of the view's table → its column in `changes`."""
+        if self.statements.identity == "hash":
+            return {KEY: KEY}
+        of_name = dict(zip(self.statements.names, self._root.columns, strict=True))
+        return {name: self._root.exprs[of_name[name]].name for name in self.statements.key_columns}
+
+    def changes(self, writer: Writer, *, one_task: bool = False) -> str | None:
+        """Return the groups that changed, with what came and what went; None if nothing below changed.
+
+        ``one_task`` computes all in one task: right for few rows, whose shuffle costs more than they do.
+        """
+        root = self._root
+        delta = writer.delta(root.child)
+        if delta is None:
+            return None
+        key = f"{hashed(root.groups, self.statements.types)} AS {KEY}, " if self.statements.identity == "hash" else ""
+        groups = f"{listed(root.groups)}, " if root.groups else ""
+        found = [f"COALESCE(SUM({WEIGHT}), 0) AS {ROWS}"]
+        for part in self.aggregates:
+            found += part.changes()
+        by = f" GROUP BY {listed(root.groups)}" if root.groups else ""
+        return f"SELECT {key}{groups}{', '.join(found)} FROM ({gathered(delta, one_task=one_task)}) q{by}"
+
+    def merged(self, relation: str) -> str:
+        """Return the view's new rows: its columns, `GONE`, `AGAIN`, and the groups as `group_name`.
+
+        ``relation`` has the columns of `changes`, `THERE`, and the view's old values as `old_name`. Rows that stay as
+        they were are left out.
+        """
+        first = [f"{part.value()} AS {value_name(part.column)}" for part in self.aggregates]
+        second = [f"{self._stays()} AS {_STAYS}"]
+        for part in self.aggregates:
+            second.append(f"{part.is_known()} AS {known_name(part.column)}")
+            second.append(f"{part.shown()} AS {shown_name(part.column)}")
+        values = {
+            column: shown_name(column) if isinstance(part, Aggregate) else part.sql
+            for column, part in self.parts.items()
+        }
+        rows = f"SELECT {', '.join(['*', *second])} FROM (SELECT {', '.join(['*', *first])} FROM {relation}) a"
+        again = f"({_STAYS} IS NULL OR ({_STAYS} AND NOT COALESCE({self._is_sure()}, FALSE)))"
+        shown = [f"{values[c]} AS {quoted(n)}" for c, n in zip(self._root.columns, self.statements.names, strict=True)]
+        key = [KEY] if self.statements.identity == "hash" else []
+        groups = [f"{column} AS {group_name(column)}" for column in self._root.groups]
+        same = " AND ".join(f"{value} <=> {old_name(column)}" for column, value in values.items())
+        unchanged = f"NOT {again} AND (({_STAYS} AND {THERE} AND {same}) OR (NOT {_STAYS} AND NOT {THERE}))"
+        columns = [*key, *shown, f"COALESCE(NOT {_STAYS}, FALSE) AS {GONE}", f"{again} AS {AGAIN}", *groups]
+        return f"SELECT {', '.join(columns)} FROM ({rows}) b WHERE NOT ({unchanged})"
+
+    def _is_sure(self) -> str:
+        """Return whether all values of the group's new row are known."""
+        computed = [part.sure for part in self.parts.values() if not isinstance(part, Aggregate)]
+        return " AND ".join([*(known_name(part.column) for part in self.aggregates), *computed]) or "TRUE"
+
+    def _stays(self) -> str:
+        """Return whether the group has a row now; NULL where that is not known. A group had one where the view does."""
+        if not self._root.groups:
+            return "TRUE"
+        counted = "CASE WHEN {0} > 0 THEN TRUE WHEN {0} = 0 THEN FALSE END"
+        for part in self.aggregates:
+            if part.kind == "rows":
+                return counted.format(value_name(part.column))
+        proven = "".join(f" WHEN {part.proof()} THEN TRUE" for part in self.aggregates)
+        return f"CASE WHEN NOT {THERE} THEN {counted.format(ROWS)} WHEN {ROWS} >= 0 THEN TRUE{proven} END"
