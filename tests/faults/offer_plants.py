@@ -47,8 +47,8 @@ def whoever_waited_makes_a_new_attempt() -> Iterator[None]:
 def the_taker_does_not_look_for_the_offered_attempts() -> Iterator[None]:
     original = commit_log.CommitLog._read_forward
 
-    def read_forward(self: Any, state: Any, own: dict[str, Committed], ahead: Any) -> TableState | None:
-        return original(self, state, {}, ahead)
+    def read_forward(self: Any, state: Any, own: dict[str, Committed], *more: Any) -> TableState | None:
+        return original(self, state, {}, *more)
 
     with patched((commit_log.CommitLog, "_read_forward", read_forward)):
         yield

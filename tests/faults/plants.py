@@ -117,7 +117,7 @@ def exists_means_that_another_won() -> Iterator[None]:
     read = CommitLog._read_forward
     with patched(
         (CommitLog, "_put", put),
-        (CommitLog, "_read_forward", lambda self, state, _own, ahead: read(self, state, {}, ahead)),
+        (CommitLog, "_read_forward", lambda self, state, _own, *more: read(self, state, {}, *more)),
     ):
         yield
 
@@ -138,7 +138,7 @@ def error_of_a_put_means_that_it_was_done() -> Iterator[None]:
 def late_landing_of_an_attempt_is_not_recognised() -> Iterator[None]:
     original = CommitLog._read_forward
 
-    with patched((CommitLog, "_read_forward", lambda self, state, _own, ahead: original(self, state, {}, ahead))):
+    with patched((CommitLog, "_read_forward", lambda self, state, _own, *more: original(self, state, {}, *more))):
         yield
 
 

@@ -20,8 +20,8 @@ from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import replacement
 from streamhouse_spark.table.replacement import ChosenRows
 from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse import pointed
 from streamhouse_spark.warehouse import replacement as warehouse_replacement
-from streamhouse_spark.warehouse import warehouse as warehouse_module
 from streamhouse_spark.warehouse.creation import create_action
 from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.append import Appends
@@ -68,7 +68,7 @@ def names_do_not_lead_to_successors() -> Iterator[None]:
         log.refresh()
         return log
 
-    with patched((warehouse_module, "followed", known)):
+    with patched((pointed, "followed", known)):
         yield
 
 

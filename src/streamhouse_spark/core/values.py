@@ -152,11 +152,15 @@ def _give_slots(of: _Class, made: Mapping[str, _Later | None]) -> None:
         raise TypeError(f"{first.__qualname__} has __slots__ in its body and asks for them")
     bases = [base for base in first.__mro__[-2:0:-1] if "__slots__" in vars(base) or _has_fields(base)]
     taken = {slot for base in bases for slot in _slots_of(base)}
-    inherited = [f.name for base in bases if "__slots__" not in vars(base) for f in dataclasses.fields(base)]
+    known: dict[str, bool] = {}  # whether a name is a field, and no ClassVar that hides one
+    for base in filter(_has_fields, bases):
+        real = {field.name for field in dataclasses.fields(base)}
+        known |= {name: name in real for name in vars(base).get("__annotations__", {})}
+    known |= {name: name in of.fields for name in of.body.get("__annotations__", {})}
     body = {name: value for name, value in of.body.items() if name not in of.fields and name not in _ANEW}
     if of.frozen:
         body = {"__getstate__": _state_of, "__setstate__": _take_state} | body
-    slots = tuple(name for name in dict.fromkeys([*inherited, *of.fields]) if name not in taken)
+    slots = tuple(name for name, is_field in known.items() if is_field and name not in taken)
     of.kind = type(first)(first.__name__, first.__bases__, {**body, **made, "__slots__": slots})
     of.kind.__qualname__ = first.__qualname__
 

@@ -16,6 +16,7 @@ from streamhouse_spark.errors import (
     LakeRolledBackError,
     ObjectNotFoundError,
 )
+from streamhouse_spark.lake.foreign_values import UnevenFilesError
 from streamhouse_spark.lake.model.values import LakeFile, same_offsets
 from streamhouse_spark.lake.offsets import FoundOffsets
 from streamhouse_spark.lake.parquet.access import FileAccess
@@ -109,4 +110,4 @@ def require_dense(
     for bucket in {*rows, *new, *expected}:
         advance = new.get(bucket, 0) - expected.get(bucket, 0) - absent.get(bucket, 0)
         if advance != rows.get(bucket, 0):
-            raise ValueError(f"bucket {bucket}: {rows.get(bucket, 0)} rows for an advance of {advance} offsets")
+            raise UnevenFilesError(f"bucket {bucket}: {rows.get(bucket, 0)} rows for an advance of {advance} offsets")

@@ -66,6 +66,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class UnevenFilesError(ValueError):
+    """The files of a round do not add up with its offsets: a defect of whoever wrote them, and none of the lake's."""
+
+
 def guard(lake_table: type) -> None:
     """Let the methods of a class of lake tables raise `CorruptDataError` for metadata with impossible values."""
     for name, method in list(vars(lake_table).items()):
@@ -78,7 +82,7 @@ def _guarded(method: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return method(*args, **kwargs)
-        except StreamhouseError:
+        except (StreamhouseError, UnevenFilesError):
             raise
         except _WRONG_VALUES as error:
             raise _damaged(args[0], error) from error

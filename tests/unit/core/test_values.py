@@ -279,3 +279,28 @@ def test_each_class_of_the_package_is_as_dataclasses_would_make_it():
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["differing"] == {}
     assert found["classes"] > 300
+
+
+def test_a_class_variable_hides_the_field_of_a_base():
+    def made(decorator):
+        @decorator
+        class Base:
+            a: int = 1
+            b: int = 2
+
+        @decorator
+        class Hiding(Base):
+            b: ClassVar[int] = 9
+
+        @decorator(slots=True)
+        class Slotted(Hiding):
+            c: int = 3
+
+        @decorator(slots=True)
+        class Both(Base):
+            a: int = 5
+            b: ClassVar[int] = 9
+
+        return [(kind.__slots__, kind().b, {**dataclasses.asdict(kind())}) for kind in (Slotted, Both)]
+
+    assert made(dataclass) == made(dataclasses.dataclass)

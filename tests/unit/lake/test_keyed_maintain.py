@@ -356,8 +356,8 @@ def test_compaction_against(items, monkeypatch, race):
     theirs = other(items)
     items.change([(5, "c", 5)], [(6,)])
     happen = once(lambda: RACES[race](theirs))
-    rewritten = compaction._rewritten
-    monkeypatch.setattr(compaction, "_rewritten", lambda *args: (rewritten(*args), happen())[0])
+    rewritten = compaction.rewritten
+    monkeypatch.setattr(compaction, "rewritten", lambda *args: (rewritten(*args), happen())[0])
     if race == "expiry":
         items.lake().compact()
     else:

@@ -41,6 +41,8 @@ import scala.jdk.javaapi.CollectionConverters;
 final class ProcedureJobs implements Closeable {
   private static final String DESCRIPTION = "spark.job.description";
   private static final String SOCKET = "jobs";
+  private static final int FOLDER_BYTES_MAX = 60;
+  private static final Path COMMON = Path.of("/tmp");
 
   /** How long a statement that ends early waits for Python to notice. */
   private static final long NOTICE_MS = 10_000;
@@ -57,7 +59,7 @@ final class ProcedureJobs implements Closeable {
 
   private ProcedureJobs(PythonCalls python) throws IOException {
     this.python = python;
-    folder = Files.createTempDirectory("streamhouse");
+    folder = Files.createTempDirectory(shortEnough(Path.of(System.getProperty("java.io.tmpdir"))), "streamhouse");
     server = ServerSocketChannel.open(StandardProtocolFamily.UNIX);
     try {
       server.bind(UnixDomainSocketAddress.of(address()));
@@ -65,6 +67,12 @@ final class ProcedureJobs implements Closeable {
       close();
       throw error;
     }
+  }
+
+  /** A folder of temporary files whose path leaves room: the address of a socket has about a hundred bytes. */
+  static Path shortEnough(Path usual) {
+    boolean isShort = usual.toString().getBytes(StandardCharsets.UTF_8).length <= FOLDER_BYTES_MAX;
+    return isShort || !Files.isWritable(COMMON) ? usual : COMMON;
   }
 
   static ProcedureJobs listening(PythonCalls python) {
