@@ -275,7 +275,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         return self._checked(self._connection.table(self._table_name))
 
     def _looked_at_again(self) -> tuple[TableHandle, TableState]:
-        """The same, but for the name, which was resolved for the end of the batch that is planned now."""
+        """Return the same as `_table`, but do not resolve the name again: `latestOffset` did it for this batch."""
         table = self._looked[0] if self._looked is not None else None
         try:
             if table is not None and not table.refresh().dropped:
@@ -285,6 +285,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         return self._table()
 
     def _checked(self, table: TableHandle) -> tuple[TableHandle, TableState]:
+        """Check the columns of a table that was just read; see `_table`."""
         state = table.state
         now = state.schema
         if self._added is not None and table.uuid == self._begun_uuid:
