@@ -234,9 +234,9 @@ def partitioned_anew(key: Sequence[str]) -> Callable[[Path], Iterator[Written]]:
             else:
                 table.delete(where=[("id", "<", written // 3)])
             tier_here(table)
-            yield Written(
-                root / "wh/lake/sales/orders", "sales.orders", table.to_arrow(), filters=("day", "land", "moment")
-            )
+            num_deletes = sum(live_deletes(table.open_lake()).values())
+            filters = ("day", "land", "moment")
+            yield Written(root / "wh/lake/sales/orders", "sales.orders", table.to_arrow(), num_deletes, filters)
 
     return steps
 

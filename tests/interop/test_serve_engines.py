@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from interop.own_jvm import session_in_own_jvm
 from interop.test_spark_iceberg import RUNTIME
 from serving import served
 from storage.s3_server import S3Server, settings_for
@@ -52,7 +53,7 @@ def spark() -> Iterator[Any]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-    session = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.jars.packages", RUNTIME)
         .config("spark.ui.enabled", "false")
@@ -60,10 +61,9 @@ def spark() -> Iterator[Any]:
         .config("spark.log.level", "ERROR")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
     )
-    yield session
-    session.stop()
+    with session_in_own_jvm(builder) as session:
+        yield session
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])

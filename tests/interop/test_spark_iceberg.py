@@ -17,6 +17,7 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from interop.histories import HISTORIES, Written
+from interop.own_jvm import session_in_own_jvm
 
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 """Spark fetches it from Maven Central, and does not start without it."""
@@ -33,7 +34,7 @@ def spark() -> Iterator[Any]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-    session = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.jars.packages", RUNTIME)
         .config("spark.ui.enabled", "false")
@@ -42,10 +43,9 @@ def spark() -> Iterator[Any]:
         .config("spark.log.level", "ERROR")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
     )
-    yield session
-    session.stop()
+    with session_in_own_jvm(builder) as session:
+        yield session
 
 
 @pytest.mark.parametrize("name", HISTORIES)

@@ -12,6 +12,7 @@ import pytest
 
 import streamhouse_spark
 from interop.catalog_cases import tier
+from interop.own_jvm import session_in_own_jvm
 from storage.s3_proxy import S3Proxy, running_s3_proxy
 from storage.s3_server import SECRET_ACCESS_KEY, S3Server, settings_for
 from streamhouse_spark import Table, Warehouse
@@ -53,9 +54,9 @@ def spark(s3_server: S3Server, bucket: str, events: Path) -> Iterator[Any]:
         .config("spark.driver.bindAddress", "127.0.0.1")
     )
     settings = settings_for(s3_server.endpoint)
-    session = streamhouse_spark.configure(builder, warehouse=f"s3://{bucket}/wh", settings=settings).getOrCreate()
-    yield session
-    session.stop()
+    configured = streamhouse_spark.configure(builder, warehouse=f"s3://{bucket}/wh", settings=settings)
+    with session_in_own_jvm(configured) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")

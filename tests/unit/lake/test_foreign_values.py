@@ -68,6 +68,7 @@ def test_an_iceberg_table(wh, change):
         tier(table)
 
 
+@pytest.mark.paimon
 def test_a_paimon_snapshot(wh):
     table = made(wh, "paimon")
     forge(table, "/snapshot/snapshot-", lambda snapshot: snapshot.update({"properties": "none"}))
@@ -75,6 +76,7 @@ def test_a_paimon_snapshot(wh):
         tier(table)
 
 
+@pytest.mark.paimon
 def test_a_paimon_schema_whose_options_only_a_task_would_read(wh):
     table = wh.create_table("t", COLUMNS, partition_by=["day"], properties={"table.datalake.format": "paimon"})
     table.append([{"id": 1, "day": "a"}])

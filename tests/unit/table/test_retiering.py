@@ -163,6 +163,7 @@ def test_rows_of_dropped_partitions_stay_dropped(wh):
     assert ids_of(table.lake.to_arrow()) == whole_again
 
 
+@pytest.mark.paimon
 def test_a_paimon_lake_cannot_be_without_them(wh):
     table = partitioned(wh, "paimon")
     with pytest.raises(OffsetsTrimmedError, match="2 rows of dropped partitions"):
