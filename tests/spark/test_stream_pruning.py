@@ -74,6 +74,7 @@ def streams(spark: Any, wh: Warehouse, name: str = NAME) -> dict[str, Any]:
 
 
 @pytest.mark.spark41
+@pytest.mark.classic
 @pytest.mark.parametrize("way", ["catalog", "source"])
 def test_a_batch_has_the_columns_and_the_rows_that_its_query_needs(spark, wh, table, way, tmp_path):
     stream = streams(spark, wh)[way]
