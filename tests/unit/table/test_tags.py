@@ -88,6 +88,7 @@ def test_a_tagged_version_is_read_after_everything_else_went(wh, clock, other_pr
     assert not list(table.storage.list(f"tables/{table.uuid}/tags/")), "a dropped tag leaves its object"
 
 
+@pytest.mark.paimon
 def test_a_paimon_lake_keeps_what_lies_behind_a_tagged_snapshot(wh, clock):
     table = new_table(wh, lake="paimon")
     add(table, 1)
