@@ -127,7 +127,7 @@ def _give(of: _Class, made: Mapping[str, _Later | None]) -> None:
 
 def _makers(of: _Class) -> dict[str, _Make | None]:
     """Return the makers of all that the class gets. A method in its body stays, or is refused by `TypeError`."""
-    makers: dict[str, _Make | None] = {"__init__": _init, "__match_args__": _match_args}
+    makers: dict[str, _Make | None] = {"__init__": _init, "__match_args__": _match_args, "__replace__": _replacing}
     if of.asks("repr"):
         makers["__repr__"] = _repr
     if of.asks("eq"):
@@ -260,6 +260,15 @@ def _repr(of: _Class, _: str) -> Callable[[Any], str]:
         return f"{self.__class__.__qualname__}({inner})"
 
     return __repr__
+
+
+def _replacing(_: _Class, __: str) -> Callable[..., Any]:
+    """Make the method that `copy.replace` calls, from Python 3.13 on."""
+
+    def __replace__(self: Any, /, **changes: Any) -> Any:  # noqa: N807 - it becomes the method
+        return dataclasses.replace(self, **changes)
+
+    return __replace__
 
 
 def _compared(of: _Class, name: str) -> FunctionType:

@@ -101,6 +101,12 @@ def test_dataclasses_knows_them():
         dataclasses.replace(place, other=2)
 
 
+def test_copy_replaces_fields_from_python_3_13_on():
+    place = Place(1, ("a",))
+    replaced = copy.replace if sys.version_info >= (3, 13) else Place.__replace__
+    assert replaced(place, row=2) == Place(2, ("a",))
+
+
 def test_a_frozen_value_stays_as_it_is():
     place = Place(1)
     for change in (lambda: setattr(place, "row", 2), lambda: delattr(place, "row"), lambda: setattr(place, "new", 1)):
