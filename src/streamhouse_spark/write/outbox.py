@@ -80,16 +80,17 @@ class Outbox:
         return self._is_ended
 
     def put(
-        self, rows: pa.Table, sequence: int | None, *, is_numbered: bool, timeout_ms: float | None
+        self, rows: pa.Table, num_bytes: int, sequence: int | None, *, is_numbered: bool, timeout_ms: float | None
     ) -> Future[BucketOffsets]:
         """Put rows at the end, once there is room for them. More than all the room has to be empty for larger ones.
 
-        ``is_numbered`` gives rows without a sequence the next one.
+        ``num_bytes`` are those of the values; nothing is counted here, where senders meet. ``is_numbered`` gives rows
+        without a sequence the next one.
 
         Raises `WriterFullError` after ``timeout_ms``, `WriterStoppedError`, `InvalidOptionError` for a sequence that
         does not grow: nothing was put in.
         """
-        num_bytes = rows.nbytes + SEND_BYTES + COLUMN_BYTES * rows.num_columns
+        num_bytes += SEND_BYTES + COLUMN_BYTES * rows.num_columns
         answer: Future[BucketOffsets] = Future()
         answer.set_running_or_notify_cancel()  # rows that were sent are written
         began_ms = self._clock.boot_ms()

@@ -216,6 +216,26 @@ def test_options_that_cannot_be(table, options):
 # -- back-pressure ----------------------------------------------------------------------------------------------------
 
 
+def test_rows_that_let_wait_keep_no_other_sender(table):
+    asked, go = threading.Event(), threading.Event()
+    schema = pa.schema({"id": pa.int64()})
+
+    def slow_rows():
+        asked.set()
+        assert go.wait(240)
+        yield pa.record_batch({"id": pa.array([1], pa.int64())})
+
+    with table.writer() as writer:
+        slow = threading.Thread(target=lambda: writer.send(pa.RecordBatchReader.from_batches(schema, slow_rows())))
+        slow.start()
+        assert asked.wait(240)
+        for number, rows in enumerate(({"id": 2}, [{"id": 3}], pa.table({"id": [4]}))):
+            assert writer.send(rows).result(240) == BucketOffsets({0: OffsetRange(number, number + 1)})
+        go.set()
+        slow.join()
+    assert ids(table) == [2, 3, 4, 1]
+
+
 def test_a_sender_waits_while_too_much_is_in_flight(table, gate):
     with table.writer(flush_ms=0, flush_bytes=1, in_flight_bytes_max=1) as writer:
         first = writer.send({"id": 1})
