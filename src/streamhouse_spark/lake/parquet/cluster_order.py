@@ -2,7 +2,7 @@
 
 Each value becomes the number of cut points that are not above it, and the numbers of a row become one number: side by
 side for columns, bit by bit for those of a z-order (Morton, 1966). Cut points come from a sample of the rows, so that
-they part them evenly whatever their distribution. Null is with the lowest values.
+they part them evenly whatever their distribution. Null is with the lowest values, NaN with the highest.
 """
 
 from __future__ import annotations
@@ -133,10 +133,11 @@ def _below(cuts: pa.Array, values: pa.Array | pa.ChunkedArray) -> Int64Array:
     """Return how many cut points are not above each value; 0 for null. Any type that has an order."""
     column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     both = pa.concat_arrays([cuts, column.cast(cuts.type)])
-    order = pc.sort_indices(both, null_placement="at_start").to_numpy()  # stable: a cut comes before its equals
+    order = pc.sort_indices(both).to_numpy()  # stable: a cut comes before its equals
     is_cut = order < len(cuts)
     found = np.empty(len(both), dtype=np.int64)
     found[order] = np.cumsum(is_cut)
+    found[len(cuts) :][column.is_null().to_numpy(zero_copy_only=False)] = 0  # sorted behind all others
     return found[len(cuts) :]
 
 

@@ -61,6 +61,11 @@ def test_numbers_follow_the_order_of_a_column(data):
     assert len(set(ranks.of(sample).tolist())) >= len(present)  # a sample of few values tells each of them
 
 
+def test_null_is_with_the_lowest_values_and_nan_with_the_highest():
+    rows = pa.table({"x": pa.array([None, 2.0, float("nan"), 1.0, float("inf"), None])})
+    assert RowRanks(ClusterOrder((("x",),)), rows).of(rows).argsort(kind="stable").tolist() == [0, 3, 5, 1, 4, 2]
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=60))
 def test_columns_come_one_after_the_other(pairs):
     rows = pa.table({"x": [x for x, _ in pairs], "y": [y for _, y in pairs]})
