@@ -33,6 +33,7 @@ from streamhouse_spark.schema.identity import refuse_given
 from streamhouse_spark.write.append import Appends
 from streamhouse_spark.write.delivery import Delivery
 from streamhouse_spark.write.outbox import Limits, Outbox, Send, own
+from streamhouse_spark.write.plain_rows import PlainRows
 from streamhouse_spark.write.producer import take_over
 
 logger = logging.getLogger(__name__)
@@ -179,6 +180,7 @@ class Writer:
         self._flusher = flusher
         self._appends = appends
         self._one_converts = new_lock()
+        self._plain_rows = PlainRows()
 
     def __enter__(self) -> Self:
         return self
@@ -224,7 +226,8 @@ class Writer:
                 stored: Future[BucketOffsets] = Future()
                 stored.set_result(BucketOffsets({}))
                 return stored
-        given, num_bytes = self._counted([rows] if isinstance(rows, Mapping) else rows)
+        plain = self._plain_rows.taken(rows, self._appends.known)
+        given, num_bytes = plain or self._counted([rows] if isinstance(rows, Mapping) else rows)
         is_numbered = producer is not None
         return self._flusher.outbox.put(given, num_bytes, sequence, is_numbered=is_numbered, timeout_ms=timeout_ms)
 
