@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 import pytest
 
 from spark.statements.columns import Form
-from spark.statements.history import DifferenceError, Figures, History
+from spark.statements.history import History
 from spark.statements.lakehouse import Lakehouse
+from spark.statements.subjects import DifferenceError, Figures
 from streamhouse_spark.lake.iceberg import upsert
 from streamhouse_spark.lake.iceberg.maintenance import purging
 from streamhouse_spark.lake.tiering import round as tiering_round

@@ -12,8 +12,9 @@ from typing import Any
 
 from patient_spark import fill_conf_folder
 from spark.differential.session import session
-from spark.statements.history import STEPS, DifferenceError, Figures, History
+from spark.statements.history import STEPS, History
 from spark.statements.lakehouse import Lakehouse
+from spark.statements.subjects import DifferenceError, Figures
 
 
 def main() -> int:
@@ -75,11 +76,11 @@ def shrunk(house: Lakehouse, seed: int, steps: int, found: DifferenceError) -> D
 
 
 def show(figures: Figures) -> None:
-    for title in ("statements", "refusals", "upkeep", "checks"):
+    for title in ("statements", "refusals", "upkeep", "checks", "seconds"):
         counts = getattr(figures, title)
-        print(f"{title}: {counts.total()}")  # noqa: T201
+        print(f"{title}: {counts.total():.0f}")  # noqa: T201
         for kind, count in sorted(counts.items()):
-            print(f"  {count:6}  {kind}")  # noqa: T201
+            print(f"  {count:6.0f}  {kind}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -89,6 +89,10 @@ def reopen(house: Lakehouse, rng: Random, name: str) -> None:
     house.reopen()
 
 
+def undrop(house: Lakehouse, rng: Random, name: str) -> None:
+    house.drop_and_bring_back(name)
+
+
 KINDS: Mapping[str, tuple[Callable[[Lakehouse, Random, str], None], int]] = {
     "tier": (tier, 12),
     "merge": (merge, 4),
@@ -100,6 +104,7 @@ KINDS: Mapping[str, tuple[Callable[[Lakehouse, Random, str], None], int]] = {
     "clean": (clean, 4),
     "retier": (retier, 1),
     "reopen": (reopen, 2),
+    "undrop": (undrop, 1),
 }
 """Each kind with its weight."""
 
