@@ -6,7 +6,7 @@ import datetime as dt
 import getpass
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 
@@ -16,6 +16,7 @@ from spark.statements.columns import (
     SCALARS,
     WIDER,
     Column,
+    Items,
     ddl_in_reference,
     ddl_in_spark,
     first_columns,
@@ -111,49 +112,79 @@ def _default(rng: Random, target: Target) -> Statement | None:
     return _alter(kind, text + in_spark, text + default, _with(target, old, replace(old, default=default)))
 
 
-def _struct(rng: Random, target: Target) -> Column | None:
-    structs = [c for c in target.columns if not isinstance(c.kind, str)]
-    return rng.choice(structs) if structs else None
+def _outer(rng: Random, target: Target) -> tuple[Column, str] | None:
+    """A column with fields, and the path to them in Spark."""
+    found = [c for c in target.columns if c.fields]
+    if not found:
+        return None
+    column = rng.choice(found)
+    return column, f"{column.name}.element" if isinstance(column.kind, Items) else column.name
+
+
+def _alter_field(
+    kind: str, target: Target, column: Column, fields: Mapping[Column, str | None], in_spark: str, in_reference: str
+) -> Statement:
+    """``fields`` are those afterwards, with the name that each had before."""
+    changed = column.with_fields(list(fields))
+    if isinstance(column.kind, Items):
+        parts = (f"{f.name} := CAST({_of_item(old)} AS {f.kind})" for f, old in fields.items())
+        item = f"CASE WHEN x IS NULL THEN NULL ELSE struct_pack({', '.join(parts)}) END"
+        in_reference = f"ALTER COLUMN {column.name} SET DATA TYPE {changed.type_in_reference()}"
+        in_reference += f" USING list_transform({column.name}, lambda x: {item})"
+        kind += " of a list"
+    return _alter(kind, in_spark, in_reference, _with(target, column, changed))
+
+
+def _of_item(name: str | None) -> str:
+    return "NULL" if name is None else f"struct_extract(x, '{name}')"
 
 
 def _add_field(rng: Random, target: Target) -> Statement | None:
-    if (struct := _struct(rng, target)) is None or (name := _free(rng, [f.name for f in struct.kind], FIELDS)) is None:
+    if (found := _outer(rng, target)) is None or (name := _free_field(rng, found[0])) is None:
         return None
+    column, path = found
     new = Column(name, rng.choice(SCALARS))
-    changed = replace(struct, kind=(*struct.kind, new))
-    path = f"{struct.name}.{name} {new.kind}"
-    return _alter("ADD field", f"ADD COLUMNS ({path})", f"ADD COLUMN {path}", _with(target, struct, changed))
+    fields = {**{f: f.name for f in column.fields}, new: None}
+    in_spark, in_reference = f"ADD COLUMNS ({path}.{name} {new.kind})", f"ADD COLUMN {path}.{name} {new.kind}"
+    return _alter_field("ADD field", target, column, fields, in_spark, in_reference)
 
 
 def _rename_field(rng: Random, target: Target) -> Statement | None:
-    if (struct := _struct(rng, target)) is None or (name := _free(rng, [f.name for f in struct.kind], FIELDS)) is None:
+    if (found := _outer(rng, target)) is None or (name := _free_field(rng, found[0])) is None:
         return None
-    old = rng.choice(struct.kind)
-    changed = replace(struct, kind=tuple(replace(f, name=name) if f is old else f for f in struct.kind))
-    text = f"RENAME COLUMN {struct.name}.{old.name} TO {name}"
-    return _alter("RENAME field", text, text, _with(target, struct, changed))
+    column, path = found
+    old = rng.choice(column.fields)
+    fields = {replace(f, name=name) if f is old else f: f.name for f in column.fields}
+    text = f"RENAME COLUMN {path}.{old.name} TO {name}"
+    return _alter_field("RENAME field", target, column, fields, text, text)
 
 
 def _drop_field(rng: Random, target: Target) -> Statement | None:
-    if (struct := _struct(rng, target)) is None or len(struct.kind) < 2:
+    if (found := _outer(rng, target)) is None or len(found[0].fields) < 2:
         return None
-    old = rng.choice(struct.kind)
-    changed = replace(struct, kind=tuple(f for f in struct.kind if f is not old))
-    text = f"DROP COLUMN {struct.name}.{old.name}"
-    return _alter("DROP field", text, text, _with(target, struct, changed))
+    column, path = found
+    old = rng.choice(column.fields)
+    text = f"DROP COLUMN {path}.{old.name}"
+    fields = {f: f.name for f in column.fields if f is not old}
+    return _alter_field("DROP field", target, column, fields, text, text)
 
 
 def _widen_field(rng: Random, target: Target) -> Statement | None:
-    struct = _struct(rng, target)
-    narrow = [] if struct is None else [f for f in struct.kind if f.kind in WIDER]
-    if struct is None or not narrow:
+    found = _outer(rng, target)
+    narrow = [] if found is None else [f for f in found[0].fields if f.kind in WIDER]
+    if found is None or not narrow:
         return None
+    column, path = found
     old = rng.choice(narrow)
     wider = WIDER[str(old.kind)]
-    changed = replace(struct, kind=tuple(replace(f, kind=wider) if f is old else f for f in struct.kind))
-    in_spark = f"ALTER COLUMN {struct.name}.{old.name} TYPE {wider}"
-    in_reference = f"ALTER COLUMN {struct.name} TYPE {changed.type_in_reference()}"
-    return _alter("widen field", in_spark, in_reference, _with(target, struct, changed))
+    fields = {replace(f, kind=wider) if f is old else f: f.name for f in column.fields}
+    in_spark = f"ALTER COLUMN {path}.{old.name} TYPE {wider}"
+    in_reference = f"ALTER COLUMN {path} TYPE {column.with_fields(list(fields)).type_in_reference()}"
+    return _alter_field("widen field", target, column, fields, in_spark, in_reference)
+
+
+def _free_field(rng: Random, column: Column) -> str | None:
+    return _free(rng, [field.name for field in column.fields], FIELDS)
 
 
 def _evolving_merge(rng: Random, target: Target) -> Statement | None:

@@ -1,7 +1,7 @@
 """Columns and forms of random tables, and the text of both dialects: that of Spark and that of the reference.
 
-Texts of statements are neutral. ``«‹a›1, ‹b›2»`` is a struct with the fields ``a`` and ``b``; ``{t}`` is the table that
-a statement changes, ``{own}`` its rows as they were before, ``{other}`` another table.
+Texts of statements are neutral. ``«‹a›1, ‹b›2»`` is a struct with the fields ``a`` and ``b``, ``⟦1, 2⟧`` is a list;
+``{t}`` is the table that a statement changes, ``{own}`` its rows as they were before, ``{other}`` another table.
 """
 
 from __future__ import annotations
@@ -18,11 +18,18 @@ MARK = 1_000_000
 
 
 @dataclass(frozen=True)
+class Items:
+    """The type of a list of structs."""
+
+    fields: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
 class Column:
-    """A column, or a field of one: ``kind`` is the name of a type, or the fields of a struct."""
+    """A column, or a field of one: ``kind`` is the name of a type, the fields of a struct, or those of a list's."""
 
     name: str
-    kind: str | tuple[Column, ...]
+    kind: str | tuple[Column, ...] | Items
     required: bool = False
     default: str | None = None
     generated: str | None = None
@@ -38,12 +45,24 @@ class Column:
     def type_in_spark(self) -> str:
         if isinstance(self.kind, str):
             return self.kind
-        return f"STRUCT<{', '.join(f'{field.name}: {field.type_in_spark()}' for field in self.kind)}>"
+        struct = f"STRUCT<{', '.join(f'{field.name}: {field.type_in_spark()}' for field in self.fields)}>"
+        return f"ARRAY<{struct}>" if isinstance(self.kind, Items) else struct
 
     def type_in_reference(self) -> str:
         if isinstance(self.kind, str):
             return self.kind
-        return f"STRUCT({', '.join(f'{field.name} {field.type_in_reference()}' for field in self.kind)})"
+        struct = f"STRUCT({', '.join(f'{field.name} {field.type_in_reference()}' for field in self.fields)})"
+        return f"{struct}[]" if isinstance(self.kind, Items) else struct
+
+    @property
+    def fields(self) -> tuple[Column, ...]:
+        """The fields inside."""
+        if isinstance(self.kind, Items):
+            return self.kind.fields
+        return () if isinstance(self.kind, str) else self.kind
+
+    def with_fields(self, fields: Sequence[Column]) -> Column:
+        return replace(self, kind=Items(tuple(fields)) if isinstance(self.kind, Items) else tuple(fields))
 
 
 FIRST = (
@@ -54,6 +73,7 @@ FIRST = (
     Column("st", (Column("a", "INT"), Column("b", "STRING"))),
     Column("d", "DATE"),
 )
+LIST = Column("l", Items((Column("a", "INT"), Column("b", "STRING"))))
 IDENTITY = Column("k", "BIGINT", is_identity=True)
 GENERATED = (
     Column("g", "INT", generated="n + 1"),
@@ -90,7 +110,7 @@ class Form:
     trims: bool = False
     images: str = "full"
     extra: tuple[Column, ...] = ()
-    """Columns beside the first ones: of numbers, and of an expression."""
+    """Columns beside the first ones: of numbers, of an expression, of lists."""
     checks: tuple[tuple[str, str], ...] = ()
     """Constraints: their names and conditions."""
     former: tuple[str, ...] = ()
@@ -158,6 +178,8 @@ def random_form(rng: Random, lake: str | None = None, *, keyed: bool | None = No
             partition = "g"
     if rng.random() < 0.12:
         extra.append(IDENTITY)
+    if rng.random() < 0.25:
+        extra.append(LIST)
     if lake == "iceberg" and rng.random() < 0.3:
         by_value = ["truncate(1, s)", "truncate(4, id)", "days(d)", "months(d)"]
         partition = rng.choice(["truncate(4, id)"] if keyed else by_value)
@@ -201,11 +223,13 @@ def ddl_in_reference(columns: Sequence[Column]) -> str:
 
 
 def in_spark(text: str) -> str:
-    return re.sub(r"‹(\w+)›", r"'\1', ", text.replace("«", "named_struct(").replace("»", ")"))
+    text = text.replace("«", "named_struct(").replace("»", ")").replace("⟦", "array(").replace("⟧", ")")
+    return re.sub(r"‹(\w+)›", r"'\1', ", text)
 
 
 def in_reference(text: str) -> str:
-    return re.sub(r"‹(\w+)›", r"\1 := ", text.replace("«", "struct_pack(").replace("»", ")"))
+    text = text.replace("«", "struct_pack(").replace("»", ")").replace("⟦", "[").replace("⟧", "]")
+    return re.sub(r"‹(\w+)›", r"\1 := ", text)
 
 
 def literal(rng: Random, column: Column) -> str:
@@ -225,6 +249,8 @@ def literal(rng: Random, column: Column) -> str:
             return f"DATE '2024-{rng.randrange(1, 4):02}-{rng.randrange(1, 6):02}'"
         case "BOOLEAN":
             return rng.choice(["TRUE", "FALSE"])
+        case Items(fields):
+            return f"⟦{', '.join(literal(rng, Column(column.name, fields)) for _ in range(rng.randint(1, 3)))}⟧"
         case fields:
             return "«" + ", ".join(f"‹{field.name}›{literal(rng, field)}" for field in fields) + "»"
 
@@ -232,4 +258,5 @@ def literal(rng: Random, column: Column) -> str:
 def null(column: Column) -> str:
     if isinstance(column.kind, str):
         return f"CAST(NULL AS {column.kind})"
-    return "CASE WHEN 1 = 0 THEN «" + ", ".join(f"‹{f.name}›{null(f)}" for f in column.kind) + "» END"
+    struct = "«" + ", ".join(f"‹{f.name}›{null(f)}" for f in column.fields) + "»"
+    return f"CASE WHEN 1 = 0 THEN {f'⟦{struct}⟧' if isinstance(column.kind, Items) else struct} END"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from spark.statements.columns import Column, literal, null
+from spark.statements.columns import Column, Items, literal, null
 
 
 class Expressions:
@@ -56,7 +56,7 @@ class Expressions:
 
     def _chosen(self) -> tuple[str, Column]:
         column = self.rng.choice(self.columns)
-        if isinstance(column.kind, str) or self.rng.random() < 0.2:
+        if not isinstance(column.kind, tuple) or self.rng.random() < 0.2:
             return self.prefix + column.name, column
         field = self.rng.choice(column.kind)
         return f"{self.prefix}{column.name}.{field.name}", field
@@ -102,10 +102,10 @@ class Expressions:
                 return self.rng.choice([name, f"{own} + CAST(0.5 AS DOUBLE)"])
             case "BOOLEAN":
                 return self.rng.choice([name, f"NOT {own}"])
-            case "DATE":
+            case "DATE" | Items():
                 return name
-        changed = self.rng.choice(wanted.kind).name
-        parts = [f"‹{f.name}›{literal(self.rng, f) if f.name == changed else f'{own}.{f.name}'}" for f in wanted.kind]
+        changed = self.rng.choice(wanted.fields).name
+        parts = [f"‹{f.name}›{literal(self.rng, f) if f.name == changed else f'{own}.{f.name}'}" for f in wanted.fields]
         return f"CASE WHEN {own} IS NULL THEN NULL ELSE «{', '.join(parts)}» END"
 
 

@@ -18,6 +18,8 @@ def exact(value: Any) -> Any:
     """The value in a form that is equal only to itself and can be a key; fields of a struct in no order."""
     if isinstance(value, dict):
         return tuple(sorted((name, exact(item)) for name, item in value.items()))
+    if isinstance(value, list):
+        return ("list", *map(exact, value))
     if isinstance(value, float):
         return ("float", repr(value))
     return (type(value).__name__, value)
