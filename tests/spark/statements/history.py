@@ -63,7 +63,7 @@ class History:
         self.reference, self.figures = Reference(), Figures()
         self.checks = Checks(house, self.reference, self.figures)
         self.script: list[str] = []
-        upkeep.CLOCK.ahead_ms = 0
+        house.clock.ahead_ms = 0
         rng = Random(f"{seed}")
         first = form or random_form(rng)
         self.subjects = [Subject(f"h{seed}_0", first_columns(first), first)]
