@@ -57,7 +57,7 @@ def _write(history: History, begun: _Branch, rng: Random) -> None:
             if statement.kind.startswith(_OF_TABLES):
                 return
             if history.perform(begun.made, statement, rng):
-                begun.only_adds = begun.only_adds and statement.kind.startswith(_ADDING)
+                begun.only_adds = begun.only_adds and statement.kind in _ADDING
             history.checks.rows("a branch", begun.made)
             if rng.random() < 0.3:
                 history.checks.spark(begun.made)

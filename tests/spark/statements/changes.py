@@ -198,14 +198,13 @@ def _evolving_merge(rng: Random, target: Target) -> Statement | None:
     names, values = ", ".join(c.name for c in columns), ", ".join(f"s.{c.name}" for c in columns)
     sets = ", ".join(f"{c.name} = s.{c.name}" for c in columns)
     merge = f"INTO {{t}} AS t USING ({source}) AS s ON {on} WHEN MATCHED THEN UPDATE SET"
+    adding = f"ALTER TABLE {{t}} ADD COLUMN {name} {new.kind}"
     return Statement(
         "MERGE WITH SCHEMA EVOLUTION",
         f"MERGE WITH SCHEMA EVOLUTION {merge} * WHEN NOT MATCHED THEN INSERT *",
-        (
-            f"ALTER TABLE {{t}} ADD COLUMN {name} {new.kind}",
-            f"MERGE {merge} {sets} WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})",
-        ),
+        (adding, f"MERGE {merge} {sets} WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})"),
         columns=columns,
+        staying=adding,
         alone=True,
     )
 
@@ -221,11 +220,13 @@ def _widening_merge(rng: Random, target: Target) -> Statement | None:
     source = Grammar(rng, target, guarded=False).values([*key, new], rng.randint(1, 6))
     on = " AND ".join(f"t.{c.name} = s.{c.name}" for c in key)
     merge = f"INTO {{t}} AS t USING ({source}) AS s ON {on} WHEN MATCHED THEN UPDATE SET {new.name} = s.{new.name}"
+    widening = f"ALTER TABLE {{t}} ALTER COLUMN {new.name} TYPE {new.kind}"
     return Statement(
         "MERGE WITH SCHEMA EVOLUTION, wider",
         f"MERGE WITH SCHEMA EVOLUTION {merge}",
-        (f"ALTER TABLE {{t}} ALTER COLUMN {new.name} TYPE {new.kind}", f"MERGE {merge}"),
+        (widening, f"MERGE {merge}"),
         columns=_with(target, old, new),
+        staying=widening,
         alone=True,
     )
 
@@ -240,12 +241,14 @@ def _evolving_insert(rng: Random, target: Target) -> Statement | None:
     query = grammar.values([*some, new], rng.randint(1, 6))
     way = rng.choice(["sql", "mergeSchema"])
     text = query if way == "mergeSchema" else f"INSERT WITH SCHEMA EVOLUTION INTO {{t}} BY NAME {query}"
+    adding = f"ALTER TABLE {{t}} ADD COLUMN {new.name} {new.kind}"
     return Statement(
         "INSERT WITH SCHEMA EVOLUTION" if way == "sql" else way,
         text,
-        (f"ALTER TABLE {{t}} ADD COLUMN {new.name} {new.kind}", *grammar.loaded(query)),
+        (adding, *grammar.loaded(query)),
         way=way,
         columns=(*target.columns, new),
+        staying=adding,
         alone=True,
     )
 

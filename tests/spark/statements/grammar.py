@@ -38,6 +38,8 @@ class Statement:
     dynamic: bool = False
     columns: tuple[Column, ...] | None = None
     """The columns afterwards, where they change."""
+    staying: str = ""
+    """The part of its meaning that gives it these columns, which stay where it is refused behind that."""
     form: Form | None = None
     """The form afterwards, where another table takes the place."""
     reform: Form | None = None

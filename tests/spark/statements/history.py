@@ -275,6 +275,10 @@ class History:
             self._keep(subject, statement, appended)
             return True
         self.reference.undo()
+        if statement.columns is not None and statement.staying:
+            self.reference.run(statement.staying.replace("{t}", subject.name))
+            subject.columns = statement.columns
+            subject.changes += 1
         self.reference.add(subject.name, appended, subject.columns)
         self.figures.refusals[reason] += 1
         if reason == CONFLICT:
