@@ -84,6 +84,7 @@ class Grammar:
         kinds: list[tuple[Callable[[], Statement], int]] = [
             (self.insert, 5),
             (self.insert_own, 2),
+            (self.insert_others, 1),
             (self.delete, 4),
             (self.update, 5),
             (self.merge, 9),
@@ -160,6 +161,14 @@ class Grammar:
             self.loaded(query),
             fails_if=self.unique(query),
         )
+
+    def insert_others(self) -> Statement:
+        if not self.target.other:
+            return self.insert()
+        moved = self.rng.choice([0, 30])
+        query = f"SELECT o.id + {moved} AS id, o.day FROM {{other}} AS o WHERE o.id < 500 AND o.day < 3"
+        text = f"INSERT INTO {{t}} (id, day) {query}"
+        return Statement("INSERT of another table's rows", text, self.loaded(query), fails_if=self.unique(query))
 
     # -- rows that change -----------------------------------------------------------------------------------------
 

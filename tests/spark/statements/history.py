@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -201,6 +202,9 @@ class History:
             return
         made = Subject(f"h{self.seed}_{self.num_made}", subject.columns, subject.form, appended=subject.appended)
         self.num_made += 1
+        if rng.random() < 0.15:
+            self._make_alike(subject, made)
+            return
         number, version = None, None
         if subject.versions and rng.random() < 0.4:
             number = rng.choice(sorted(subject.versions))
@@ -217,6 +221,17 @@ class History:
             else:
                 self.house.clone(subject.name, made.name, number)
             self._cloned(subject, made, version)
+
+    def _make_alike(self, subject: Subject, made: Subject) -> None:
+        text = f"CREATE TABLE {self.house.sql_name(made.name)} LIKE {self.house.sql_name(subject.name)}"
+        self.script.append(text)
+        self.house.spark.sql(text)
+        made.form, made.appended = replace(subject.form, former=()), 0
+        self.reference.create(made.name, made.columns)
+        self.reference.set_defaults(made.name, made.columns)
+        self.subjects.append(made)
+        self.figures.statements["CREATE TABLE LIKE"] += 1
+        self.checks.rows("a table like another", made)
 
     def _cloned(self, subject: Subject, made: Subject, version: Version | None) -> None:
         self.reference.copy(version.copy if version is not None else subject.name, made.name)
