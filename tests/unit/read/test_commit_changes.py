@@ -297,8 +297,6 @@ def test_rows_of_a_dropped_partition_are_deleted(wh):
     assert news(table, table.state, dropped, dropped, None).commit == dropped
     table.append([{"id": 5, "day": 1}])
     check_history(table)
-    table.retier()
-    check_history(table)
 
 
 def test_a_partition_whose_rows_the_log_did_not_have_is_refused(wh):
