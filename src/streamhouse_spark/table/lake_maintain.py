@@ -18,6 +18,7 @@ from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.values import Claim, CompactReport, ExpireReport, Keeps
 from streamhouse_spark.lake.parquet.compaction import RunGroups
 from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.lake.tiering.recording import record_newest
 from streamhouse_spark.log.commits.actions import Action, Condemn
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.projection import Filter, Projection
@@ -176,7 +177,8 @@ def expire_snapshots(
     """Drop snapshots made before a time, but for the newest ``retain_last``, and the files that only they need.
 
     ``older_than_ms`` is a time since 1970, a day ago where it is None. Snapshots that a tag or branch names stay, and
-    so does the one with the newest offsets. First a record says which go, so that no tag names one from then on.
+    so does the one with the newest offsets, which is recorded first. Then a record says which go, so that no tag names
+    one from then on.
     **Commit point:** the lake's metadata version; after a crash behind it the files that are left are orphans.
 
     Raises `InvalidOptionError` for fewer than one snapshot or a time that is yet to come, `CommitConflictError`.
@@ -187,6 +189,8 @@ def expire_snapshots(
     keep_ms = SNAPSHOTS_KEPT_MS if older_than_ms is None else now_ms - older_than_ms
     if keep_ms < 0:
         raise InvalidOptionError(f"older_than lies {-keep_ms} ms in the future; give a time that has passed")
+    if not dry_run:
+        _record(table, lake)
     tagged = tagged_snapshots(table)
     return lake.expire(keep_last=retain_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged, claim=claim_of(table))
 
@@ -232,8 +236,19 @@ def claim_of(table: TableHandle) -> Claim:
     return claim
 
 
+def _record(table: TableHandle, lake: LakeTable) -> None:
+    """Record the lake's newest snapshot where the log knows an older one, as behind a compaction: of that one the state
+    of the table is made, and a branch or a clone of it needs the snapshot.
+    """
+    newest, recorded = lake.newest(), table.state.recorded_lake
+    if newest is not None and recorded is not None and newest.id != recorded.snapshot_id:
+        record_newest(table.log, lake)
+
+
 def _expire(table: TableHandle, lake: LakeTable, *, dry_run: bool) -> ExpireReport:
     """Expire snapshots older than a day or, if rounds are so quick that there are many, older than an hour."""
+    if not dry_run:
+        _record(table, lake)
     tagged = tagged_snapshots(table)
     many = Keeps(SNAPSHOTS_KEPT_MAX, SNAPSHOTS_MANY_KEPT_MS)
     return lake.expire(
