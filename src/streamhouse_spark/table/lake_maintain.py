@@ -177,9 +177,9 @@ def expire_snapshots(
     """Drop snapshots made before a time, but for the newest ``retain_last``, and the files that only they need.
 
     ``older_than_ms`` is a time since 1970, a day ago where it is None. Snapshots that a tag or branch names stay, and
-    so does the one with the newest offsets, which is recorded first. Then a record says which go, so that no tag names
-    one from then on.
-    **Commit point:** the lake's metadata version; after a crash behind it the files that are left are orphans.
+    so does the one with the newest offsets, which is recorded where the recorded one goes. Then a record says which go,
+    so that no tag names one from then on. **Commit point:** the lake's metadata version; after a crash behind it the
+    files that are left are orphans.
 
     Raises `InvalidOptionError` for fewer than one snapshot or a time that is yet to come, `CommitConflictError`.
     """
@@ -189,8 +189,6 @@ def expire_snapshots(
     keep_ms = SNAPSHOTS_KEPT_MS if older_than_ms is None else now_ms - older_than_ms
     if keep_ms < 0:
         raise InvalidOptionError(f"older_than lies {-keep_ms} ms in the future; give a time that has passed")
-    if not dry_run:
-        _record(table, lake)
     tagged = tagged_snapshots(table)
     return lake.expire(keep_last=retain_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged, claim=claim_of(table))
 
@@ -221,6 +219,10 @@ def claim_of(table: TableHandle) -> Claim:
     """
 
     def claim(doomed: Collection[int], present: Collection[int]) -> None:
+        recorded = table.state.recorded_lake
+        if recorded is not None and recorded.snapshot_id in doomed:  # as behind a compaction: the newest one stays
+            record_newest(table.log, table.open_lake())
+
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
             wanted = {tag.lake_snapshot: name for name, tag in state.tags.items()}
             if named := sorted(wanted[snapshot] for snapshot in doomed if snapshot in wanted):
@@ -236,19 +238,8 @@ def claim_of(table: TableHandle) -> Claim:
     return claim
 
 
-def _record(table: TableHandle, lake: LakeTable) -> None:
-    """Record the lake's newest snapshot where the log knows an older one, as behind a compaction: of that one the state
-    of the table is made, and a branch or a clone of it needs the snapshot.
-    """
-    newest, recorded = lake.newest(), table.state.recorded_lake
-    if newest is not None and recorded is not None and newest.id != recorded.snapshot_id:
-        record_newest(table.log, lake)
-
-
 def _expire(table: TableHandle, lake: LakeTable, *, dry_run: bool) -> ExpireReport:
     """Expire snapshots older than a day or, if rounds are so quick that there are many, older than an hour."""
-    if not dry_run:
-        _record(table, lake)
     tagged = tagged_snapshots(table)
     many = Keeps(SNAPSHOTS_KEPT_MAX, SNAPSHOTS_MANY_KEPT_MS)
     return lake.expire(

@@ -66,6 +66,8 @@ class Runs:
         return f"{self.num_run} histories in {time.monotonic() - self._started:.0f} s: {self.num_failed} different"
 
     def work(self, house: Lakehouse) -> None:
+        classic = house.spark._jvm.org.apache.spark.sql.classic
+        classic.SparkSession.setActiveSession(house.spark._jsparkSession)
         while (seed := self._next()) is not None:
             history, different = History(house, seed, steps=self._given.steps), ""
             try:
