@@ -11,12 +11,11 @@ them is not told. Changes between versions have them as deletions, and a rollbac
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.values import dataclass, replace
 
 DELETIONS_MAX: Final = 64
 """Records whose deletions a state tells apart; those of older ones are one."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
+from streamhouse_spark.core.values import replace
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.record import Attempt, Body, Member, Record
 from streamhouse_spark.log.commits.state import TableState, with_attempt
