@@ -146,13 +146,26 @@ def _why_not_changes(source: TableHandle, then: SourceVersion, now: TableState) 
 def _told_by(records: Sequence[Record], then: SourceVersion, now: TableState) -> str | None:
     """Return the first action of the records that changes rows without a change in the log."""
     loses_by_trimming = not now.primary_key and not now.has_lake
+    lacks_more = not _lacks_known_rows_alone(records, then, now)
     for record in records:
         for action in record.actions:
+            if isinstance(action, act.LakePair) and not lacks_more:
+                continue
             if loses_by_trimming and isinstance(action, act.Trim):
                 return f"was trimmed by commit {record.number}, and has no lake that keeps the rows"
             if reason := _reason(action, then):
                 return f"{reason} by commit {record.number}"
     return None
+
+
+def _lacks_known_rows_alone(records: Sequence[Record], then: SourceVersion, now: TableState) -> bool:
+    """Tell whether all rows that the lake lacks were deleted by records, or dropped before the version: then rounds in
+    between took over deletions, which were told when they were committed, and no partition was lost.
+    """
+    if now.lake is None or any(isinstance(action, act.Retier) for record in records for action in record.actions):
+        return False
+    dropped = now.dropped_rows
+    return dropped.newest <= then.version and now.lake.dropped_rows <= dropped.accounted
 
 
 def _between(source: TableHandle, after: int, newest: int) -> Sequence[Record] | None:
