@@ -183,6 +183,7 @@ def test_they_stay_dropped_in_a_paimon_lake(wh):
     ]
 
 
+@pytest.mark.paimon
 def test_a_stream_that_read_rows_of_a_dropped_partition_is_told(wh):
     table = partitioned(wh, "paimon")
     state = table.refresh()
