@@ -58,7 +58,7 @@ class Group:
             if known_transaction(self.state, call.transaction) is not None:
                 return False
             actions = tuple(self.planned(call))
-            require_live(self.state, actions)
+            require_live(self.state, actions, call.transaction)
             require_stored(self.before, actions, call.staged_ms)
             return bool(actions) and self.add(call, actions)
         except Exception:  # noqa: BLE001 - as above
