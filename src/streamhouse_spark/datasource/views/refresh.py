@@ -83,6 +83,11 @@ def refresh(spark: SparkSession, connection: Connection, name: str, plans: Plans
         run = Run(spark, view, definition, plans, sources, step)
         try:
             rows, gone = run.changes()
+            if step.new.whole_because not in (None, "mode is full", MOSTLY_CHANGED):
+                logger.warning("%s: the whole query was computed: %s", view.name, step.new.whole_because)
+            if commit_step(view, step, rows, gone):
+                run.keep()
+                return _report(step, rows, gone)
         except PySparkException as error:
             if because is not None or step.new.whole_because or not any(w in str(error) for w in _NO_LONGER_READ):
                 raise
@@ -90,14 +95,14 @@ def refresh(spark: SparkSession, connection: Connection, name: str, plans: Plans
             continue
         finally:
             run.close()
-        if step.new.whole_because not in (None, "mode is full", MOSTLY_CHANGED):
-            logger.warning("%s: the whole query was computed: %s", view.name, step.new.whole_because)
-        if commit_step(view, step, rows, gone):
-            deleted = int(pa.compute.sum(gone).as_py() or 0)
-            versions = {source.name: source.version for source in step.new.sources}
-            return RefreshReport(True, len(rows) - deleted, deleted, step.new.whole_because, versions)
         because = None
     raise CommitConflictError(f"{view.name}: {RACES_MAX} other refreshes were faster; refresh it from one place")
+
+
+def _report(step: RefreshStep, rows: pa.Table, gone: pa.ChunkedArray) -> RefreshReport:
+    deleted = int(pa.compute.sum(gone).as_py() or 0)
+    versions = {source.name: source.version for source in step.new.sources}
+    return RefreshReport(True, len(rows) - deleted, deleted, step.new.whole_because, versions)
 
 
 def begin(spark: SparkSession, view: str, parsed: ParsedQuery, sources: Mapping[str, Table]) -> Relations:
