@@ -6,7 +6,7 @@ The rows that a refresh changes pass through the driver. `streamhouse_spark.tabl
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -84,12 +84,16 @@ def refresh(spark: SparkSession, connection: Connection, name: str, plans: Plans
         try:
             rows, gone = run.changes()
         except PySparkException as error:
+            if _were_replaced(connection, step, run.read_by_name):
+                continue
             if because is not None or step.new.whole_because or not any(w in str(error) for w in _NO_LONGER_READ):
                 raise
             because = "an older version of a source can no longer be read"
             continue
         finally:
             run.close()
+        if _were_replaced(connection, step, run.read_by_name):
+            continue
         if step.new.whole_because not in (None, "mode is full", MOSTLY_CHANGED):
             logger.warning("%s: the whole query was computed: %s", view.name, step.new.whole_because)
         if commit_step(view, step, rows, gone):
@@ -98,6 +102,15 @@ def refresh(spark: SparkSession, connection: Connection, name: str, plans: Plans
             return RefreshReport(True, len(rows) - deleted, deleted, step.new.whole_because, versions)
         because = None
     raise CommitConflictError(f"{view.name}: {RACES_MAX} other refreshes were faster; refresh it from one place")
+
+
+def _were_replaced(connection: Connection, step: RefreshStep, names: Collection[str]) -> bool:
+    """Tell whether one of these names means another table than the step's by now, so that its rows may have been read:
+    a version of a table that was made again is not the old one's version of that number.
+    """
+    uuids = {source.name: source.uuid for source in step.new.sources}
+    found = ((name, connection.find_table(name)) for name in sorted(names))
+    return any(table is None or table.uuid != uuids[name] for name, table in found)
 
 
 def begin(spark: SparkSession, view: str, parsed: ParsedQuery, sources: Mapping[str, Table]) -> Relations:
