@@ -49,9 +49,9 @@ def histories(seeds, **given) -> Figures:
 
 
 def test_views_are_what_they_say_they_are():
-    total = histories(range(3))
-    assert total.checks["over the versions that are named"] > 20
-    assert total.checks["over the newest versions"] > 10
+    total = histories(range(2))
+    assert total.checks["over the versions that are named"] > 12
+    assert total.checks["over the newest versions"] > 6
 
 
 @pytest.mark.long
@@ -67,10 +67,10 @@ def test_histories_meet_every_kind_of_step():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["counts", "least", "by key", "bag", "log"])
-def test_a_query_through_a_history(name):
-    query = {"counts": COUNTS, "least": LEAST, "by key": BY_KEY, "bag": BAG, "log": LOG}[name]
-    assert histories([7], query=query, steps=4).checks["over the versions that are named"] > 4
+@pytest.mark.long
+@pytest.mark.parametrize("query", [COUNTS, LEAST, BY_KEY, BAG, LOG], ids=["counts", "least", "by key", "bag", "log"])
+def test_without_a_planted_bug_none_is_found(query):
+    assert histories(range(1000, 1006), query=query).checks["over the versions that are named"] > 60
 
 
 # -- planted bugs -----------------------------------------------------------------------------------------------------
@@ -177,6 +177,6 @@ PLANTS = {
 @pytest.mark.long
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_planted_bugs_are_found(plant):
-    with plant(), pytest.raises(DifferenceError, match=r"strange|made a commit|Error"):
+    with plant(), pytest.raises(DifferenceError, match=r"strange|of one primary key"):
         histories(range(1000, 1040), query=PLANTS[plant])
     assert refresh.commit_step is refreshing.commit_step

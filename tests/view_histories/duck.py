@@ -92,9 +92,10 @@ class DuckSession:
 
     # -- for frames -----------------------------------------------------------------------------------------------
 
-    def rows(self, text: str) -> pa.Table:
+    def rows(self, text: str, tail: str = "") -> pa.Table:
         self.statements += 1
-        return self._told(lambda: _as_in_spark(self._duck.execute(in_duckdb(text)).to_arrow_table()))
+        query = f"SELECT * FROM ({in_duckdb(text)}) q {tail}" if tail else in_duckdb(text)
+        return self._told(lambda: _as_in_spark(self._duck.execute(query).to_arrow_table()))
 
     def register(self, name: str, rows: pa.Table) -> None:
         self._duck.register(name, rows)
@@ -131,7 +132,7 @@ class Frame:
 
     @property
     def schema(self) -> Any:
-        rows = self._rows if self._rows is not None else self._session.rows(f"SELECT * FROM ({self._text}) q LIMIT 0")
+        rows = self._rows if self._rows is not None else self._session.rows(self._text, "LIMIT 0")
         return compat.spark_schema_of(_without_null_types(rows.schema))
 
     def toArrow(self) -> pa.Table:  # noqa: N802

@@ -131,7 +131,8 @@ class Grammar:
         if not there:
             return Column(LITERALS[kind], kind)
         column = self._rng.choice(there)
-        return column if self._chance(0.6) else self._worked(column)
+        worked = self._worked(column)
+        return worked if worked.kind == kind and self._chance(0.5) else column
 
     def _expression(self, columns: Sequence[Column]) -> Column:
         column = self._rng.choice(columns)

@@ -185,7 +185,7 @@ class History:
     def _deed(self, source: Source, rng: Random, deeds: Any) -> None:
         name = tables.done(source, rng, deeds)
         self.figures.deeds[name] += 1
-        self.script.append(f"{name}({source.name}): {[tuple(row.values()) for row in source.rows]}")
+        self.script.append(f"{name}({source.name}): {len(source.rows)} rows")
 
     def _upkeep(self, rng: Random) -> None:
         """Of a source, or of the table of a view: rows stay as they are, and lie elsewhere."""
