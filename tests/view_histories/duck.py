@@ -55,6 +55,8 @@ def _in_duckdb(text: str) -> str:
     tree = sqlglot.parse_one(text, read="spark")
     for cast in list(tree.find_all(exp.TryCast)):  # Spark's CAST fails by itself, which only TRY_CAST does not
         cast.replace(exp.Cast(this=cast.this, to=cast.to))
+    for counted in list(tree.find_all(exp.CountIf)):  # of no rows but unknown ones it is NULL in DuckDB
+        counted.replace(exp.Count(this=exp.Case().when(counted.this, exp.Literal.number(1))))
     return str(tree.sql("duckdb", unsupported_level=sqlglot.ErrorLevel.IGNORE))
 
 

@@ -72,6 +72,10 @@ class Source:
         state = self.table.refresh()
         self._versions[state.table_uuid, state.version] = self.rows
 
+    def take_rows(self) -> None:
+        """Believe the table, where only it can tell which rows time took."""
+        self.rows = tuple(self.table.to_arrow().select(list(self.kinds)).to_pylist())
+
     def rows_at(self, uuid: str, version: int) -> pa.Table:
         """The rows of a version: those of the newest one that is known up to it, as upkeep changes no row."""
         known = max((v for u, v in self._versions if u == uuid and v <= version), default=None)
@@ -230,6 +234,8 @@ def tier_rows(source: Source, rng: Random) -> None:
 
 def maintain(source: Source, rng: Random) -> None:
     source.table.maintain()
+    if not source.has_lake and not source.is_keyed:
+        source.take_rows()  # old ones may be gone
 
 
 def trim(source: Source, rng: Random) -> None:
@@ -245,7 +251,7 @@ def clean(source: Source, rng: Random) -> None:
     for _ in range(2):
         source.house.pass_ms(25 * HOUR_MS)
         tier_rows(source, rng)
-        source.table.maintain()
+        maintain(source, rng)
 
 
 def compact(source: Source, rng: Random) -> None:
@@ -266,8 +272,7 @@ def lake_anew(source: Source, rng: Random) -> None:
     """The lake is built again from the log. Rows that the log no longer has are given up, or it is refused."""
     if source.has_lake:
         source.table.retier(allow_loss=rng.random() < 0.5)
-        rows = source.table.to_arrow().select(list(source.kinds)).to_pylist()
-        source.rows = tuple(_by_key(rows).values()) if source.is_keyed else tuple(rows)
+        source.take_rows()
 
 
 def merge(source: Source, rng: Random) -> None:
