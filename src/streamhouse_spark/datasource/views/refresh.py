@@ -86,9 +86,12 @@ def refresh(spark: SparkSession, connection: Connection, name: str, plans: Plans
         except PySparkException as error:
             if _were_replaced(connection, step, run.read_by_name):
                 continue
-            if because is not None or step.new.whole_because or not any(w in str(error) for w in _NO_LONGER_READ):
+            if not any(word in str(error) for word in _NO_LONGER_READ):
                 raise
-            because = "an older version of a source can no longer be read"
+            if because is None and not step.new.whole_because:
+                because = "an older version of a source can no longer be read"
+            elif not _went_on(connection, step):
+                raise
             continue
         finally:
             run.close()
@@ -111,6 +114,11 @@ def _were_replaced(connection: Connection, step: RefreshStep, names: Collection[
     uuids = {source.name: source.uuid for source in step.new.sources}
     found = ((name, connection.find_table(name)) for name in sorted(names))
     return any(table is None or table.uuid != uuids[name] for name, table in found)
+
+
+def _went_on(connection: Connection, step: RefreshStep) -> bool:
+    """Tell whether a source is newer than the version that the step reads, of which files may be gone."""
+    return any(connection.table(source.name).state.version > source.version for source in step.new.sources)
 
 
 def begin(spark: SparkSession, view: str, parsed: ParsedQuery, sources: Mapping[str, Table]) -> Relations:
