@@ -139,8 +139,10 @@ def test_a_source_of_an_unused_clause(house):
     """Its changes change nothing, and each refresh learns its version."""
     keyed(house).upsert([{"id": 1, "cust": 1}])
     unused = keyed(house, "db.unused")
+    unused.upsert([{"id": 1, "cust": 1}])
     view = view_of(house, "WITH u AS (SELECT id FROM streamhouse.db.unused) SELECT id FROM streamhouse.db.k")
-    unused.upsert([{"id": 1, "cust": 1}, {"id": 2, "cust": 2}])
+    unused.upsert([{"id": 2, "cust": 2}, {"id": 3, "cust": 2}])
+    unused.delete([1])
     report = view.refresh()
     assert (report.whole_because, report.rows_written) == (None, 0)
     assert report.versions["db.unused"] == unused.refresh().version
