@@ -1,5 +1,5 @@
-"""A fault at every storage call of real refreshes, whose statements run in DuckDB: changes that the driver adds up,
-rows that it looks up, and groups that are computed again. See `test_view_calls` for the commit alone.
+"""A fault at each write and every second read of real refreshes, whose statements run in DuckDB: changes are added up,
+rows are looked up, and groups are computed again. See `test_view_calls` for the commit alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 
 from faults.faulty_storage import WRITES, Fault, FaultyStorage, sweep
 from faults.sequential import one_thing_at_a_time
+from faults.share import Share
 from streamhouse_spark.datasource.views.materialize import materialized
 from streamhouse_spark.errors import StorageError
 from streamhouse_spark.table.refreshing import last_refresh
@@ -108,7 +109,8 @@ def test_it_holds(name, own_cache):
             refresh(houses[-1], storage)
 
         of_writes = sweep(new_store, scenario, methods=WRITES)
-        of_reads = sweep(new_store, scenario, faults=(Fault.CRASH_BEFORE, Fault.ERROR_BEFORE), methods=READS)
+        before_reads = (Fault.CRASH_BEFORE, Fault.ERROR_BEFORE)
+        of_reads = sweep(new_store, scenario, faults=before_reads, methods=READS, share=Share(2))
         for attempt in itertools.chain(of_writes, of_reads):
             house = houses.pop()
             found, versions = rows_and_versions(house, name)

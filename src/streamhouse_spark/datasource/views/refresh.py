@@ -20,7 +20,7 @@ from streamhouse_spark.datasource.views.compiled import ParsedQuery, require_ses
 from streamhouse_spark.datasource.views.plans import Plans
 from streamhouse_spark.datasource.views.relations import Relations
 from streamhouse_spark.datasource.views.run import Run, new_relations
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.table.refreshing import RefreshStep, commit_step, next_step
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
@@ -83,15 +83,8 @@ def refresh(spark: SparkSession, connection: Connection, name: str, plans: Plans
         run = Run(spark, view, definition, plans, sources, step)
         try:
             rows, gone = run.changes()
-        except PySparkException as error:
-            if _were_replaced(connection, step, run.read_by_name):
-                continue
-            if not any(word in str(error) for word in _NO_LONGER_READ):
-                raise
-            if because is None and not step.new.whole_because:
-                because = "an older version of a source can no longer be read"
-            elif not _went_on(connection, step):
-                raise
+        except (PySparkException, TableNotFoundError) as error:
+            because = _why_again(connection, step, error, because)
             continue
         finally:
             run.close()
@@ -105,6 +98,21 @@ def refresh(spark: SparkSession, connection: Connection, name: str, plans: Plans
             return RefreshReport(True, len(rows) - deleted, deleted, step.new.whole_because, versions)
         because = None
     raise CommitConflictError(f"{view.name}: {RACES_MAX} other refreshes were faster; refresh it from one place")
+
+
+def _why_again(connection: Connection, step: RefreshStep, error: Exception, because: str | None) -> str | None:
+    """Return the reason for which another try computes the whole query, None where it need not. Raises the error where
+    another try would meet it again.
+    """
+    if _were_replaced(connection, step, [source.name for source in step.new.sources]):
+        return because
+    if isinstance(error, TableNotFoundError) or not any(word in str(error) for word in _NO_LONGER_READ):
+        raise error
+    if because is None and not step.new.whole_because:
+        return "an older version of a source can no longer be read"
+    if not _went_on(connection, step):
+        raise error
+    return because
 
 
 def _were_replaced(connection: Connection, step: RefreshStep, names: Collection[str]) -> bool:

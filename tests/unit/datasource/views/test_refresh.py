@@ -9,6 +9,7 @@ import pytest
 from kills.workers import tier
 from streamhouse_spark.datasource.views import refresh
 from streamhouse_spark.datasource.views.materialize import materialized
+from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.table import refreshing
 from view_histories.history import from_the_sources
 from view_histories.house import House
@@ -147,3 +148,29 @@ def test_a_source_of_an_unused_clause(house):
     assert (report.whole_because, report.rows_written) == (None, 0)
     assert report.versions["db.unused"] == unused.refresh().version
     assert rows_of(view) == [(1,)]
+
+
+def test_a_source_that_is_made_again_before_rows_of_it_are_looked_up(house):
+    source = keyed(house)
+    source.upsert([{"id": 1, "cust": 1}, {"id": 2, "cust": 1}])
+    joined = "FROM streamhouse.db.k a LEFT JOIN streamhouse.db.k b ON a.cust = b.id"
+    view = view_of(house, f"SELECT a.id, b.cust {joined}")
+    source.upsert([{"id": 2, "cust": 2}])
+
+    def made_again():
+        house.others.drop_table("db.k")
+        keyed(house).upsert([{"id": 7, "cust": 7}])
+
+    with decided_then(made_again):
+        report = view.refresh()
+    assert "dropped and made again" in report.whole_because
+    assert rows_of(view) == [(7, 7)]
+
+
+def test_a_source_that_is_gone(house):
+    source = keyed(house)
+    source.upsert([{"id": 1, "cust": 1}])
+    view = view_of(house, "SELECT a.id, b.cust FROM streamhouse.db.k a JOIN streamhouse.db.k b ON a.cust = b.id")
+    source.upsert([{"id": 2, "cust": 2}])
+    with decided_then(lambda: house.others.drop_table("db.k")), pytest.raises(TableNotFoundError, match=r"db\.k"):
+        view.refresh()
