@@ -38,6 +38,8 @@ class Relations:
         self._local: dict[str, tuple[pa.Table, StructType]] = {}
         self._persisted: list[DataFrame] = []
         self._step: RefreshStep | None = None
+        self.read_by_name: set[str] = set()
+        """The sources that Spark reads by their names, whatever table these mean by then."""
 
     @property
     def ids(self) -> dict[str, str]:
@@ -105,6 +107,7 @@ class Relations:
         assert self._step is not None
         number, _, kind = full.removeprefix(f"{self.prefix}t").partition("_")
         name = self._names[int(number)]
+        self.read_by_name.add(name)
         new = _of(self._step.new.sources, name)
         old = _of(self._step.old.sources, name) if self._step.old is not None else None
         if kind == "new" or old is None or (kind == "old" and old.ends == new.ends):

@@ -8,7 +8,7 @@ does not tell the new row, Spark reads the source, of the groups concerned.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -74,6 +74,11 @@ class Run:
 
     def close(self) -> None:
         self._relations.drop()
+
+    @property
+    def read_by_name(self) -> Collection[str]:
+        """The sources that Spark read by their names so far, whatever table these meant then."""
+        return self._relations.read_by_name
 
     def changes(self) -> Changed:
         """Return the rows that are written, and which of them stand for keys that go. Raises ``PySparkException``."""
