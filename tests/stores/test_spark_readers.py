@@ -1,5 +1,5 @@
-"""Spark's own reader reads lake files by the warehouse's settings, without a secret in plans and events. Maven fetches
-the file systems.
+"""Spark's own reader reads lake files by the warehouse's settings, and follows logs, without a secret in plans and
+events. Maven fetches the file systems.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ def test_azure(tmp_path, by):
     assert secret not in found["plan"] + found["events"]
     assert "streamhouse s.orders" in found["events"]
     assert "fs.azure.account.key" in found["bare"], "other reads of the container have what the session has"
+    assert found["followed"] == 1000, "in real-time mode"
 
 
 def test_google(tmp_path):
@@ -108,3 +109,4 @@ def test_google(tmp_path):
         found = ask(url, server.settings, {"spark.jars": jars_of("google", tmp_path / "jars")} | GOOGLES_CONNECTOR)
     assert found["rows"] == [1000, 999 * 500]
     assert "lake files by Spark's reader over gs" in found["plan"]
+    assert found["followed"] == 1000, "in real-time mode"
