@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyspark import cloudpickle
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not find the modules of tests
 WAIT_S = 120
 """Far longer than a row takes on a slow machine."""
 
