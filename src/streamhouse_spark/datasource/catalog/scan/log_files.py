@@ -1,4 +1,4 @@
-"""The place at which Java reads a table's log in real-time mode: a folder of the disk, or one of a file system of Spark.
+"""The place at which Java reads a table's log in real-time mode: a folder of the disk, or of a file system of Spark.
 
 On S3 the log has a file system of its own, beside the one for the lake's files. A look for the next record is one GET
 there, also of a record that is not there yet, and what fails is soon asked again by the reader itself.
