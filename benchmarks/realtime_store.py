@@ -88,7 +88,6 @@ def _figure(bench: Bench, spark: SparkSession, wh: Warehouse, rate: int) -> Figu
         peer=peer,
         ratio=ours / peer,
         pairs=1,
-        goal=ratio_at_most(0.5),
         note=f"{said[0]}; micro-batches {said[1]}; the append alone {appends:.1f}; {len(ages['real-time'])} rows",
     )
 
