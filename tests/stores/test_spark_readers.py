@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from interop.catalog_cases import tier
-from stores.servers import AZURITE_ACCOUNT, AZURITE_KEY, azurite, fake_gcs
+from stores.servers import AZURITE_ACCOUNT, AZURITE_KEY, azurite, fake_gcs, hdfs
 from streamhouse_spark import Warehouse
 
 pytestmark = pytest.mark.stores
@@ -109,4 +109,13 @@ def test_google(tmp_path):
         found = ask(url, server.settings, {"spark.jars": jars_of("google", tmp_path / "jars")} | GOOGLES_CONNECTOR)
     assert found["rows"] == [1000, 999 * 500]
     assert "lake files by Spark's reader over gs" in found["plan"]
+    assert found["followed"] == 1000, "in real-time mode"
+
+
+def test_hdfs(tmp_path):
+    with hdfs(tmp_path / "server") as server:
+        url = filled(server.new_url(), server.settings)
+        found = ask(url, server.settings, {})
+    assert found["rows"] == [1000, 999 * 500]
+    assert "lake files by Spark's reader over hdfs" in found["plan"]
     assert found["followed"] == 1000, "in real-time mode"
