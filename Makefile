@@ -96,7 +96,7 @@ bench-spark: java $(VENV_SPARK41)/bench.stamp ## SQL and streams beside the runt
 .PHONY: bench-remote
 bench-remote: java $(VENV)/bench.stamp $(VENV_SPARK41)/bench.stamp ## SQL over a lake on S3, and streams of it, beside Spark's Parquet (JVMs of their own, which fetch hadoop-aws)
 	$(VENV_SPARK41)/bin/python -m benchmarks remote-lake $(ARGS)
-	$(BIN)/python -m benchmarks stream-pruning $(ARGS)
+	$(BIN)/python -m benchmarks stream-pruning realtime-store $(ARGS)
 
 .PHONY: bench-servers
 bench-servers: java $(VENV)/bench.stamp ## the log and tables by key beside Kafka and Fluss, started on loopback (fetched by Maven; needs a JDK)
