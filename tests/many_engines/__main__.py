@@ -30,7 +30,6 @@ CREW = [
     "Daft",
     "ClickHouse",
     "Spark, Iceberg's runtime",
-    "Trino",
     "Arrow Flight",
     "HTTP",
 ]
@@ -41,22 +40,20 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--engines", nargs="*", metavar="NAME", choices=list(KINDS), help=f"of {', '.join(KINDS)}")
     parser.add_argument("--without", nargs="*", metavar="NAME", choices=list(KINDS), default=[])
-    parser.add_argument("--trino", metavar="FOLDER", help="an unpacked server of Trino; without it there is no Trino")
     parser.add_argument("--freshness", action="store_true", help="measure how old the rows are that an engine sees")
     parser.add_argument("--keep", metavar="FOLDER", help="a folder for the warehouse and all logs, which stays")
     asked = parser.parse_args()
-    engines = [name for name in asked.engines or CREW if name not in asked.without and (name != "Trino" or asked.trino)]
+    engines = [name for name in asked.engines or CREW if name not in asked.without]
     folder = Path(asked.keep or tempfile.mkdtemp(prefix="streamhouse-engines-")).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    trino = Path(asked.trino).resolve() if asked.trino else None
     if asked.freshness:
         wanted = [name for name in ENGINES if name in engines]
-        measured = freshness(folder, wanted, ROUNDS, trino)
+        measured = freshness(folder, wanted, ROUNDS)
         for one in measured:
             say(str(one))
         shutil.rmtree(folder)
         return 0 if all(one.beyond_ms <= GOAL_MS for one in measured) else 1
-    found = run(folder, engines, 60 * asked.minutes, trino=trino, tell=lambda text: say(f"  {text}"))
+    found = run(folder, engines, 60 * asked.minutes, tell=lambda text: say(f"  {text}"))
     say(as_table(found.figures))
     say(f"writes: {found.writes}; tiering rounds: {found.rounds}; beside them: {found.upkeep}")
     for one in found.figures:

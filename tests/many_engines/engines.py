@@ -7,6 +7,7 @@ warehouse. A library that is absent raises ImportError.
 from __future__ import annotations
 
 import json
+import os
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -37,7 +38,6 @@ class Addresses:
     flight: str
     warehouse: str
     """A folder."""
-    trino: str = ""
 
     @property
     def iceberg(self) -> str:
@@ -168,6 +168,7 @@ class ClickHouse:
     def __init__(self, at: Addresses) -> None:
         import chdb
 
+        os.chdir("/")  # it reads no file outside of the folder that it is in
         self._connection, self._at = chdb.connect(":memory:"), at
 
     def ask(self, table: str, since: int) -> Answer:
@@ -218,34 +219,6 @@ class Spark:
 
     def count(self, of: str) -> int:
         return self._session.sql(f"SELECT count(*) FROM {of}").collect()[0][0]
-
-
-class Trino:
-    """A server of Trino that the run started."""
-
-    lake_of = "shlake.{}.{}"
-
-    def __init__(self, at: Addresses) -> None:
-        if not at.trino:
-            raise ImportError("no server of Trino was started")
-        self._at = at.trino
-
-    def ask(self, table: str, since: int) -> Answer:
-        return self._first(sql(table, since, f"sh.{table}"))
-
-    def count(self, of: str) -> int:
-        return self._first(f"SELECT count(*) FROM {of}")[0]
-
-    def _first(self, text: str) -> tuple[int, ...]:
-        headers = {"X-Trino-User": "reader", "X-Trino-Catalog": "sh", "X-Trino-Schema": "s"}
-        page, rows = fetched_json(f"{self._at}/v1/statement", text.encode(), headers), []
-        while True:
-            if "error" in page:
-                raise RuntimeError(page["error"]["message"])
-            rows += page.get("data", [])
-            if "nextUri" not in page:
-                return tuple(rows[0])
-            page = fetched_json(page["nextUri"], headers=headers)
 
 
 # -- our own ways -----------------------------------------------------------------------------------------------------
@@ -325,7 +298,6 @@ KINDS = {
     "Daft": Kind(Daft),
     "ClickHouse": Kind(ClickHouse),
     "Spark, Iceberg's runtime": Kind(Spark),
-    "Trino": Kind(Trino),
     "Arrow Flight": Kind(Flight),
     "HTTP": Kind(Http, asks_all=False),
 }

@@ -15,12 +15,11 @@ import pyarrow as pa
 
 from many_engines.engines import KINDS, Addresses
 from many_engines.processes import Server
-from many_engines.trino import running_trino
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
-ENGINES = ("DuckDB", "Spark, Iceberg's runtime", "Trino")
+ENGINES = ("DuckDB", "Spark, Iceberg's runtime")
 GOAL_MS = 300
 LAKE_ROWS, HOT_ROWS = 100_000, 10_000
 
@@ -43,7 +42,7 @@ class Freshness:
         )
 
 
-def freshness(folder: Path, engines: Sequence[str], rounds: int, trino: Path | None) -> list[Freshness]:
+def freshness(folder: Path, engines: Sequence[str], rounds: int) -> list[Freshness]:
     """Measure one engine after the other. Raises `AssertionError` where a query misses the row before it."""
     table = Warehouse(str(folder / "warehouse")).create_table("s.fresh", "id BIGINT, n BIGINT", buckets=4)
     _append(table, LAKE_ROWS)
@@ -53,11 +52,8 @@ def freshness(folder: Path, engines: Sequence[str], rounds: int, trino: Path | N
     with ExitStack() as stack:
         server = Server(folder, 0)
         stack.callback(server.stop)
-        at = ""
-        if "Trino" in engines and trino is not None:
-            at = stack.enter_context(running_trino(folder, trino, f"{server.http}/iceberg"))
         for name in engines:
-            engine = KINDS[name].open(Addresses(server.http, server.flight, str(folder / "warehouse"), at))
+            engine = KINDS[name].open(Addresses(server.http, server.flight, str(folder / "warehouse")))
             found.append(_of_engine(name, engine, table, rounds))
     return found
 

@@ -9,7 +9,10 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from many_engines.checks import Acknowledged
 from many_engines.written import (
@@ -35,7 +38,8 @@ FIRST_WRITES = 12
 UPKEEP_S = 7
 LAKE_KEPT_MS = 180_000
 """Age up to which snapshots of the lake, and their files, are kept: far longer than a query takes."""
-START_S_MAX = 120
+START_S_MAX = 240
+ENDING_S_MAX = 300
 _STREAMHOUSE = [sys.executable, "-c", "from streamhouse_spark.cli import main; main()"]
 
 
@@ -65,38 +69,49 @@ def write_accounts(table, state: AccountsState) -> None:
     table.upsert(rows) if kind == "upsert" else table.delete(rows)
 
 
+class Writer:
+    """Goes on with the writes of one table."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._acknowledged = Acknowledged(folder / "acknowledged")
+        self._table = Warehouse(str(folder / "warehouse")).table(name)
+        self._state = AccountsState()
+        self._number = 0
+        while self._number < FIRST_WRITES:
+            self._number += 1
+            self._state.advance()
+
+    def write(self) -> None:
+        if self._table.name == EVENTS:
+            write_events(self._table, self._number)
+        else:
+            write_accounts(self._table, self._state)
+        self._number += 1
+        self._acknowledged.put(self._table.name, self._number)
+
+    def write_until(self, end: float, pace_s: float) -> None:
+        while time.monotonic() < end:
+            self.write()
+            time.sleep(pace_s)
+
+
 def write(folder: Path, seconds: float, pace_s: float) -> None:
     """Write both tables, a thread each, and note what was acknowledged."""
-    acknowledged, end, failed = Acknowledged(folder / "acknowledged"), time.monotonic() + seconds, []
-
-    def go_on(name: str) -> None:
-        try:
-            table, state = Warehouse(str(folder / "warehouse")).table(name), AccountsState()
-            for _ in range(FIRST_WRITES):
-                state.advance()
-            number = FIRST_WRITES - 1
-            while time.monotonic() < end:
-                number += 1
-                write_events(table, number) if name == EVENTS else write_accounts(table, state)
-                acknowledged.put(name, number + 1)
-                time.sleep(pace_s)
-        except BaseException as error:
-            failed.append(error)
-            raise
-
-    threads = [threading.Thread(target=go_on, args=(name,)) for name in CHOICES]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        sys.exit(1)
+    writers = [Writer(folder, name) for name in CHOICES]
+    for writer in writers:
+        writer.write()  # which loads what it needs
+    wait_for_all()
+    end = time.monotonic() + seconds
+    with ThreadPoolExecutor(len(writers)) as pool:
+        for done in [pool.submit(writer.write_until, end, pace_s) for writer in writers]:
+            done.result()
 
 
 def keep_up(folder: Path, seconds: float) -> None:
     """Compact, expire and maintain both tables again and again; prints how often each was done, and lost races."""
-    end, done = time.monotonic() + seconds, Counter()
-    warehouse = Warehouse(str(folder / "warehouse"))
+    warehouse, done = Warehouse(str(folder / "warehouse")), Counter()
+    wait_for_all()
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         for name in CHOICES:
             table = warehouse.table(name)
@@ -115,6 +130,12 @@ def keep_up(folder: Path, seconds: float) -> None:
                     done[f"{step} lost a race"] += 1
         time.sleep(min(UPKEEP_S, max(0, end - time.monotonic())))
     print(json.dumps(done), flush=True)  # noqa: T201
+
+
+def wait_for_all() -> None:
+    """Say that this process is ready, and wait for the word that all are."""
+    print(json.dumps({"opened": True}), flush=True)  # noqa: T201
+    sys.stdin.readline()
 
 
 class Server:
@@ -152,10 +173,52 @@ class TieringService:
         return len(self.reports.read_text().splitlines())
 
 
-def own_process(task: str, **arguments: object) -> subprocess.Popen[str]:
-    """Start a task of this module in a process of its own."""
-    command = [sys.executable, "-m", "many_engines.processes", task, json.dumps(arguments, default=str)]
-    return subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, text=True)
+class Process:
+    """A program of these modules in a process of its own, and a thread that takes the lines of JSON that it says."""
+
+    def __init__(self, name: str, module: str, words: list[str], log: Path, take: Callable[[Any], None]) -> None:
+        self.name, self.is_open, self._log, self._take = name, False, log, take
+        command, pipe = [sys.executable, "-m", f"many_engines.{module}", *words], subprocess.PIPE
+        with log.open("w") as lines:
+            self.process = subprocess.Popen(command, cwd=TESTS, stdin=pipe, stdout=pipe, stderr=lines, text=True)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):  # an engine may print something of its own
+                said = json.loads(line)
+                self.is_open |= "opened" in said
+                self._take(said)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def begin(self) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write("begin\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # `ended` says why
+
+    def ended(self) -> str:
+        """Wait for its end; returns a text where it ended with a code."""
+        try:
+            code = self.process.wait(ENDING_S_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        self._thread.join(60)
+        return f"{self.name} ended with {code}: {self._log.read_text()[-1000:]}" if code else ""
+
+
+def task(folder: Path, name: str, take: Callable[[Any], None], **arguments: object) -> Process:
+    """Start a task of this module."""
+    words = [name, json.dumps({"folder": str(folder), **arguments})]
+    return Process(name, "processes", words, folder / f"{name}.log", take)
 
 
 def _waited_for(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> tuple[str, ...]:
