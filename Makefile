@@ -170,16 +170,16 @@ catalogs: java $(VENV)/catalogs.stamp ## lakes in PostgreSQL (of the system) and
 dbt: java $(VENV_DBT)/dbt.stamp ## a project of dbt runs against the catalog, twice, with dbt's own runner
 	PYSPARK_PYTHON=$(CURDIR)/$(VENV_DBT)/bin/python $(VENV_DBT)/bin/python -m pytest tests/dbt -m dbt --timeout 1800 $(ARGS)
 
-.PHONY: bench-latency
-bench-latency: java $(VENV)/bench.stamp $(SERVERS)/bin/minio ## work on a store that is 25 ms away, beside delta-rs (fetches MinIO: needs Go)
-	$(BIN)/python -m benchmarks latency $(ARGS)
-
 # Servers of the protocols that stores speak. MinIO has no release as a Go module: this is its last commit.
 SERVERS := artifacts/servers
 MINIO := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
 FAKE_GCS := github.com/fsouza/fake-gcs-server@v1.55.1
 VERSITYGW := github.com/versity/versitygw/cmd/versitygw@v1.7.0
 AZURITE := azurite@3.36.0
+
+.PHONY: bench-latency
+bench-latency: java $(VENV)/bench.stamp $(SERVERS)/bin/minio ## work on a store that is 25 ms away, beside delta-rs (fetches MinIO: needs Go)
+	$(BIN)/python -m benchmarks latency $(ARGS)
 
 .PHONY: matrix-stores
 matrix-stores: java $(VENV)/stores.stamp $(SERVERS)/stamp ## MinIO, fake-gcs-server, Azurite, HDFS: stores, tables, kills, lost answers (fetched: needs Go, npm, Maven, a JDK)

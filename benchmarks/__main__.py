@@ -31,6 +31,7 @@ from benchmarks.reading import hot_projection
 from benchmarks.realtime import realtime
 from benchmarks.remote_lake import remote_lake
 from benchmarks.results import keep, this_machine
+from benchmarks.row_deletion import appends_beside_deletes, row_deletion
 from benchmarks.runtimes import iceberg_first_query, iceberg_queries, sinks
 from benchmarks.segments import segments_compression
 from benchmarks.servers import server_appends, server_bulk, server_keyed, server_start
@@ -72,6 +73,8 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "lookups": lookups,
     "serving": serving,
     "views": views,
+    "row-deletion": row_deletion,
+    "appends-beside-deletes": appends_beside_deletes,
 }
 RUNTIMES: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "iceberg-queries": iceberg_queries,

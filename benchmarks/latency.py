@@ -222,9 +222,8 @@ def far_store(folder: Path, delay_ms: float = DELAY_MS) -> Iterator[str]:
 
 @contextmanager
 def _process(command: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    guarded = [sys.executable, "-I", "-S", str(GUARD), *command] if command[0] != sys.executable else command
     with subprocess.Popen(
-        guarded,
+        [sys.executable, "-I", "-S", str(GUARD), *command],
         env=os.environ | dict(environment),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -234,7 +233,9 @@ def _process(command: list[str], environment: Mapping[str, str]) -> Iterator[sub
         try:
             yield process
         finally:
-            process.terminate()
+            assert process.stdin is not None
+            process.stdin.close()  # the guard ends the command then; killed itself, it would leave it behind
+            process.wait()
 
 
 def _wait_for(port: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.values import dataclass, replace
 
 NAMES = ["a", "b", "c", "d", "e"]
 WITH_DEFAULT = {
@@ -93,7 +93,11 @@ def answers(decorator: Any, text: str, calls: list[tuple[list[int], dict[str, in
                 outcome(lambda value=value: shown(value)),
                 outcome(lambda value=value: hash(value)) if kind.__hash__ is not object.__hash__ else None,
                 outcome(lambda value=value: shown(copy.deepcopy(value))),
-                outcome(lambda value=value: shown(dataclasses.replace(value))),
+                outcome(lambda value=value: shown(replace(value))),
+                *(
+                    outcome(lambda value=value, name=name: shown(replace(value, **{name: 12})))
+                    for name in [*NAMES, "new"]
+                ),
                 outcome(lambda value=value: dataclasses.asdict(value)),
                 *(changed(value, name) for name in [*NAMES, "new"]),
                 *(outcome(lambda value=value, other=other: value == other) for other in [*values, 3]),

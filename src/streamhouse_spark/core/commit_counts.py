@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from streamhouse_spark.core.forks import new_lock, renew_in_children
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.values import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,9 +72,9 @@ def held_if_free(lock: threading.RLock) -> Iterator[bool]:
             lock.release()
 
 
-def new_condition() -> threading.Condition:
-    """Make a condition with such a lock; in a child nobody waits for it."""
-    return threading.Condition(new_lock())
+def new_condition(lock: threading.RLock | None = None) -> threading.Condition:
+    """Make a condition with such a lock, by default one of its own; in a child nobody waits for it."""
+    return threading.Condition(new_lock() if lock is None else lock)
 
 
 def new_event() -> threading.Event:

@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import dropwhile
 from typing import Final, TypeGuard
 
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.model import BucketOffsets, Transaction
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.values import dataclass, replace
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.overlay import Overlay, RowsUnknownError

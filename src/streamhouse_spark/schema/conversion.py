@@ -20,6 +20,11 @@ from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import is_any_list
 
+FEW_ROWS: Final = 2048
+"""Rows whose texts are checked by one call of Arrow, which looks at each of them. More are checked faster column by
+column, in several calls, behind each of which a thread waits for the interpreter.
+"""
+
 
 def refuse_column(table: str, column: str, problem: str) -> NoReturn:
     raise SchemaMismatchError(f"column '{column}' of {table} {problem}")
@@ -30,6 +35,17 @@ def holds_text(data_type: pa.DataType) -> bool:
     return pa.types.is_string(data_type) or any(
         holds_text(f.type) for f in map(data_type.field, range(data_type.num_fields))
     )
+
+
+def have_valid_texts(rows: pa.Table, columns: list[int]) -> bool:
+    """Tell whether these columns of few rows are sound, so that their texts are UTF-8; False if that is not sure."""
+    if rows.num_rows > FEW_ROWS:
+        return False
+    try:
+        rows.select(columns).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def check_text(values: pa.ChunkedArray, table: str, column: str) -> None:

@@ -17,7 +17,14 @@ import pyarrow as pa
 from streamhouse_spark.core import slicing
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.schema.conversion import Conversion, check_text, fitted_texts, holds_text, refuse_column
+from streamhouse_spark.schema.conversion import (
+    Conversion,
+    check_text,
+    fitted_texts,
+    have_valid_texts,
+    holds_text,
+    refuse_column,
+)
 from streamhouse_spark.schema.defaults import default_values
 from streamhouse_spark.schema.evolution import what_became_of
 from streamhouse_spark.schema.table_schema import Column, TableSchema
@@ -56,13 +63,15 @@ def filled(
     else:
         result, missing = _aligned(source, schema, table, older or {})
     require_small_rows(result, table)
+    texts = [position for position, column in enumerate(schema.columns) if holds_text(column.type)]
+    unsure = () if have_valid_texts(result, texts) else texts
     for position, column in enumerate(schema.columns):
         values = result.column(position)
         if not column.nullable and (null_count := values.null_count):
             refuse_column(
                 table, column.name, f"is NOT NULL, and {null_count} of {result.num_rows} rows have null in it"
             )
-        if holds_text(column.type):
+        if position in unsure:
             check_text(values, table, column.name)
         if column.size is not None:
             fitted = fitted_texts(values, column.size, table, column.name)

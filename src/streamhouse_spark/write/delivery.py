@@ -24,6 +24,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.write.append import Appends
 from streamhouse_spark.write.outbox import Send, own
+from streamhouse_spark.write.plain_rows import gathered
 from streamhouse_spark.write.producer import Producer
 
 
@@ -41,7 +42,7 @@ class Delivery:
 
         Raises as `Table.append`; `ProducerFencedError` where a newer writer has the producer id.
         """
-        rows = pa.concat_tables([send.rows for send in batch]).combine_chunks() if len(batch) > 1 else batch[0].rows
+        rows = gathered([send.rows for send in batch])
         places, offsets = self._appended(rows, [send.rows.num_rows for send in batch], batch[-1].sequence)
         return _shares(offsets, places)
 

@@ -13,13 +13,12 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Final
 
-import pyarrow as pa
-
 from streamhouse_spark.core.clock import Clock
-from streamhouse_spark.core.forks import new_condition
+from streamhouse_spark.core.forks import new_condition, new_lock
 from streamhouse_spark.core.model import BucketOffsets
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, WriterFullError, WriterStoppedError, shown
+from streamhouse_spark.write.plain_rows import Rows
 
 SEND_BYTES: Final = 4 << 10
 COLUMN_BYTES: Final = 512
@@ -47,7 +46,7 @@ class Limits:
 class Send:
     """The rows of one call, which are stored together, and their answer."""
 
-    rows: pa.Table
+    rows: Rows
     """The columns that the caller gave."""
     sequence: int | None
     sent_ms: int
@@ -63,7 +62,11 @@ class Outbox:
         self._clock = clock
         self._name = name
         self._limits = limits
-        self._changed = new_condition()
+        lock = new_lock()
+        self._due = new_condition(lock)
+        """For the taker: a batch may be due, earlier than it knew."""
+        self._done = new_condition(lock)
+        """For all others: rows are out, or no more are taken."""
         self._sends: deque[Send] = deque()
         self._done_bytes = 0
         self._done_sequence = stored_sequence
@@ -80,32 +83,34 @@ class Outbox:
         return self._is_ended
 
     def put(
-        self, rows: pa.Table, sequence: int | None, *, is_numbered: bool, timeout_ms: float | None
+        self, rows: Rows, num_bytes: int, sequence: int | None, *, is_numbered: bool, timeout_ms: float | None
     ) -> Future[BucketOffsets]:
         """Put rows at the end, once there is room for them. More than all the room has to be empty for larger ones.
 
-        ``is_numbered`` gives rows without a sequence the next one.
+        ``num_bytes`` are those of the values; nothing is counted here, where senders meet. ``is_numbered`` gives rows
+        without a sequence the next one.
 
         Raises `WriterFullError` after ``timeout_ms``, `WriterStoppedError`, `InvalidOptionError` for a sequence that
         does not grow: nothing was put in.
         """
-        num_bytes = rows.nbytes + SEND_BYTES + COLUMN_BYTES * rows.num_columns
+        num_bytes += SEND_BYTES + COLUMN_BYTES * rows.num_columns
         answer: Future[BucketOffsets] = Future()
         answer.set_running_or_notify_cancel()  # rows that were sent are written
         began_ms = self._clock.boot_ms()
-        with self._changed:
+        with self._done:
             self._require_open()
             while self._sends and self._end_bytes - self._done_bytes + num_bytes > self._limits.in_flight_bytes_max:
                 left_ms = None if timeout_ms is None else began_ms + timeout_ms - self._clock.boot_ms()
                 if (left_ms is not None and left_ms <= 0) or self.taker == threading.get_ident():
                     raise self._full(num_bytes)
-                self._changed.wait(None if left_ms is None else left_ms / 1000)
+                self._done.wait(None if left_ms is None else left_ms / 1000)
                 self._require_open()
             if is_numbered:
                 sequence = self._following(sequence)
-            now_ms = self._clock.boot_ms()
-            self._sends.append(Send(rows, sequence, now_ms, self._end_bytes + num_bytes, answer))
-            self._changed.notify_all()
+            now_ms, end_bytes = self._clock.boot_ms(), self._end_bytes + num_bytes
+            if not self._sends or end_bytes - self._done_bytes >= self._limits.flush_bytes:
+                self._due.notify_all()  # who hears of it has to wait for the lock
+            self._sends.append(Send(rows, sequence, now_ms, end_bytes, answer))
         return answer
 
     def next_batch(self, *, is_waiting: bool = True) -> list[Send]:
@@ -113,34 +118,36 @@ class Outbox:
 
         With ``is_waiting=False`` also none where no batch is due now.
         """
-        with self._changed:
+        with self._due:
             while (wait_ms := self._wait_ms()) != 0 and is_waiting:
-                self._changed.wait(None if wait_ms is None else wait_ms / 1000)
+                self._due.wait(None if wait_ms is None else wait_ms / 1000)
             return self._batch() if wait_ms == 0 else []
 
     def done(self, sends: list[Send], failure: Exception | None = None) -> None:
         """Take these out at the front, after they were answered. The first ``failure`` is kept for who flushes."""
-        with self._changed:
+        with self._done:
             self._failure = self._failure or failure
             if sends:
                 self._done_bytes, self._done_sequence = sends[-1].end_bytes, sends[-1].sequence
             for _ in sends:
                 self._sends.popleft()
-            self._changed.notify_all()
+            self._done.notify_all()
 
     def stop(self, reason: str) -> list[Send]:
         """Take no more rows, for a reason. Returns what is in."""
-        with self._changed:
+        with self._done:
             self._stopped = self._stopped or reason
             self._is_ended = True
-            self._changed.notify_all()
+            self._due.notify_all()
+            self._done.notify_all()
             return list(self._sends)
 
     def end(self) -> None:
         """Take no more rows; those that are in become due. Repeating it is harmless."""
-        with self._changed:
+        with self._done:
             self._is_ended = True
-            self._changed.notify_all()
+            self._due.notify_all()
+            self._done.notify_all()
 
     def flush(self) -> None:
         """Wait until the outcome of all rows that are in is known. Raises the first failure since the last flush."""
@@ -149,12 +156,12 @@ class Outbox:
                 f"the writer of {self._name} is flushed or closed by a callback of one of its futures, which would "
                 "wait for itself; do it in another thread"
             )
-        with self._changed:
+        with self._done:
             up_to = self._end_bytes
             self._asked_bytes = max(self._asked_bytes, up_to)
-            self._changed.notify_all()
+            self._due.notify_all()
             while self._done_bytes < up_to:
-                self._changed.wait()
+                self._done.wait()
             failure, self._failure = self._failure, None
         if failure is not None:
             raise own(failure)

@@ -14,6 +14,7 @@ import warnings
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import nullcontext
 from multiprocessing.util import Finalize
 from types import TracebackType
 from typing import Any, Self
@@ -21,16 +22,18 @@ from typing import Any, Self
 import pyarrow as pa
 
 from streamhouse_spark.core.arguments import checks_arguments
-from streamhouse_spark.core.forks import renew_in_children
+from streamhouse_spark.core.forks import new_lock, renew_in_children
 from streamhouse_spark.core.model import BucketOffsets
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, WriterStoppedError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.schema.checks.check import require_checked
+from streamhouse_spark.schema.conversion import FEW_ROWS
 from streamhouse_spark.schema.generated.generated import completed
 from streamhouse_spark.schema.identity import refuse_given
 from streamhouse_spark.write.append import Appends
 from streamhouse_spark.write.delivery import Delivery
 from streamhouse_spark.write.outbox import Limits, Outbox, Send, own
+from streamhouse_spark.write.plain_rows import PlainRows
 from streamhouse_spark.write.producer import take_over
 
 logger = logging.getLogger(__name__)
@@ -176,6 +179,8 @@ class Writer:
     def __init__(self, flusher: Flusher, appends: Appends) -> None:
         self._flusher = flusher
         self._appends = appends
+        self._one_converts = new_lock()
+        self._plain_rows = PlainRows()
 
     def __enter__(self) -> Self:
         return self
@@ -221,8 +226,10 @@ class Writer:
                 stored: Future[BucketOffsets] = Future()
                 stored.set_result(BucketOffsets({}))
                 return stored
-        given = self._given([rows] if isinstance(rows, Mapping) else rows)
-        return self._flusher.outbox.put(given, sequence, is_numbered=producer is not None, timeout_ms=timeout_ms)
+        plain = self._plain_rows.taken(rows, self._appends.known)
+        given, num_bytes = plain or self._counted([rows] if isinstance(rows, Mapping) else rows)
+        is_numbered = producer is not None
+        return self._flusher.outbox.put(given, num_bytes, sequence, is_numbered=is_numbered, timeout_ms=timeout_ms)
 
     def flush(self) -> None:
         """Wait until all rows that were sent are stored, or failed.
@@ -234,6 +241,16 @@ class Writer:
     def close(self) -> None:
         """Write all rows that were sent, and end. Raises as `flush`. Closing again is harmless."""
         self._flusher.finish()
+
+    def _counted(self, rows: Any) -> tuple[pa.Table, int]:
+        """Convert rows, and count their bytes. Few are converted by one thread at a time: several would wait for the
+        interpreter behind every call of Arrow, which takes longer than all these calls.
+        """
+        is_read = isinstance(rows, pa.Table | pa.RecordBatch | list)  # else its owner may let it wait
+        is_short = is_read and (len(rows) if isinstance(rows, list) else rows.num_rows) <= FEW_ROWS
+        with self._one_converts if is_short else nullcontext():
+            given = self._given(rows)
+            return given, given.nbytes
 
     def _given(self, rows: Any) -> pa.Table:
         """Convert rows, and leave out the columns that they do not have: their defaults are those of the commit."""

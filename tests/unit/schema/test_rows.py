@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.schema import conversion
 from streamhouse_spark.schema.rows import coerce
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -415,6 +416,12 @@ def test_doubles_arrive_in_a_float_column_unchanged_or_not_at_all(values):
 
 class TestTextThatIsNoUtf8:
     BAD = pa.Array.from_buffers(pa.string(), 3, pa.array([b"a", b"\xc3", b"b"], pa.binary()).buffers())
+
+    @pytest.fixture(autouse=True, params=["few rows", "many rows"])
+    def _ways_to_check(self, request, monkeypatch):
+        """Few rows are checked by one call, many column by column."""
+        if request.param == "many rows":
+            monkeypatch.setattr(conversion, "FEW_ROWS", -1)
 
     @pytest.mark.parametrize(
         ("kind", "values"),

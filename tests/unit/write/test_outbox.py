@@ -28,7 +28,8 @@ def outbox(clock, *, flush_ms=10, flush_bytes=3 * ONE_BYTES, in_flight_bytes_max
 
 
 def put(box, rows=None, sequence=None, *, is_numbered=False, timeout_ms=0):
-    return box.put(one() if rows is None else rows, sequence, is_numbered=is_numbered, timeout_ms=timeout_ms)
+    given = one() if rows is None else rows
+    return box.put(given, given.nbytes, sequence, is_numbered=is_numbered, timeout_ms=timeout_ms)
 
 
 def taken(box) -> list[int]:

@@ -29,6 +29,7 @@ from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write import producer
 from streamhouse_spark.write.append import Appends
+from streamhouse_spark.write.plain_rows import PlainRow
 
 NAME = "sales.events"
 LONG_MS = 3_600_000
@@ -173,6 +174,39 @@ def test_rows_that_do_not_fit_are_refused_and_leave_the_others_alone(table):
     assert ids(table) == [1, 2]
 
 
+def test_rows_of_all_kinds_share_a_batch_and_may_change_behind_their_send(table):
+    row = {"id": 1, "text": "a"}
+    with table.writer(flush_ms=LONG_MS) as writer:
+        futures = [writer.send(row)]
+        row["id"], row["text"] = 2, "b"
+        futures += [writer.send(row), writer.send([{"id": 3, "text": "c"}]), writer.send({"text": "d", "id": 4})]
+        plain = [isinstance(send.rows, PlainRow) for send in writer._flusher.outbox._sends]
+        before = table.refresh().version
+        writer.flush()
+    assert plain == [True, True, False, True]
+    assert table.refresh().version == before + 1
+    assert [future.result() for future in futures] == [BucketOffsets({0: OffsetRange(n, n + 1)}) for n in range(4)]
+    assert table.to_arrow(columns=["id", "text", "n"]).to_pylist() == [
+        {"id": n, "text": text, "n": None} for n, text in enumerate("abcd", 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"table.generated.more": "id * 2"},
+        {"table.identity.more": "ALWAYS"},
+        {"table.constraint.small": "id < 9"},
+    ],
+)
+def test_rows_of_tables_that_look_at_values_are_converted_where_they_are_sent(real, more):
+    table = real.create_table("sales.worked", "id BIGINT, more BIGINT", properties=more)
+    with table.writer(flush_ms=LONG_MS) as writer:
+        writer.send({"id": 1})
+        assert not any(isinstance(send.rows, PlainRow) for send in writer._flusher.outbox._sends)
+    assert ids(table) == [1]
+
+
 def test_columns_that_change_meanwhile(table):
     with table.writer(flush_ms=LONG_MS) as writer:
         future = writer.send({"id": 1})
@@ -214,6 +248,26 @@ def test_options_that_cannot_be(table, options):
 
 
 # -- back-pressure ----------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_let_wait_keep_no_other_sender(table):
+    asked, go = threading.Event(), threading.Event()
+    schema = pa.schema({"id": pa.int64()})
+
+    def slow_rows():
+        asked.set()
+        assert go.wait(240)
+        yield pa.record_batch({"id": pa.array([1], pa.int64())})
+
+    with table.writer() as writer:
+        slow = threading.Thread(target=lambda: writer.send(pa.RecordBatchReader.from_batches(schema, slow_rows())))
+        slow.start()
+        assert asked.wait(240)
+        for number, rows in enumerate(({"id": 2}, [{"id": 3}], pa.table({"id": [4]}))):
+            assert writer.send(rows).result(240) == BucketOffsets({0: OffsetRange(number, number + 1)})
+        go.set()
+        slow.join()
+    assert ids(table) == [2, 3, 4, 1]
 
 
 def test_a_sender_waits_while_too_much_is_in_flight(table, gate):
@@ -366,7 +420,7 @@ def test_a_thread_that_ends_answers_everybody(table, monkeypatch):
 def test_an_interrupt_of_a_flush_loses_nothing(table, gate, monkeypatch):
     writer = table.writer(flush_ms=LONG_MS)
     future = writer.send({"id": 1})
-    condition = writer._flusher.outbox._changed
+    condition = writer._flusher.outbox._done
     wait = condition.wait
 
     def interrupted(timeout=None):

@@ -11,12 +11,11 @@ before is told: a partition that is dropped is no change of its rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.values import dataclass, replace
 
 DELETIONS_MAX: Final = 64
 """Records whose deletions a state tells apart; those of older ones are one."""

@@ -8,7 +8,6 @@ first, and the record names it with length and checksum.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import xxhash
@@ -17,7 +16,7 @@ from streamhouse_spark.config.properties import BUCKET_COUNT_MAX
 from streamhouse_spark.core.clock import Author
 from streamhouse_spark.core.model import OffsetRange, StreamBatch, Transaction
 from streamhouse_spark.core.paths import commit_key, manifest_key
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.values import dataclass, replace
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, shown
 from streamhouse_spark.log.commits.actions import (
     Action,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.values import dataclass, replace
 from streamhouse_spark.errors import CorruptDataError
 
 BLOCK_BYTES_MIN = 1 << 16

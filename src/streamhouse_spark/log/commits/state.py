@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.paths import manifest_key, segment_key, tag_key
 from streamhouse_spark.core.text_values import parse_names
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.values import dataclass, replace
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits import deletions as masks

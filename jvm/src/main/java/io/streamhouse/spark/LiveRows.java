@@ -9,12 +9,19 @@ import org.apache.spark.sql.execution.datasources.PartitionedFile;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
-/** Reads files by Spark's Parquet reader and leaves out rows that were deleted, by their positions in the file. */
+/**
+ * Reads files by Spark's Parquet reader and leaves out rows that were deleted, by their positions in the file. These are
+ * counted where a file is read whole, and read as a column elsewhere, which takes as long as reading another column.
+ */
 final class LiveRows implements PartitionReader<ColumnarBatch> {
   private final LakeFiles partition;
   private final ParquetReaders readers;
   private int next;
   private BitSet deleted;
+
+  /** Rows of the file so far; negative where the reader numbers them. */
+  private int counted;
+
   private PartitionReader<ColumnarBatch> inner;
   private ColumnarBatch batch;
 
@@ -44,7 +51,8 @@ final class LiveRows implements PartitionReader<ColumnarBatch> {
     PartitionedFile file = partition.files.files()[next++];
     FilePartition alone = new FilePartition(partition.files.index(), new PartitionedFile[] {file});
     deleted = deletes.files().length == 0 ? null : positions(deletes);
-    PartitionReaderFactory factory = deleted == null ? readers.rows : readers.numberedRows;
+    counted = file.start() == 0 && !readers.skipRows ? 0 : -1;
+    PartitionReaderFactory factory = deleted == null || counted == 0 ? readers.rows : readers.numberedRows;
     inner = factory.createColumnarReader(alone);
     return true;
   }
@@ -60,20 +68,20 @@ final class LiveRows implements PartitionReader<ColumnarBatch> {
     return found;
   }
 
-  /** Takes off the column of positions, which is the last one, and the deleted rows. */
-  private ColumnarBatch live(ColumnarBatch numbered) {
-    int rows = numbered.numRows();
-    if (rows == 0) return numbered;
-    ColumnVector numbers = numbered.column(numbered.numCols() - 1);
-    int first = Math.toIntExact(numbers.getLong(0));
-    int last = Math.toIntExact(numbers.getLong(rows - 1));
+  /** Takes off the deleted rows, and the column of positions, which is the last one. */
+  private ColumnarBatch live(ColumnarBatch whole) {
+    int rows = whole.numRows();
+    if (rows == 0) return whole;
+    ColumnVector numbers = counted < 0 ? whole.column(whole.numCols() - 1) : null;
+    int first = numbers == null ? counted : Math.toIntExact(numbers.getLong(0));
+    int last = numbers == null ? first + rows - 1 : Math.toIntExact(numbers.getLong(rows - 1));
+    if (numbers == null) counted = Math.addExact(counted, rows);
     int found = deleted.nextSetBit(first);
     int[] places = found < 0 || found > last ? null : new int[rows];
     int count = places == null ? rows : last - first == rows - 1 ? between(first, last, places) : each(numbers, places);
-    ColumnVector[] columns = new ColumnVector[numbered.numCols() - 1];
+    ColumnVector[] columns = new ColumnVector[whole.numCols() - (numbers == null ? 0 : 1)];
     for (int i = 0; i < columns.length; i++) {
-      ColumnVector whole = numbered.column(i);
-      columns[i] = count == rows ? whole : new ChosenRows(whole, places, count);
+      columns[i] = count == rows ? whole.column(i) : new ChosenRows(whole.column(i), places, count);
     }
     return new ColumnarBatch(columns, count);
   }

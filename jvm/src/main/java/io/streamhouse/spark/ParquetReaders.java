@@ -26,11 +26,18 @@ final class ParquetReaders implements Serializable {
   /** The same, then each row's position in its file; null where no file has deleted rows. */
   final PartitionReaderFactory numberedRows;
 
+  /** Whether a reader may leave out rows that a filter does not want, so that they cannot be counted. */
+  final boolean skipRows;
+
   /** Deleted positions, of files that are about one data file; null where there are none. */
   final PartitionReaderFactory positions;
 
   ParquetReaders(
-      PartitionReaderFactory rows, PartitionReaderFactory numberedRows, PartitionReaderFactory positions) {
+      PartitionReaderFactory rows,
+      PartitionReaderFactory numberedRows,
+      boolean skipRows,
+      PartitionReaderFactory positions) {
+    this.skipRows = skipRows;
     this.rows = rows;
     this.numberedRows = numberedRows;
     this.positions = positions;
@@ -43,12 +50,13 @@ final class ParquetReaders implements Serializable {
       Map<String, String> options,
       boolean hasDeletes) {
     PartitionReaderFactory rows = factory(table, required, predicates, options);
-    if (!hasDeletes) return new ParquetReaders(rows, null, null);
+    if (!hasDeletes) return new ParquetReaders(rows, null, false, null);
     String number = ParquetFileFormat$.MODULE$.ROW_INDEX_TEMPORARY_COLUMN_NAME();
     StructType positions = new StructType().add("pos", DataTypes.LongType);
     return new ParquetReaders(
         rows,
         factory(table.add(number, DataTypes.LongType), required.add(number, DataTypes.LongType), predicates, options),
+        !predicates.isEmpty(),
         factory(positions, positions, List.of(), options));
   }
 

@@ -1,0 +1,181 @@
+"""Rows that are deleted one at a time: what that reads and writes of a large table, and what it costs who appends.
+
+``python -m benchmarks.row_deletion URL`` deletes a row of the table there, again and again, until its input ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.lake import tier
+from benchmarks.measure import Bench, Figure, in_turns, ratio_at_least, ratio_at_most
+from benchmarks.writers import BATCH_ROWS
+from streamhouse_spark import Table, Warehouse
+from streamhouse_spark.storage.base import Bytes
+from streamhouse_spark.storage.memory import MemoryStorage
+
+NAME = "bench.rows"
+COLUMNS = "id BIGINT, amount DOUBLE, note STRING"
+STEP_ROWS = 1_000_000
+APPENDS = 400
+
+
+class Metered(MemoryStorage):
+    """The memory of this process, which counts what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests = self.read_bytes = self.written_bytes = self.objects = 0
+
+    def read(self, key: str) -> bytes:
+        return self._sent(super().read(key))
+
+    def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        whole = super().read(key)
+        return [self._sent(whole[start:end]) for start, end in ranges]
+
+    def size_bytes(self, key: str) -> int:
+        return len(super().read(key))
+
+    def put_if_absent(self, key: str, data: Bytes) -> None:
+        super().put_if_absent(key, data)
+        self._stored(data)
+
+    def put(self, key: str, data: Bytes) -> None:
+        super().put(key, data)
+        self._stored(data)
+
+    def _sent(self, data: bytes) -> bytes:
+        self.requests += 1
+        self.read_bytes += len(data)
+        return data
+
+    def _stored(self, data: Bytes) -> None:
+        self.requests += 1
+        self.objects += 1
+        self.written_bytes += len(data)
+
+    @contextmanager
+    def counted(self) -> Iterator[dict[str, int]]:
+        """What is asked for within."""
+        names = ("requests", "read_bytes", "written_bytes", "objects")
+        before, counts = {name: getattr(self, name) for name in names}, dict[str, int]()
+        yield counts
+        counts |= {name: getattr(self, name) - before[name] for name in names}
+
+
+def row_deletion(bench: Bench) -> Iterator[Figure]:
+    """DELETE of one row by its id, where all rows are in the log and where all are in the lake, and the round of
+    tiering behind it; beside the same of a tenth of the rows.
+    """
+    many = 10_000_000 if not bench.quick else 1_000_000
+    for where in ("log", "lake"):
+        large, small = (_costs(rows, in_lake=where == "lake") for rows in (many, many // 10))
+        for work, counts in large.items():
+            note = f"{counts['requests']} requests, {counts['objects']} objects put"
+            for verb, name in (("reads", "read_bytes"), ("writes", "written_bytes")):
+                mine, theirs = counts[name] / 1e3, small[work][name] / 1e3
+                figure = f"{work}, {many:,} rows in the {where}: {verb}"
+                peer = f"ours with {many // 10:,}"
+                yield Figure(figure, "KB", mine, peer, theirs, mine / theirs, 1, ratio_at_most(2), note)
+
+
+def _costs(num_rows: int, *, in_lake: bool) -> dict[str, dict[str, int]]:
+    store = Metered()
+    table = Warehouse("memory", storage=store).create_table(NAME, COLUMNS)
+    for start in range(0, num_rows, STEP_ROWS):
+        table.append(_rows(start, min(STEP_ROWS, num_rows - start)))
+    if in_lake:
+        tier(table)
+    found: dict[str, dict[str, int]] = {}
+    _delete_one(table, num_rows // 3)  # what is opened once
+    with store.counted() as found["DELETE of one row"]:
+        _delete_one(table, num_rows // 2)
+    if in_lake:
+        with store.counted() as found["round behind a DELETE"]:
+            tier(table)
+    return found
+
+
+def _rows(start: int, num_rows: int) -> pa.Table:
+    ids = np.arange(start, start + num_rows)
+    return pa.table({"id": ids, "amount": ids * 0.5, "note": [f"note {number}" for number in ids.tolist()]})
+
+
+def _delete_one(table: Table, number: int) -> None:
+    deleted = table.delete(where=[("id", "=", number)])
+    if deleted != 1:
+        raise AssertionError(f"{deleted} rows were deleted, expected 1")
+
+
+def appends_beside_deletes(bench: Bench) -> Iterator[Figure]:
+    """Appends of 1,000 rows, alone and beside a process that deletes rows of the same table, one at a time and without
+    a pause; both have a core.
+    """
+    numbers, deleted = itertools.count(), list[int]()
+    runs = in_turns(
+        {
+            "ours": lambda: _appending(bench.directory(f"beside{next(numbers)}"), deleted),
+            "alone": lambda: _appending(bench.directory(f"beside{next(numbers)}"), None),
+        },
+        bench.rounds(7, 1),
+        warm_up=1,
+    )
+    mine, theirs = (APPENDS / statistics.median(runs[name]) for name in ("ours", "alone"))
+    ratio = statistics.median(b / a for a, b in zip(runs["ours"], runs["alone"], strict=True))
+    note = f"{statistics.median(deleted):.0f} rows deleted meanwhile"
+    name = "appends of 1,000 rows beside a process that deletes rows"
+    yield Figure(name, "batches/s", mine, "alone", theirs, ratio, len(deleted), ratio_at_least(0.9), note)
+
+
+def _appending(folder: Path, deleted: list[int] | None) -> float:
+    """Append, with ``deleted`` beside the other process, whose number of rows is added to it."""
+    table = Warehouse(str(folder)).create_table(NAME, COLUMNS)
+    table.append(_rows(0, 100_000))
+    tier(table)
+    rows = _rows(1_000_000, BATCH_ROWS)
+    if deleted is None:
+        return _timed_appends(table, rows)
+    command = [sys.executable, "-m", "benchmarks.row_deletion", str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()  # it has begun
+        seconds = _timed_appends(table, rows)
+        process.stdin.close()
+        deleted.append(int(process.stdout.readline()))
+    return seconds
+
+
+def _timed_appends(table: Table, rows: pa.Table) -> float:
+    table.append(rows)
+    began = time.perf_counter()
+    for _ in range(APPENDS):
+        table.append(rows)
+    return time.perf_counter() - began
+
+
+def _delete_until_the_input_ends(url: str) -> None:
+    table, count = Warehouse(url).table(NAME), 0
+    _delete_one(table, count)
+    sys.stdout.write("begun\n")
+    sys.stdout.flush()
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        count += 1
+        _delete_one(table, count)
+    sys.stdout.write(f"{count}\n")
+
+
+if __name__ == "__main__":
+    _delete_until_the_input_ends(sys.argv[1])
