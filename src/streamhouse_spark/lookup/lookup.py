@@ -26,7 +26,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.reserved_names import FOUND, require_unlike
 from streamhouse_spark.schema.rows import coerce
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.write.upsert import KeyedSchema, KeyedTable, as_keys
+from streamhouse_spark.write.upsert import KeyedSchema, KeyedTable
 
 REMOTE_STALENESS_MS = 1_000
 DAMAGED_MAX = 3
@@ -77,7 +77,7 @@ class Lookup:
         state = self.state(max_staleness_ms, at_least)
         shape = self._keyed.shape(state)
         wanted = _value_names(shape, columns)
-        given = coerce(as_keys(keys, shape), shape.key_schema, table=shape.name)
+        given = self._keyed.keys(keys, shape)
         if given.nbytes > slicing.KEYS_BYTES_MAX:
             raise InvalidOptionError(
                 f"a lookup in {shape.name} asks for {given.nbytes} bytes of keys, and {slicing.KEYS_BYTES_MAX} are the "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.append import Removing, Require, Routing, Staged, Stager, commit_staged
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.identity_ranges import IdentityRanges
+from streamhouse_spark.schema.checks.check import Check
 from streamhouse_spark.schema.default_functions import Now
 from streamhouse_spark.schema.defaults import evaluated
 from streamhouse_spark.schema.rows import can_be_read_again, filled
@@ -72,6 +73,22 @@ class Appends:
         """Stage the rows, as `fitted` gives them."""
         state, coerced, missing = self.fitted(rows)
         return self.stager(state).stage(coerced, missing)
+
+    def checks(self, state: TableState) -> Sequence[Check]:
+        """Return the constraints that rows have to keep as they are sent."""
+        return state.parsed.checks
+
+    def keys(self, keys: Any) -> NoReturn:  # noqa: ARG002 - see `Destination`
+        raise self._no_keys()
+
+    def delete(self, keys: Any, transaction: Any, *, require: Any) -> NoReturn:  # noqa: ARG002 - see `Destination`
+        raise self._no_keys()
+
+    def _no_keys(self) -> InvalidOptionError:
+        return InvalidOptionError(
+            f"table {self._table.name} has no primary key, so its writer deletes nothing by key; use delete(where=...) "
+            "of the table"
+        )
 
     @property
     def known(self) -> TableState:

@@ -6,7 +6,7 @@ it is stored once. Without a producer there is no transaction, and only what is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,16 +22,19 @@ from streamhouse_spark.errors import (
     StorageRefusedError,
 )
 from streamhouse_spark.log.buckets.bucketing import row_buckets
-from streamhouse_spark.write.append import Appends
+from streamhouse_spark.write.destination import Destination
 from streamhouse_spark.write.outbox import Send, own
 from streamhouse_spark.write.plain_rows import gathered
 from streamhouse_spark.write.producer import Producer
+
+Write = Callable[..., BucketOffsets]
+"""`Destination.append`, or `Destination.delete`."""
 
 
 class Delivery:
     """Writes batches of one writer, one after the other."""
 
-    def __init__(self, appends: Appends, world: World, producer: Producer | None, timeout_ms: float) -> None:
+    def __init__(self, appends: Destination, world: World, producer: Producer | None, timeout_ms: float) -> None:
         self._appends = appends
         self._world = world
         self._timeout_ms = timeout_ms
@@ -43,13 +46,14 @@ class Delivery:
         Raises as `Table.append`; `ProducerFencedError` where a newer writer has the producer id.
         """
         rows = gathered([send.rows for send in batch])
-        places, offsets = self._appended(rows, [send.rows.num_rows for send in batch], batch[-1].sequence)
-        return _shares(offsets, places)
+        write = self._appends.delete if batch[0].is_deletion else self._appends.append
+        places, offsets = self._appended(write, rows, [send.rows.num_rows for send in batch], batch[-1].sequence)
+        return [offsets] * len(batch) if places is None else _shares(offsets, places)
 
     def _appended(
-        self, rows: pa.Table, nums_rows: Sequence[int], sequence: int | None
-    ) -> tuple[npt.NDArray[np.int64], BucketOffsets]:
-        """Append rows as one transaction of the producer, or as none. Returns their `_places` too, which are worked out
+        self, write: Write, rows: pa.Table, nums_rows: Sequence[int], sequence: int | None
+    ) -> tuple[npt.NDArray[np.int64] | None, BucketOffsets]:
+        """Write rows as one transaction of the producer, or as none. Returns their `_places` too, which are worked out
         before: behind the commit point nothing may fail.
         """
         producer = self.producer if sequence is not None else None
@@ -61,7 +65,7 @@ class Delivery:
         while True:
             try:
                 places = self._places(rows, nums_rows)
-                return places, self._appends.append(rows, transaction, require=require)
+                return places, write(rows, transaction, require=require)
             except (StorageError, CommitConflictError, CommitStateUnknownError) as error:
                 is_unknown = isinstance(error, CommitStateUnknownError)
                 unknown = error if is_unknown else unknown
@@ -75,9 +79,13 @@ class Delivery:
             tries += 1
             self._world.wait_to_retry(tries)
 
-    def _places(self, rows: pa.Table, nums_rows: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Count the rows of each call: in each bucket, or in one column where an append goes into one bucket."""
+    def _places(self, rows: pa.Table, nums_rows: Sequence[int]) -> npt.NDArray[np.int64] | None:
+        """Count the rows of each call: in each bucket, or in one column where an append goes into one bucket; None
+        where calls have no offsets of their own, as in a table with a primary key.
+        """
         state = self._appends.known
+        if state.primary_key:
+            return None
         properties = state.parsed
         if len(nums_rows) == 1 or state.num_buckets == 1 or not properties.bucket_key:
             return np.array(nums_rows, np.int64)[:, None]

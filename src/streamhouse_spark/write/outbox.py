@@ -53,6 +53,8 @@ class Send:
     end_bytes: int
     """Bytes of all rows that the writer took so far, these included."""
     answer: Future[BucketOffsets]
+    is_deletion: bool = False
+    """Whether the rows are keys of rows to delete."""
 
 
 class Outbox:
@@ -83,7 +85,14 @@ class Outbox:
         return self._is_ended
 
     def put(
-        self, rows: Rows, num_bytes: int, sequence: int | None, *, is_numbered: bool, timeout_ms: float | None
+        self,
+        rows: Rows,
+        num_bytes: int,
+        sequence: int | None,
+        *,
+        is_numbered: bool,
+        timeout_ms: float | None,
+        is_deletion: bool = False,
     ) -> Future[BucketOffsets]:
         """Put rows at the end, once there is room for them. More than all the room has to be empty for larger ones.
 
@@ -110,7 +119,7 @@ class Outbox:
             now_ms, end_bytes = self._clock.boot_ms(), self._end_bytes + num_bytes
             if not self._sends or end_bytes - self._done_bytes >= self._limits.flush_bytes:
                 self._due.notify_all()  # who hears of it has to wait for the lock
-            self._sends.append(Send(rows, sequence, now_ms, end_bytes, answer))
+            self._sends.append(Send(rows, sequence, now_ms, end_bytes, answer, is_deletion))
         return answer
 
     def next_batch(self, *, is_waiting: bool = True) -> list[Send]:
@@ -180,11 +189,13 @@ class Outbox:
         return max(0, self._sends[0].sent_ms + self._limits.flush_ms - self._clock.boot_ms())
 
     def _batch(self) -> list[Send]:
-        """Return calls from the front whose rows have the same columns, of up to ``flush_bytes``, and one at least."""
+        """Return calls from the front of one kind, whose rows have the same columns, of up to ``flush_bytes``, and one
+        at least.
+        """
         batch: list[Send] = []
         for send in self._sends:
             is_too_much = send.end_bytes - self._done_bytes > self._limits.flush_bytes
-            if batch and (is_too_much or not send.rows.schema.equals(batch[0].rows.schema, check_metadata=True)):
+            if batch and (is_too_much or not _go_together(batch[0], send)):
                 break
             batch.append(send)
         return batch
@@ -210,6 +221,11 @@ class Outbox:
             f"they would be more than in_flight_bytes_max ({self._limits.in_flight_bytes_max}); nothing was taken, "
             "send these rows again"
         )
+
+
+def _go_together(first: Send, send: Send) -> bool:
+    is_alike = first.is_deletion == send.is_deletion
+    return is_alike and send.rows.schema.equals(first.rows.schema, check_metadata=True)
 
 
 def own(failure: Exception) -> Exception:

@@ -14,8 +14,9 @@ from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, ProducerFencedError, TransactionConflictError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.append import Staged, commit_staged
+from streamhouse_spark.log.commits.actions import Append
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transaction_outcome import require_there
 from streamhouse_spark.log.commits.transactions import name_sum, stored_version
 
 EPOCH_SUFFIX: Final = "/epoch"
@@ -58,8 +59,7 @@ def take_over(table: TableHandle, producer_id: str) -> Producer:
         state = table.refresh()
         _require_producer(state, producer_id)
         epoch = (stored_version(state.transactions, state.past_transactions, epoch_id) or 0) + 1
-        nothing = Staged(table.uuid, state.schema_id, (), table.storage.now_ms())
-        _, committed = commit_staged(table.log, nothing, transaction=Transaction(epoch_id, epoch))
+        committed = table.log.commit(_no_rows, transaction=Transaction(epoch_id, epoch), is_shared=True)
         if committed.replay_of is None:
             state = committed.state
             stored = stored_version(state.transactions, state.past_transactions, producer_id)
@@ -68,6 +68,11 @@ def take_over(table: TableHandle, producer_id: str) -> Producer:
         f"producer {producer_id!r} of {table.name} was taken by {CLAIMS_MAX} other writers, one after the other; "
         "nothing was written, give each writer an id of its own"
     )
+
+
+def _no_rows(state: TableState, _time_ms: int) -> tuple[Append]:
+    require_there(state)
+    return (Append((), ()),)
 
 
 def _epoch_id(producer_id: str) -> str:

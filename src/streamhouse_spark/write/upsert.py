@@ -6,10 +6,9 @@ changes are read from the log before a tablet is used, and losing tablets loses 
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
-from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,9 @@ from streamhouse_spark.kv.replay import KeyedLayout
 from streamhouse_spark.kv.staged_changes import ChangeStager, PreparedChanges
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.tablets import tablet
+from streamhouse_spark.log.append import Require
 from streamhouse_spark.log.buckets.bucketing import row_buckets
+from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.identity_ranges import IdentityRanges
 from streamhouse_spark.query.row_choice import Choose
@@ -45,6 +46,7 @@ from streamhouse_spark.schema.identity import refuse_given
 from streamhouse_spark.schema.rows import can_be_read_again, coerce
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.write.begun import begun, numbering
+from streamhouse_spark.write.key_arguments import as_keys
 from streamhouse_spark.write.segment_merging import merge_if_due
 
 SCHEMA_CHANGES_MAX = 10
@@ -199,8 +201,11 @@ class KeyedTable:
         transaction: Transaction | None = None,
         overwrite: bool = False,
         choosing: Callable[[pa.Table], Choose] | None = None,
+        require: Require | None = None,
     ) -> BucketOffsets:
-        """See `Table.upsert` and `Table.overwrite`. ``choosing`` makes the choice of rows that the new ones replace."""
+        """See `Table.upsert` and `Table.overwrite`. ``choosing`` makes the choice of rows that the new ones replace;
+        ``require`` is as for `commit_staged`.
+        """
 
         def write(shape: KeyedSchema) -> BucketOffsets:
             targets = targets_of(shape, columns)
@@ -210,18 +215,24 @@ class KeyedTable:
             none = np.zeros(found.num_rows, np.bool_)
             if choosing is not None:
                 return self.replace_part(shape, shape.batches(found, none), choosing(found), transaction=transaction)
-            return self._write(shape, found, none, targets, transaction, overwrite=overwrite)
+            return self._write(shape, found, none, targets, transaction, overwrite=overwrite, require=require)
 
         return self._retried(write, rows, transaction)
 
-    def delete(self, keys: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
+    def delete(
+        self, keys: Any, *, transaction: Transaction | None = None, require: Require | None = None
+    ) -> BucketOffsets:
         """See `Table.delete`."""
 
         def write(shape: KeyedSchema) -> BucketOffsets:
-            found = _padded(coerce(as_keys(keys, shape), shape.key_schema, table=shape.name), shape.schema)
-            return self._write(shape, found, np.ones(found.num_rows, np.bool_), None, transaction)
+            found = _padded(self.keys(keys, shape), shape.schema)
+            return self._write(shape, found, np.ones(found.num_rows, np.bool_), None, transaction, require=require)
 
         return self._retried(write, keys, transaction)
+
+    def keys(self, keys: Any, shape: KeyedSchema) -> pa.Table:
+        """Convert keys as a caller gives them. Raises `SchemaMismatchError`."""
+        return coerce(as_keys(keys, shape.key_schema.names, shape.name), shape.key_schema, table=shape.name)
 
     def change(self, rows: pa.Table, deleted: Bools, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Write rows and delete keys in one record; ``deleted`` marks the rows whose keys go.
@@ -283,10 +294,11 @@ class KeyedTable:
         transaction: Transaction | None,
         *,
         overwrite: bool = False,
+        require: Require | None = None,
     ) -> BucketOffsets:
         engine = engine_of(shape.properties, shape.schema, targets)
         batches = shape.batches(*allowed(shape, rows, deleted))
-        return self.commit(shape, batches, engine, transaction=transaction, overwrite=overwrite)
+        return self.commit(shape, batches, engine, transaction=transaction, overwrite=overwrite, require=require)
 
     def stager(self, shape: KeyedSchema, engine: MergeEngine, state: TableState | None = None) -> ChangeStager:
         """Return a stager of changes by a shape of the table and the properties of a state."""
@@ -312,12 +324,13 @@ class KeyedTable:
         transaction: Transaction | None = None,
         overwrite: bool = False,
         read: ReadBase | None = None,
+        require: Require | None = None,
     ) -> BucketOffsets:
         """Commit as `KeyedWriter.write` does, and merge inline rows if that is due."""
-        writer = KeyedWriter(self.table.log, self.stager(shape, engine))
-        return self._committed(
-            writer, batches, prepared=prepared, transaction=transaction, overwrite=overwrite, read=read
-        )
+        beside = None if require is None else partial(_nothing_beside, require)
+        writer = KeyedWriter(self.table.log, self.stager(shape, engine), beside)
+        how = {"prepared": prepared, "transaction": transaction, "overwrite": overwrite, "read": read}
+        return self._committed(writer, batches, require, **how)
 
     def replace_part(
         self,
@@ -342,11 +355,21 @@ class KeyedTable:
         every = {bucket: batches.get(bucket, empty) for bucket in range(shape.num_buckets)}
         return self._committed(KeyedWriter(self.table.log, stager), every, transaction=transaction, read=read)
 
-    def _committed(self, writer: KeyedWriter, batches: Mapping[int, KeyedBatch], **how: Any) -> BucketOffsets:
+    def _committed(
+        self, writer: KeyedWriter, batches: Mapping[int, KeyedBatch], require: Require | None = None, **how: Any
+    ) -> BucketOffsets:
         offsets, committed = writer.write(batches, **how)
+        if committed.replay_of is not None and require is not None:
+            require(committed.state)
         if committed.is_first:
             merge_if_due(self.table, committed.state)
         return offsets
+
+
+def _nothing_beside(require: Require, state: TableState) -> Sequence[Action]:
+    """Ask whether the record may follow a state, and give it no actions."""
+    require(state)
+    return ()
 
 
 def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool) -> None:
@@ -400,45 +423,6 @@ def require_written_once(shape: KeyedSchema, batch: KeyedBatch) -> None:
         f"table {shape.name}: the MERGE writes {int(written.max())} rows of one primary key ({key}), of which only one "
         "can stay; make the rows of its source distinct by the primary key"
     )
-
-
-def as_keys(keys: Any, shape: KeyedSchema) -> Any:
-    """Convert keys to rows. A list holds mappings or tuples of the key's values, and for a key of one column values
-    alone.
-
-    One key will do without a list: a mapping, a value, or for a key of several columns a tuple. Raises
-    `SchemaMismatchError` if a key does not have the columns of the primary key.
-    """
-    names = shape.key_schema.names
-    if isinstance(keys, pa.Array | pa.ChunkedArray) and len(names) == 1:
-        return pa.table({names[0]: keys})
-    if isinstance(keys, str | bytes | int | float | Decimal | dt.date | dt.time | np.generic) or _is_one_row(keys):
-        keys = [keys]
-    elif isinstance(keys, tuple):
-        is_one_key = len(names) > 1 and not any(isinstance(key, Mapping | tuple | list) for key in keys)
-        keys = [keys] if is_one_key else list(keys)
-    return [_as_row(key, names, shape.name) for key in keys] if isinstance(keys, list) else keys
-
-
-def _is_one_row(keys: Any) -> bool:
-    """Tell whether the keys are a mapping of values, so one row. A mapping of columns is meant as a frame, and
-    is none.
-    """
-    return isinstance(keys, Mapping) and not any(
-        isinstance(v, list | pa.Array | pa.ChunkedArray) for v in keys.values()
-    )
-
-
-def _as_row(key: Any, names: Sequence[str], table: str) -> Mapping[str, Any]:
-    if isinstance(key, Mapping):
-        return key
-    values = tuple(key) if isinstance(key, tuple | list) else (key,)
-    if len(values) != len(names):
-        raise SchemaMismatchError(
-            f"a key of {table} is {key!r}, expected the values of ({', '.join(names)}), as a tuple in this order or as "
-            "a mapping"
-        )
-    return dict(zip(names, values, strict=True))
 
 
 def _nullable_but_key(shape: KeyedSchema) -> TableSchema:

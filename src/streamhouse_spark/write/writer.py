@@ -32,8 +32,9 @@ from streamhouse_spark.schema.generated.generated import completed
 from streamhouse_spark.schema.identity import refuse_given
 from streamhouse_spark.write.append import Appends
 from streamhouse_spark.write.delivery import Delivery
+from streamhouse_spark.write.destination import Destination
 from streamhouse_spark.write.outbox import Limits, Outbox, Send, own
-from streamhouse_spark.write.plain_rows import PlainRows
+from streamhouse_spark.write.plain_rows import PlainRows, Rows
 from streamhouse_spark.write.producer import take_over
 
 logger = logging.getLogger(__name__)
@@ -173,10 +174,11 @@ def _unclosed(name: str) -> str:
 class Writer:
     """Rows of an event producer on their way into one table; get it from `Table.writer`. Safe for threads.
 
-    Rows are stored in the order in which they were sent, a call's all together or none.
+    Rows are stored in the order in which they were sent, a call's all together or none. Those of a table with a primary
+    key are upserted; `delete` takes keys there.
     """
 
-    def __init__(self, flusher: Flusher, appends: Appends) -> None:
+    def __init__(self, flusher: Flusher, appends: Destination) -> None:
         self._flusher = flusher
         self._appends = appends
         self._one_converts = new_lock()
@@ -208,7 +210,8 @@ class Writer:
         return self._flusher.last_sequence
 
     def send(self, rows: Any, *, sequence: int | None = None, timeout_ms: float | None = None) -> Future[BucketOffsets]:
-        """Take rows, as for `Table.append`, or one dict, to be stored soon. Returns a future of the rows' offsets.
+        """Take rows, as for `Table.append`, or one dict, to be stored soon. Returns a future of the rows' offsets, in a
+        table with a primary key of the offsets of all changes that were committed with them.
 
         Rows are converted here: Arrow data must not change until the future is done, all else may. ``sequence`` is for
         writers with a producer id: the place of the rows in their source, greater than those sent before, by default
@@ -218,18 +221,24 @@ class Writer:
         Raises as `Table.append` for rows that do not fit, `WriterFullError` after the time, `WriterStoppedError` behind
         a failure or a close: the rows were not taken. One that is interrupted may have taken them.
         """
-        producer = self._flusher.delivery.producer
-        if sequence is not None:
-            if producer is None:
-                raise InvalidOptionError("sequence is for writers with a producer_id; give one, or leave it out")
-            if producer.stored_sequence is not None and sequence <= producer.stored_sequence:
-                stored: Future[BucketOffsets] = Future()
-                stored.set_result(BucketOffsets({}))
-                return stored
+        if (stored := self._stored(sequence)) is not None:
+            return stored
         plain = self._plain_rows.taken(rows, self._appends.known)
         given, num_bytes = plain or self._counted([rows] if isinstance(rows, Mapping) else rows)
-        is_numbered = producer is not None
-        return self._flusher.outbox.put(given, num_bytes, sequence, is_numbered=is_numbered, timeout_ms=timeout_ms)
+        return self._put(given, num_bytes, sequence, timeout_ms)
+
+    def delete(
+        self, keys: Any, *, sequence: int | None = None, timeout_ms: float | None = None
+    ) -> Future[BucketOffsets]:
+        """Take keys, as for `Table.delete`, whose rows are to be deleted soon: behind what was sent before, ahead of
+        what is sent later. All else is as with `send`.
+
+        Raises as `send`, `InvalidOptionError` for a table without a primary key, and for one that takes no deletions.
+        """
+        if (stored := self._stored(sequence)) is not None:
+            return stored
+        found = self._appends.keys(keys)
+        return self._put(found, found.nbytes, sequence, timeout_ms, is_deletion=True)
 
     def flush(self) -> None:
         """Wait until all rows that were sent are stored, or failed.
@@ -241,6 +250,33 @@ class Writer:
     def close(self) -> None:
         """Write all rows that were sent, and end. Raises as `flush`. Closing again is harmless."""
         self._flusher.finish()
+
+    def _stored(self, sequence: int | None) -> Future[BucketOffsets] | None:
+        """Return the answer for rows whose sequence an earlier writer stored; None for all others."""
+        if sequence is None:
+            return None
+        producer = self._flusher.delivery.producer
+        if producer is None:
+            raise InvalidOptionError("sequence is for writers with a producer_id; give one, or leave it out")
+        if producer.stored_sequence is None or sequence > producer.stored_sequence:
+            return None
+        stored: Future[BucketOffsets] = Future()
+        stored.set_result(BucketOffsets({}))
+        return stored
+
+    def _put(
+        self,
+        rows: Rows,
+        num_bytes: int,
+        sequence: int | None,
+        timeout_ms: float | None,
+        *,
+        is_deletion: bool = False,
+    ) -> Future[BucketOffsets]:
+        is_numbered = self._flusher.delivery.producer is not None
+        return self._flusher.outbox.put(
+            rows, num_bytes, sequence, is_numbered=is_numbered, timeout_ms=timeout_ms, is_deletion=is_deletion
+        )
 
     def _counted(self, rows: Any) -> tuple[pa.Table, int]:
         """Convert rows, and count their bytes. Few are converted by one thread at a time: several would wait for the
@@ -257,7 +293,8 @@ class Writer:
         state, whole, missing = self._appends.fitted(rows)
         whole = completed(state.parsed.generated, whole, self._flusher.name)
         refuse_given(state.parsed.identity, whole, self._flusher.name)
-        require_checked(state.parsed.checks, whole, self._flusher.name)  # before rows of other calls go with these
+        checks = self._appends.checks(state)
+        require_checked(checks, whole, self._flusher.name)  # before rows of other calls go with these
         if not isinstance(rows, pa.Table | pa.RecordBatch | list):
             whole = _owned(whole)  # a frame may lend its memory, which its owner goes on to change
         lacking = {column.name for column in state.schema.columns if column.id in missing}
@@ -275,14 +312,22 @@ def _owned(rows: pa.Table) -> pa.Table:
 
 
 def flusher_of(
-    table: TableHandle, appends: Appends, producer_id: str | None, limits: Limits, delivery_timeout_ms: float
+    table: TableHandle, appends: Destination, producer_id: str | None, limits: Limits, delivery_timeout_ms: float
 ) -> Flusher:
     """Make the working half of a writer, whose thread is not started yet."""
-    appends.stager(table.state)  # refuses a table with a primary key
     producer = take_over(table, producer_id) if producer_id is not None else None
     delivery = Delivery(appends, table.world, producer, delivery_timeout_ms)
     outbox = Outbox(table.world.clock, table.name, limits, producer.stored_sequence if producer is not None else None)
     return Flusher(table.name, outbox, delivery)
+
+
+def _destination(table: TableHandle, appends: Appends) -> Destination:
+    if not table.state.primary_key:
+        return appends
+    from streamhouse_spark.write.keyed_sends import KeyedSends
+    from streamhouse_spark.write.upsert import KeyedTable
+
+    return KeyedSends(KeyedTable(table), appends)
 
 
 def open_writer(
@@ -294,7 +339,7 @@ def open_writer(
     in_flight_bytes_max: int,
     delivery_timeout_ms: float,
 ) -> Writer:
-    """Open a writer, which makes one append of the rows of many sends.
+    """Open a writer, which makes one append of the rows of many sends; one upsert in a table with a primary key.
 
     Rows leave when the first of them has waited ``flush_ms``, or when they are ``flush_bytes`` in memory. Senders wait
     while more than ``in_flight_bytes_max`` are on their way. With a ``producer_id`` each batch is a transaction, so
@@ -302,12 +347,13 @@ def open_writer(
     a batch is repeated until its outcome is known. After ``delivery_timeout_ms`` a batch fails, and of a producer all
     that is behind it. Without an id a batch is as safe as an append, and later ones go on behind a failure.
 
-    Raises `InvalidOptionError` for a table with a primary key, `TransactionConflictError` for the application id of a
-    streaming query, and with a ``producer_id`` as `Table.append` does.
+    Raises `TransactionConflictError` for the application id of a streaming query, and with a ``producer_id`` as
+    `Table.append` does.
     """
     limits = Limits(flush_ms, flush_bytes, in_flight_bytes_max)
-    flusher = flusher_of(table, appends, producer_id, limits, delivery_timeout_ms)
+    destination = _destination(table, appends)
+    flusher = flusher_of(table, destination, producer_id, limits, delivery_timeout_ms)
     flusher.start()
-    writer = Writer(flusher, appends)
+    writer = Writer(flusher, destination)
     weakref.finalize(writer, _abandoned, flusher).atexit = False
     return writer

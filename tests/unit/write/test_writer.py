@@ -25,6 +25,7 @@ from streamhouse_spark.errors import (
     WriterFullError,
     WriterStoppedError,
 )
+from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write import producer
@@ -223,12 +224,6 @@ def test_columns_that_change_meanwhile(table):
             lost.result()
         writer.send({"id": 3, "words": "c"})
     assert table.to_arrow().to_pylist() == [{"id": 1, "words": "late", "more": 3}, {"id": 3, "words": "c", "more": 3}]
-
-
-def test_a_table_with_a_primary_key_names_upsert(real):
-    keyed = real.create_table("sales.keyed", "id BIGINT NOT NULL", primary_key=["id"])
-    with pytest.raises(InvalidOptionError, match="upsert"):
-        keyed.writer()
 
 
 @pytest.mark.parametrize(
@@ -573,14 +568,14 @@ def test_a_streams_application_id_is_refused(table):
 
 
 def test_writers_that_take_an_id_from_each_other_all_the_time(table, other, monkeypatch):
-    commit = producer.commit_staged
+    commit = CommitLog.commit
 
     def late(log, *given, **named):
         if log is table.log:
             producer.take_over(other, "source")
         return commit(log, *given, **named)
 
-    monkeypatch.setattr(producer, "commit_staged", late)
+    monkeypatch.setattr(CommitLog, "commit", late)
     with pytest.raises(CommitConflictError, match="an id of its own"):
         table.writer(producer_id="source")
     table.writer(producer_id="own", flush_ms=1).close()

@@ -1,0 +1,37 @@
+"""The table that the batches of a writer go to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from streamhouse_spark.core.model import BucketOffsets, Transaction
+from streamhouse_spark.log.append import Require
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.schema.checks.check import Check
+
+
+class Destination(Protocol):
+    """Takes rows, each batch in one commit. `Appends` is that of a log table, `KeyedSends` of one with a primary
+    key.
+    """
+
+    @property
+    def known(self) -> TableState: ...
+
+    def fitted(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
+        """See `Appends.fitted`."""
+
+    def checks(self, state: TableState) -> Sequence[Check]:
+        """Return the constraints that rows have to keep as they are sent."""
+
+    def keys(self, keys: Any) -> pa.Table:
+        """Convert the keys of rows to delete. Raises `InvalidOptionError` where none can be deleted by key."""
+
+    def append(self, rows: Any, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
+        """Write rows. Returns the offsets of what the commit wrote."""
+
+    def delete(self, keys: pa.Table, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
+        """Delete the rows of keys. Returns as `append`."""
