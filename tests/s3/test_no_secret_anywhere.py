@@ -252,7 +252,7 @@ def services(world: World) -> Iterator[tuple[str, str]]:
     yield "an event of OpenLineage", json.dumps(event_of(world.table, "START", "1", 0, None, ValueError("x")))
     events = RoundEvents(listener_to(f"{NOBODY}/events", API_KEY), world.table, world.table.world)
     events.writes()  # which is logged
-    yield "Prometheus", as_prometheus(process_measures())[1]
+    yield "Prometheus", str(as_prometheus(process_measures())[1])
 
 
 def test_no_secret_is_anywhere(world):
