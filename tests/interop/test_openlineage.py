@@ -17,7 +17,7 @@ from streamhouse_spark.service.lineage import RoundEvents, listener_to
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
-LISTENER = "io.openlineage:openlineage-spark_2.13:1.40.1"
+LISTENER = "io.openlineage:openlineage-spark_2.13:1.37.0"
 
 pytestmark = pytest.mark.engines
 
