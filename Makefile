@@ -97,7 +97,7 @@ bench-spark: java $(VENV_SPARK41)/bench.stamp ## SQL and streams beside the runt
 .PHONY: bench-remote
 bench-remote: java $(VENV)/bench.stamp $(VENV_SPARK41)/bench.stamp ## SQL over a lake on S3, and streams of it, beside Spark's Parquet (JVMs of their own, which fetch hadoop-aws)
 	$(VENV_SPARK41)/bin/python -m benchmarks remote-lake $(ARGS)
-	$(BIN)/python -m benchmarks stream-pruning $(ARGS)
+	$(BIN)/python -m benchmarks stream-pruning realtime-store $(ARGS)
 
 .PHONY: bench-servers
 bench-servers: java $(VENV)/bench.stamp ## the log and tables by key beside Kafka and Fluss, started on loopback (fetched by Maven; needs a JDK)
@@ -113,6 +113,10 @@ soak: java $(VENV)/dev.stamp ## hours: SOAK_ROUNDS=1000 rounds of kills, all fau
 .PHONY: stream-kills
 stream-kills: java $(VENV)/dev.stamp ## hours: KILLS=100 kills of a process with real-time queries, both sinks and a view's refresh
 	STREAMHOUSE_KILLS=$(KILLS) $(BIN)/python -m pytest -m long --timeout 0 -s tests/spark/test_stream_kills.py $(ARGS)
+
+.PHONY: view-histories
+view-histories: java $(VENV)/dev.stamp ## HISTORIES=2000 random histories of views and their sources, from SEED on, each tenth on Spark
+	cd tests && ../$(BIN)/python -m view_histories --histories $(or $(HISTORIES),2000) $(if $(SEED),--first $(SEED)) $(ARGS)
 
 .PHONY: differential
 differential: java $(VENV)/dev.stamp ## SEEDS=1000 random queries against a Parquet copy, SEED=17 repeats one; HISTORIES=100 random statements against DuckDB, from SEED on

@@ -29,6 +29,7 @@ from benchmarks.producers import producer
 from benchmarks.reach import reach
 from benchmarks.reading import hot_projection
 from benchmarks.realtime import realtime
+from benchmarks.realtime_store import realtime_store
 from benchmarks.remote_lake import remote_lake
 from benchmarks.results import keep, this_machine
 from benchmarks.row_deletion import appends_beside_deletes, row_deletion
@@ -84,7 +85,10 @@ RUNTIMES: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "remote-lake": remote_lake,
 }
 """Those that need PySpark 4.1 and fetch other formats' runtimes: `make bench-spark` names them."""
-STREAMS: dict[str, Callable[[Bench], Iterator[Figure]]] = {"stream-pruning": stream_pruning}
+STREAMS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
+    "stream-pruning": stream_pruning,
+    "realtime-store": realtime_store,
+}
 """Those whose Spark fetches a file system, and that need PySpark 4.2: `make bench-remote` names them."""
 SERVERS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "server-appends": server_appends,

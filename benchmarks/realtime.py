@@ -25,7 +25,7 @@ FIRST_ROW_S = 180
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
-def _writers(folder: Path) -> str:
+def writers(folder: Path) -> str:
     """Compile the writer, and return its jar: a writer in Python gets rows late, through buffers of Spark's."""
     import pyspark
 
@@ -45,7 +45,7 @@ def realtime(bench: Bench) -> Iterator[Figure]:
     """One row an append, so many a second; both ways in one session, one after the other."""
     url = str(bench.scratch / "warehouse")
     builder = session_builder(bench.scratch).config("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
-    builder = builder.config("spark.driver.extraClassPath", _writers(bench.directory("writers")))
+    builder = builder.config("spark.driver.extraClassPath", writers(bench.directory("writers")))
     spark = streamhouse_spark.configure(builder, warehouse=url).getOrCreate()
     try:
         for buckets in (1, 4):
@@ -64,7 +64,7 @@ def _figure(bench: Bench, spark: SparkSession, wh: Warehouse, buckets: int, rate
             name, "number BIGINT, began_ns BIGINT", buckets=buckets, properties={"bucket.key": "number"}
         )
         trigger = {"realTime": f"{BATCH_S} seconds"} if way == "real-time" else {"processingTime": "0 seconds"}
-        ages[way] = _run(spark, table, bench.directory(name), rate, seconds, trigger)
+        ages[way] = ages_of(spark, table, bench.directory(name), rate, seconds, trigger)
     ours, peer = (percentile(found, 0.5) for found in ages.values())
     said = [
         ", ".join(f"p{share} {percentile(found, share / 100):.1f}" for share in (90, 99)) for found in ages.values()
@@ -82,7 +82,7 @@ def _figure(bench: Bench, spark: SparkSession, wh: Warehouse, buckets: int, rate
     )
 
 
-def _run(
+def ages_of(
     spark: SparkSession, table: Table, folder: Path, rate: int, seconds: int, trigger: dict[str, str]
 ) -> list[float]:
     """Milliseconds from the beginning of each row's append to `foreach`; the first rows are not counted."""

@@ -134,6 +134,7 @@ def planned(folder: Path, name: str) -> dict[str, Any]:
     fields = list(table.state.schema.arrow) if path.suffix is None else [*CHANGELOG_FIELDS, *table.state.schema.arrow]
     schema = compat.spark_schema_of(pa.schema([*fields, *metadata]))
     given = {"pin": pin.to_text(), "options": {"startingOffsets": "earliest"}}
+    given |= {"native_schemes": ["file"], "hadoop_version": None}
     begun = begin_real_time(connection, given)
     asked = {"start": begun["offset"], "begun": begun["begun"], "columns": schema.names}
     asked |= {"parallelism": 1, "tasks": 1, "taken": 0}

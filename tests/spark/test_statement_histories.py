@@ -9,13 +9,15 @@ from types import SimpleNamespace
 import pyarrow.compute as pc
 import pytest
 
-from spark.statements.columns import Form
-from spark.statements.history import DifferenceError, Figures, History
+from spark.statements.columns import CHECKS, GENERATED, IDENTITY, Form
+from spark.statements.history import History
 from spark.statements.lakehouse import Lakehouse
+from spark.statements.subjects import DifferenceError, Figures
 from streamhouse_spark.lake.iceberg import upsert
 from streamhouse_spark.lake.iceberg.maintenance import purging
 from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.table import rollback
+from streamhouse_spark.table.branching.changes import BranchChanges
 from streamhouse_spark.warehouse import cloning
 
 pytestmark = pytest.mark.spark
@@ -25,6 +27,9 @@ FORMS = {
     "keyed, iceberg": Form(key=("id",), buckets=2, trims=True),
     "log, paimon": Form("paimon", partition="day"),
     "keyed, paimon": Form("paimon", ("id", "day"), "day", 2),
+    "log with columns of its own": Form(
+        partition="months(d)", extra=(GENERATED[0], IDENTITY), checks=(("small", CHECKS[0]),)
+    ),
 }
 
 
@@ -96,6 +101,10 @@ def a_rollback_leaves_new_keys(patch):
     patch.setattr(rollback, "pc", words)
 
 
+def a_publication_forgets_deletions(patch):
+    patch.setattr(BranchChanges, "deleted", property(lambda self: {}))
+
+
 def a_clone_forgets_deletions(patch):
     really = cloning._begun
     patch.setattr(cloning, "_begun", lambda *given: replace(really(*given), deletions=()))
@@ -115,6 +124,12 @@ def a_clone_forgets_deletions(patch):
             "of .* (strange|missing) [1-9]",
         ),
         (a_rollback_leaves_new_keys, "keyed, iceberg", {"rollback": 40}, "Table.to_arrow of .* strange [1-9]"),
+        (
+            a_publication_forgets_deletions,
+            "log, iceberg",
+            {"branch": 60, "tier": 0},
+            "a published branch of .* strange [1-9]",
+        ),
         (a_clone_forgets_deletions, "log, iceberg", {"clone": 30, "tier": 0}, "a clone of .* strange [1-9]"),
     ],
     ids=lambda given: getattr(given, "__name__", None),

@@ -68,6 +68,8 @@ class Request:
     path: str
     asks_first: bool = False
     """Whether the client waits for a word of the store before it sends the body."""
+    wanted: str | None = None
+    """The range of bytes that is asked for."""
 
 
 Plan = Callable[[Request], Fault | None]
@@ -124,9 +126,9 @@ class S3Proxy:
     def faults_fired(self) -> int:
         return sum(fault is not None for _, fault in self.log)
 
-    def arrived(self, method: str, path: str, *, asks_first: bool) -> Fault | None:
+    def arrived(self, method: str, path: str, *, asks_first: bool, wanted: str | None = None) -> Fault | None:
         with self._lock:
-            request = Request(method, sum(r.method == method for r, _ in self._log), path, asks_first)
+            request = Request(method, sum(r.method == method for r, _ in self._log), path, asks_first, wanted)
             fault = self._plan(request)
             self._log.append((request, fault))
             return fault
@@ -138,7 +140,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        fault = self.proxy.arrived(self.command, self.path, asks_first="Expect" in self.headers)
+        wanted = self.headers.get("Range")
+        fault = self.proxy.arrived(self.command, self.path, asks_first="Expect" in self.headers, wanted=wanted)
         if fault is Fault.DROP_BEFORE:
             self._drop()
         elif fault is Fault.GATEWAY_ABSENT:

@@ -1,5 +1,5 @@
-"""Spark's own reader reads lake files by the warehouse's settings, without a secret in plans and events. Maven fetches
-the file systems.
+"""Spark's own reader reads lake files by the warehouse's settings, and follows logs, without a secret in plans and
+events. Maven fetches the file systems.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from interop.catalog_cases import tier
-from stores.servers import AZURITE_ACCOUNT, AZURITE_KEY, azurite, fake_gcs
+from stores.servers import AZURITE_ACCOUNT, AZURITE_KEY, azurite, fake_gcs, hdfs
 from streamhouse_spark import Warehouse
 
 pytestmark = pytest.mark.stores
@@ -100,6 +100,7 @@ def test_azure(tmp_path, by):
     assert secret not in found["plan"] + found["events"]
     assert "streamhouse s.orders" in found["events"]
     assert "fs.azure.account.key" in found["bare"], "other reads of the container have what the session has"
+    assert found["followed"] == 1000, "in real-time mode"
 
 
 def test_google(tmp_path):
@@ -108,3 +109,13 @@ def test_google(tmp_path):
         found = ask(url, server.settings, {"spark.jars": jars_of("google", tmp_path / "jars")} | GOOGLES_CONNECTOR)
     assert found["rows"] == [1000, 999 * 500]
     assert "lake files by Spark's reader over gs" in found["plan"]
+    assert found["followed"] == 1000, "in real-time mode"
+
+
+def test_hdfs(tmp_path):
+    with hdfs(tmp_path / "server") as server:
+        url = filled(server.new_url(), server.settings)
+        found = ask(url, server.settings, {})
+    assert found["rows"] == [1000, 999 * 500]
+    assert "lake files by Spark's reader over hdfs" in found["plan"]
+    assert found["followed"] == 1000, "in real-time mode"

@@ -42,7 +42,7 @@ from streamhouse_spark.log.append import ends_after, truncating, written_offsets
 from streamhouse_spark.log.commits.actions import Action, Append
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.transaction_outcome import known_transaction
+from streamhouse_spark.log.commits.transaction_outcome import known_transaction, require_writable
 from streamhouse_spark.log.commits.waiting import Committed, FollowingPlan, Plan
 from streamhouse_spark.storage.base import Storage
 
@@ -93,8 +93,10 @@ class KeyedWriter:
         Raises:
             CommitConflictError: the table's schema changed meanwhile, rows that were read or are written were changed
                 by others, or too many races were lost; nothing was written.
+            InvalidOptionError: the table is a materialised one, to which its refreshes alone write.
             CommitStateUnknownError, StorageError, TransactionConflictError, TableNotFoundError: as `CommitLog.commit`.
         """
+        require_writable(self.log.state, transaction)
         rebase = None if read is None else Rebase(read, self.stager.storage, self.stager.layout)
         work = _Write(self, batches, prepared or {}, transaction, overwrite=overwrite, rebase=rebase)
         committed = work.committed()

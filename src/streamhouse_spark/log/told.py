@@ -116,6 +116,16 @@ def commits_back(
     return [Commit(record, time_us) for record, time_us in zip(found, shown, strict=True)][wanted:], reached
 
 
+def dropped_in(actions: Sequence[act.Action]) -> Mapping[int, OffsetRuns] | None:
+    """Return the rows that went with a partition in a record with these actions, by bucket; none where none did, and
+    None where the record does not name all of them: then the log had lost some already.
+    """
+    found = next((action for action in actions if isinstance(action, NameDropped)), None)
+    if found is None:
+        return {}
+    return found.rows if sum(runs.num_rows for runs in found.rows.values()) == found.count else None
+
+
 def drops_rows(before: act.LakePair | None, after: act.LakePair, deleted: Mapping[int, OffsetRuns]) -> bool:
     """Tell whether a snapshot lacks rows that the one recorded ``before`` has, and not because records deleted them.
 

@@ -1,8 +1,9 @@
 """Changes of a table between two commits, as Spark's ``CHANGES`` shows them: which rows each commit added and removed.
 
 Commits are told by their records, and rows by the log. A log table's rows at offsets that a record appends are
-inserts, those that it deletes by their offsets are deletes. With a primary key the log has the changes themselves. What
-no record tells row by row (a truncation, a dropped partition) is refused with the number of its commit.
+inserts, those that it deletes by their offsets are deletes, and so are those of a partition that was dropped while the
+log had them all. With a primary key the log has the changes themselves. What no record tells row by row (a truncation,
+a partition some of whose rows the log no longer had) is refused with the number of its commit.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import archived
-from streamhouse_spark.log.commits.actions import Append, DeleteRows, LakePair, Retier, moves_rows
+from streamhouse_spark.log.commits.actions import Action, Append, DeleteRows, LakePair, Retier, moves_rows
+from streamhouse_spark.log.commits.deletions import NameDropped
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit, whole_range
-from streamhouse_spark.log.told import Commit, commits_back, drops_rows, newest_first
+from streamhouse_spark.log.told import Commit, commits_back, dropped_in, drops_rows, newest_first
 from streamhouse_spark.read.archived_changes import archived_commits, first_archived_after, last_archived_before
 from streamhouse_spark.read.commit_runs import CommitRuns
 from streamhouse_spark.read.history import operation_of
@@ -165,7 +167,7 @@ def news(table: TableHandle, state: TableState, first: int, last: int, after_us:
     if older is not None:
         first, after_us = older.last + 1, older.after_us(after_us)
     commits = _commits(table.storage, _state_at(table, state, first, last), first, last, after_us)
-    moving = (commit for commit in reversed(commits) if moves_rows(commit.record.actions))
+    moving = (c for c in reversed(commits) if moves_rows(c.record.actions) or dropped_in(c.record.actions))
     newest = next(moving, None)
     return found if newest is None else News(newest.record.number, newest.record.attempt, newest.time_us)
 
@@ -217,6 +219,7 @@ def _require_told(table: TableHandle, then: TableState, commits: Sequence[Commit
     before: LakePair | None = None
     deleted = _ever_deleted(then, commits)
     for commit in commits:
+        dropped = dropped_in(commit.record.actions)
         for action in (action for part in commit.record.attempts for action in part.actions):
             if isinstance(action, Retier) and action.starts:
                 raise _untold(then, commit.record, "gave up rows that only the lake had")
@@ -224,7 +227,8 @@ def _require_told(table: TableHandle, then: TableState, commits: Sequence[Commit
                 continue
             before = before if before is not None else _pair_before(table, then, action, first)
             is_more = action.dropped_rows > (before.dropped_rows if before is not None else 0)
-            if is_more and (ADOPTED in then.properties or drops_rows(before, action, deleted)):
+            is_drop = is_more and (ADOPTED in then.properties or drops_rows(before, action, deleted))
+            if dropped is None or (is_drop and not dropped):
                 raise _untold(then, commit.record, "removed rows from the lake that no record names")
             before = action
 
@@ -267,19 +271,27 @@ def _parts(commits: Sequence[Commit]) -> tuple[Parts, Parts]:
         writers: dict[int, set[int]] = {}
         appended: dict[int, list[OffsetRuns]] = {}
         for place, part in enumerate(attempts):
+            is_told = _tells_dropped(part.actions)
             for action in part.actions:
                 if isinstance(action, Append):
                     for segment in action.segments:
                         writers.setdefault(segment.bucket, set()).add(place)
                         runs = OffsetRuns.dense(segment.base_offset, segment.num_rows)
                         appended.setdefault(segment.bucket, []).append(runs)
-                elif isinstance(action, DeleteRows):
+                elif isinstance(action, DeleteRows) and not is_told:
                     for bucket, runs in action.rows.items():
                         removed.setdefault(bucket, []).append((runs, number, commit.time_us, False))
+        for bucket, runs in (dropped_in(commit.record.actions) or {}).items():
+            removed.setdefault(bucket, []).append((runs, number, commit.time_us, False))
         for bucket, parts in appended.items():
             joined = OffsetRuns.union(parts), number, commit.time_us, len(writers[bucket]) > 1
             added.setdefault(bucket, []).append(joined)
     return added, removed
+
+
+def _tells_dropped(actions: Sequence[Action]) -> bool:
+    """Tell whether the rows that a record with these actions deletes were dropped with their partition before."""
+    return any(isinstance(action, Retier) for action in actions)
 
 
 def _without(parts: Parts, others: Parts) -> Parts:
@@ -307,11 +319,12 @@ def _require_kept(source: TableState, commits: Sequence[Commit], first: int) -> 
 
 
 def _has_gone(source: TableState, record: Record) -> bool:
-    for action in (action for part in record.attempts for action in part.actions):
+    told = (part.actions for part in record.attempts if not _tells_dropped(part.actions))
+    for action in (action for actions in told for action in actions):
         if isinstance(action, Append):
             if any(not _is_there(source, s.bucket, s.offsets) for s in action.segments):
                 return True
-        elif isinstance(action, DeleteRows):
+        elif isinstance(action, DeleteRows | NameDropped):
             starts: Mapping[int, int] = {bucket: log.start for bucket, log in source.buckets.items()}
             if any(runs.range.start < starts[bucket] for bucket, runs in action.rows.items() if runs):
                 return True

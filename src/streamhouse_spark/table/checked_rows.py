@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import ConstraintViolatedError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.scan import whole_range
 from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.pieces import LogPiece, ReadPlan
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
@@ -43,7 +45,7 @@ class CheckedRows:
         if known is not None and names <= kept and known.schema_id == state.schema_id:
             if known.ends == state.ends:  # without an append no row is new
                 return
-            if not state.primary_key and self._has_followed(known, state, checks):
+            if self._has_followed(known, state, checks):
                 return
         if not self._may_look:
             raise LookAgainError
@@ -53,25 +55,42 @@ class CheckedRows:
         if any(not state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in known.buckets.items()):
             return False
         ends = {bucket: OffsetRange(known.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()}
+        came = {bucket: offsets for bucket, offsets in ends.items() if offsets}
         try:
-            self._known = self._checked(
-                Pin(state, None, {b: offsets for b, offsets in ends.items() if offsets}), checks
-            )
+            if state.primary_key:
+                self._require_kept(self._changes(state, came, _names_of(state, checks)), checks)
+                self._known = state, _names(checks)
+            else:
+                self._known = self._checked(Pin(state, None, came), checks)
         except ConstraintViolatedError:  # of rows that may be deleted by now
             return False
         return True
 
     def _checked(self, pin: Pin, checks: Sequence[Check]) -> tuple[TableState, frozenset[tuple[str, str]]]:
-        of_checks = frozenset[str]().union(*(check.condition.columns() for check in checks))
-        names = tuple(name for name in pin.state.schema.names if name in of_checks)
-        plan = plan_pin(self._table, pin, Wanted(names)).plan(self._table)
+        plan = plan_pin(self._table, pin, Wanted(_names_of(pin.state, checks))).plan(self._table)
+        self._require_kept(plan, checks)
+        return pin.state, _names(checks)
+
+    def _changes(self, state: TableState, came: Mapping[int, OffsetRange], names: Sequence[str]) -> ReadPlan:
+        """Plan a read of what changed by key. Rows before an update, and deleted ones, are among it: those were checked
+        when they were new, so they are in breach only if a row of this range is.
+        """
+        pieces = tuple(LogPiece(whole_range(state, bucket, offsets)) for bucket, offsets in came.items())
+        return ReadPlan(self._table.name, self._table.uuid, state.schema.select(names), pieces)
+
+    def _require_kept(self, plan: ReadPlan, checks: Sequence[Check]) -> None:
         found = [Breaches(check) for check in checks]
         for batch in read_batches(self._table, plan):
             for breaches in found:
                 breaches.look(batch)
         for breaches in found:
             breaches.require_none(f"of {self._table.name}", "correct these rows first")
-        return pin.state, _names(checks)
+
+
+def _names_of(state: TableState, checks: Sequence[Check]) -> tuple[str, ...]:
+    """Return the columns that the constraints look at."""
+    of_checks = frozenset[str]().union(*(check.condition.columns() for check in checks))
+    return tuple(name for name in state.schema.names if name in of_checks)
 
 
 def _names(checks: Sequence[Check]) -> frozenset[tuple[str, str]]:

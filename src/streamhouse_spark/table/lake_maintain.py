@@ -18,6 +18,7 @@ from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.values import Claim, CompactReport, ExpireReport, Keeps
 from streamhouse_spark.lake.parquet.compaction import RunGroups
 from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.lake.tiering.recording import record_newest
 from streamhouse_spark.log.commits.actions import Action, Condemn
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.projection import Filter, Projection
@@ -176,8 +177,9 @@ def expire_snapshots(
     """Drop snapshots made before a time, but for the newest ``retain_last``, and the files that only they need.
 
     ``older_than_ms`` is a time since 1970, a day ago where it is None. Snapshots that a tag or branch names stay, and
-    so does the one with the newest offsets. First a record says which go, so that no tag names one from then on.
-    **Commit point:** the lake's metadata version; after a crash behind it the files that are left are orphans.
+    so does the one with the newest offsets, which is recorded where the recorded one goes. Then a record says which go,
+    so that no tag names one from then on. **Commit point:** the lake's metadata version; after a crash behind it the
+    files that are left are orphans.
 
     Raises `InvalidOptionError` for fewer than one snapshot or a time that is yet to come, `CommitConflictError`.
     """
@@ -217,6 +219,10 @@ def claim_of(table: TableHandle) -> Claim:
     """
 
     def claim(doomed: Collection[int], present: Collection[int]) -> None:
+        recorded = table.state.recorded_lake
+        if recorded is not None and recorded.snapshot_id in doomed:  # as behind a compaction: the newest one stays
+            record_newest(table.log, table.open_lake())
+
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
             wanted = {tag.lake_snapshot: name for name, tag in state.tags.items()}
             if named := sorted(wanted[snapshot] for snapshot in doomed if snapshot in wanted):

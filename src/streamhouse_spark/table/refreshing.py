@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.config.partition_history import SetPartitioning
+from streamhouse_spark.config.properties import CHANGELOG_IMAGE
 from streamhouse_spark.core.lineage import REFRESHES, Lineage, SourceVersion
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
@@ -130,8 +131,9 @@ def _why_not_changes(source: TableHandle, then: SourceVersion, now: TableState) 
             return "was put back to an older copy"
     if any(now.buckets[bucket].end < end for bucket, end in then.ends.items()):
         return "was put back to an older copy"
-    if now.primary_key and now.properties.get("table.changelog.image", "full") != "full":
-        return "keeps no rows before updates (table.changelog.image)" if then.ends != now.ends else None
+    has_images = now.properties.get(CHANGELOG_IMAGE, "full").strip().lower() == "full"
+    if now.primary_key and not has_images and then.ends != now.ends:
+        return "keeps no rows before updates (table.changelog.image)"
     if now.version - then.version > RECORDS_MAX:
         return f"has more than {RECORDS_MAX} commits since"
     records = _between(source, then.version, now.version)
@@ -146,13 +148,29 @@ def _why_not_changes(source: TableHandle, then: SourceVersion, now: TableState) 
 def _told_by(records: Sequence[Record], then: SourceVersion, now: TableState) -> str | None:
     """Return the first action of the records that changes rows without a change in the log."""
     loses_by_trimming = not now.primary_key and not now.has_lake
+    lacks_more = not _lacks_known_rows_alone(records, then, now)
     for record in records:
         for action in record.actions:
+            if isinstance(action, act.LakePair) and not lacks_more:
+                continue
             if loses_by_trimming and isinstance(action, act.Trim):
                 return f"was trimmed by commit {record.number}, and has no lake that keeps the rows"
+            # Rows that the log has no more are lost then, and those of dropped partitions may be back.
+            if isinstance(action, act.Retier) and (action.starts or not now.primary_key):
+                return f"had its lake built anew by commit {record.number}"
             if reason := _reason(action, then):
                 return f"{reason} by commit {record.number}"
     return None
+
+
+def _lacks_known_rows_alone(records: Sequence[Record], then: SourceVersion, now: TableState) -> bool:
+    """Tell whether all rows that the lake lacks were deleted by records, or dropped before the version: then rounds in
+    between took over deletions, which were told when they were committed, and no partition was lost.
+    """
+    if now.lake is None or any(isinstance(action, act.Retier) for record in records for action in record.actions):
+        return False
+    dropped = now.dropped_rows
+    return dropped.newest <= then.version and now.lake.dropped_rows <= dropped.accounted
 
 
 def _between(source: TableHandle, after: int, newest: int) -> Sequence[Record] | None:

@@ -16,7 +16,8 @@ from streamhouse_spark.core.paths import parse_table_name, rebuilt_lake_location
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.actions import Retier
+from streamhouse_spark.log.commits.actions import Action, DeleteRows, Retier
+from streamhouse_spark.log.commits.deletions import joined
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.branches import require_no_branch
 
@@ -46,8 +47,8 @@ def retier(table: TableHandle, *, allow_loss: bool = False, dry_run: bool = Fals
     Never looks at the lake table, which may be lost. Of a table with a primary key the snapshots by key count as the
     log. Rows that other engines wrote into the lake are not in the log. Rows that were deleted, alone or with their
     partition, stay so. Unless ``allow_loss``, it is refused before any change if rows were trimmed from the log, which
-    would be lost, or if the log may hold rows of dropped partitions that would return to the table: no record names
-    them, or the lake is a Paimon table, which takes no deletions of such rows.
+    would be lost, or if the log may hold rows of dropped partitions that would return to the table because no record
+    names them.
 
     **Commit point:** the record. Raises `OffsetsTrimmedError` with the numbers, `InvalidOptionError` for a table
     without a lake, or with an adopted one, `TableNotFoundError`.
@@ -56,10 +57,10 @@ def retier(table: TableHandle, *, allow_loss: bool = False, dry_run: bool = Fals
         return _report(table.refresh(), allow_loss=allow_loss, dry_run=True)
     planned: list[RetierReport] = []
 
-    def plan(state: TableState, _time_ms: int) -> Sequence[Retier]:
+    def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         planned[:] = [_report(state, allow_loss=allow_loss)]
         starts = {bucket: trimmed.end for bucket, trimmed in _lost(state).items()}
-        return [Retier(planned[0].lake_location, starts)]
+        return [Retier(planned[0].lake_location, starts), *_staying_dropped(state)]
 
     table.log.commit(plan)
     logger.warning("the lake of %s is built anew: %s", table.name, planned[0])
@@ -107,10 +108,15 @@ def _returned(state: TableState) -> int:
     if state.primary_key or state.lake is None:
         return 0
     tiered = sum(max(0, state.lake_offset(bucket) - log.start) for bucket, log in state.buckets.items())
-    unnamed = min(tiered, max(0, state.lake.dropped_rows - state.dropped_rows.accounted))
-    if state.parsed.datalake_format == "iceberg":
-        return unnamed
-    return unnamed + sum(runs.num_rows for deletion in state.dropped_rows.named for runs in deletion.rows.values())
+    return min(tiered, max(0, state.lake.dropped_rows - state.dropped_rows.accounted))
+
+
+def _staying_dropped(state: TableState) -> Sequence[DeleteRows]:
+    """Return the action that deletes the rows of dropped partitions, so that they do not come back. With an Iceberg
+    lake the record of the new lake means that itself.
+    """
+    named = joined(state.dropped_rows.named)
+    return (DeleteRows(named),) if named and state.parsed.datalake_format != "iceberg" else ()
 
 
 def _lost(state: TableState) -> Mapping[int, OffsetRange]:

@@ -33,10 +33,11 @@ from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.replay import KeyedLayout
 from streamhouse_spark.log.append import Staged, appending
 from streamhouse_spark.log.commits.actions import Action, DeleteRows, LakePair, Retier
+from streamhouse_spark.log.commits.deletions import NO_DROPPED_ROWS
 from streamhouse_spark.log.commits.history import require_kept, state_at
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
-from streamhouse_spark.log.told import drops_rows, newest_first
+from streamhouse_spark.log.told import dropped_in, drops_rows, newest_first
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pin import Pin, pin_newest
@@ -148,22 +149,25 @@ def _not_told(now: TableState, then: TableState, why: str) -> InvalidOptionError
 def _deleted_since(table: TableHandle, now: TableState, then: TableState) -> dict[int, OffsetRuns]:
     """Return bucket → the offsets that records behind ``then`` deleted. States forget them once the lake has told them.
 
-    Raises `InvalidOptionError` where a partition was dropped or the lake lost rows, `SnapshotExpiredError` where the
-    records are no longer kept.
+    Rows of partitions that were dropped while the log had them are among them. Raises `InvalidOptionError` where the
+    lake lost rows that no record names, `SnapshotExpiredError` where the records are no longer kept.
     """
     parts: dict[int, list[OffsetRuns]] = {}
-    pairs: list[LakePair] = []
+    pairs: list[tuple[LakePair, bool]] = []
     expected = now.version
     for record in newest_first(table.storage, now):
         if record.number <= then.version:
             break
         expected = record.number - 1
+        dropped = dropped_in(record.actions)
+        for bucket, runs in (dropped or {}).items():
+            parts.setdefault(bucket, []).append(runs)
         for action in (action for part in record.attempts for action in part.actions):
             if isinstance(action, DeleteRows):
                 for bucket, runs in action.rows.items():
                     parts.setdefault(bucket, []).append(runs)
             elif isinstance(action, LakePair):
-                pairs.append(action)
+                pairs.append((action, bool(dropped)))
             elif isinstance(action, Retier):
                 raise _not_told(now, then, "its lake was built anew since")
     if expected != then.version:
@@ -173,9 +177,13 @@ def _deleted_since(table: TableHandle, now: TableState, then: TableState) -> dic
         )
     since = {bucket: OffsetRuns.union(found) for bucket, found in parts.items()}
     ever = {b: OffsetRuns.merged([found[b] for found in (since, then.deleted) if b in found]) for b in now.buckets}
-    for before, pair in pairwise((then.lake, *reversed(pairs))):
-        if pair is not None and _drops(now, before, pair, ever):
-            raise _not_told(now, then, "a partition was dropped since, or another engine deleted rows of the lake")
+    before = then.lake
+    for pair, is_named in reversed(pairs):
+        if not is_named and _drops(now, before, pair, ever):
+            raise _not_told(
+                now, then, "rows left the lake since that no record names (a dropped partition, or another engine)"
+            )
+        before = pair
     return since
 
 
@@ -194,7 +202,11 @@ def _staged(table: TableHandle, now: TableState, then: TableState, lost: Mapping
 def _read(table: TableHandle, now: TableState, then: TableState, lost: Mapping[int, OffsetRuns]) -> pa.Table:
     """Read deleted rows: from the log where it still holds all of them, else as the older state read them."""
     if all(runs.range.start >= now.buckets[bucket].start for bucket, runs in lost.items()):
-        pin = Pin(replace(now, deletions=()), None, {bucket: runs.range for bucket, runs in lost.items()})
+        pin = Pin(
+            replace(now, deletions=(), dropped_rows=NO_DROPPED_ROWS),
+            None,
+            {bucket: runs.range for bucket, runs in lost.items()},
+        )
     else:
         pin = pin_newest(then)
         _require_log_kept(table, pin)

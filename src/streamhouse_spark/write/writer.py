@@ -26,6 +26,7 @@ from streamhouse_spark.core.forks import new_lock, renew_in_children
 from streamhouse_spark.core.model import BucketOffsets
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, WriterStoppedError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.transaction_outcome import require_writable
 from streamhouse_spark.schema.checks.check import require_checked
 from streamhouse_spark.schema.conversion import FEW_ROWS
 from streamhouse_spark.schema.generated.generated import completed
@@ -347,9 +348,10 @@ def open_writer(
     a batch is repeated until its outcome is known. After ``delivery_timeout_ms`` a batch fails, and of a producer all
     that is behind it. Without an id a batch is as safe as an append, and later ones go on behind a failure.
 
-    Raises `TransactionConflictError` for the application id of a streaming query, and with a ``producer_id`` as
-    `Table.append` does.
+    Raises `InvalidOptionError` for a materialised table, `TransactionConflictError` for the application id of a
+    streaming query, and with a ``producer_id`` as `Table.append` does.
     """
+    require_writable(table.state, None)
     limits = Limits(flush_ms, flush_bytes, in_flight_bytes_max)
     destination = _destination(table, appends)
     flusher = flusher_of(table, destination, producer_id, limits, delivery_timeout_ms)

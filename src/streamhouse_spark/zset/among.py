@@ -1,4 +1,4 @@
-"""Conditions that a column has one of some values, by which a source leaves out files and segments. Pure."""
+"""Conditions that columns have some values, by which a source leaves out files and segments. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,33 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 VALUES_MAX: Final = 1_000
 _PLAIN_TEXT: Final = re.compile(r"[A-Za-z0-9 _.:/@+-]*")
+
+
+def among_all(rows: pa.Table) -> str:
+    """Return a condition in SQL that each of the rows satisfies: of each column one of its values, of many values that
+    it lies between the least and the greatest; empty where there is none.
+    """
+    found = []
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        values = column.unique()
+        found.append(among(name, values.to_pylist()) if len(values) <= VALUES_MAX else _between(name, values))
+    return " AND ".join(filter(None, found))
+
+
+def _between(column: str, values: pa.Array) -> str:
+    kind = values.type
+    if not (pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_string(kind)):
+        return ""
+    ends = pc.min_max(values).as_py()
+    least, greatest = _literal(ends["min"]), _literal(ends["max"])
+    if least is None or greatest is None:
+        return ""
+    return f"({column} BETWEEN {least} AND {greatest}{f' OR {column} IS NULL' if values.null_count else ''})"
 
 
 def among(column: str, values: Sequence[object]) -> str:

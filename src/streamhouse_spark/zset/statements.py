@@ -111,14 +111,21 @@ class Statements:
             f"FULL JOIN ({there} {view}) v ON {on} WHERE {differs}"
         )
 
-    def of_touched(self, writer: Writer, touched: str, among: str = "") -> str:
-        """Return the new rows of the groups in the relation ``touched``, and the keys of those that are no more.
+    def rows_of_touched(self, writer: Writer, touched: str, among: str = "") -> str:
+        """Return the rows below the groups in the relation ``touched``, at the new versions.
 
         ``among`` is a condition that all of them satisfy, by which less is read.
         """
+        assert isinstance(self.root, Group)
+        return writer.of_groups(self.root, "new", f"SELECT * FROM {touched}", among)
+
+    def of_touched(self, writer: Writer, touched: str, rows: str) -> str:
+        """Return the new rows of the groups in the relation ``touched``, and the keys of those that are no more.
+
+        ``rows`` are those of `rows_of_touched`.
+        """
         root = self.root
         assert isinstance(root, Group)
-        rows = writer.of_groups(root, "new", f"SELECT * FROM {touched}", among)
         found = writer.groups(root, rows, *root.groups)
         inner = f"SELECT {', '.join([*root.groups, *root.columns])}, TRUE AS {_THERE} FROM ({found}) q"
         of_group = {name: e.name for name, e in root.exprs.items() if name in (root.key or ())}

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import datetime as dt
+import getpass
+import json
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 
 from spark.statements.columns import (
+    CHECKED,
+    CHECKS,
     SCALARS,
     WIDER,
     Column,
+    Items,
     ddl_in_reference,
     ddl_in_spark,
     first_columns,
@@ -24,7 +31,9 @@ FIELDS = ("a", "b", "f", "g")
 def altered(rng: Random, target: Target) -> Statement | None:
     """A change of columns, or of fields in a struct; None where the chosen kind finds nothing to change."""
     kinds: list[Callable[[Random, Target], Statement | None]] = [_add, _add, _rename, _drop, _widen]
-    kinds += [_add_field, _rename_field, _drop_field, _widen_field, _evolving_merge, _default, _default]
+    kinds += [_add_field, _rename_field, _drop_field, _widen_field, _default, _default]
+    kinds += [_evolving_merge, _evolving_merge, _evolving_insert, _evolving_insert, _widening_merge]
+    kinds += [_add_check, _add_check, _drop_check, _repartition, _repartition]
     return rng.choice(kinds)(rng, target)
 
 
@@ -95,58 +104,92 @@ def _default(rng: Random, target: Target) -> Statement | None:
         text = f"ALTER COLUMN {old.name} DROP DEFAULT"
         return _alter("DROP DEFAULT", text, text, _with(target, old, replace(old, default=None)))
     default = {"STRING": "'d'", "DATE": "DATE '2024-02-29'"}.get(str(old.kind), str(rng.randrange(20, 30)))
-    text = f"ALTER COLUMN {old.name} SET DEFAULT {default}"
-    return _alter("SET DEFAULT", text, text, _with(target, old, replace(old, default=default)))
+    text, kind = f"ALTER COLUMN {old.name} SET DEFAULT ", "SET DEFAULT"
+    in_spark = default
+    if old.kind in ("STRING", "DATE") and rng.random() < 0.4:
+        in_spark, kind = "current_user()" if old.kind == "STRING" else "current_date()", "SET DEFAULT to a function"
+        default = f"'{getpass.getuser()}'" if old.kind == "STRING" else f"DATE '{dt.date.today()}'"  # noqa: DTZ011 - as Spark's
+    return _alter(kind, text + in_spark, text + default, _with(target, old, replace(old, default=default)))
 
 
-def _struct(rng: Random, target: Target) -> Column | None:
-    structs = [c for c in target.columns if not isinstance(c.kind, str)]
-    return rng.choice(structs) if structs else None
+def _outer(rng: Random, target: Target) -> tuple[Column, str] | None:
+    """A column with fields, and the path to them in Spark."""
+    found = [c for c in target.columns if c.fields]
+    if not found:
+        return None
+    column = rng.choice(found)
+    return column, f"{column.name}.element" if isinstance(column.kind, Items) else column.name
+
+
+def _alter_field(
+    kind: str, target: Target, column: Column, fields: Mapping[Column, str | None], in_spark: str, in_reference: str
+) -> Statement:
+    """``fields`` are those afterwards, with the name that each had before."""
+    changed = column.with_fields(list(fields))
+    if isinstance(column.kind, Items):
+        parts = (f"{f.name} := CAST({_of_item(old)} AS {f.kind})" for f, old in fields.items())
+        item = f"CASE WHEN x IS NULL THEN NULL ELSE struct_pack({', '.join(parts)}) END"
+        in_reference = f"ALTER COLUMN {column.name} SET DATA TYPE {changed.type_in_reference()}"
+        in_reference += f" USING list_transform({column.name}, lambda x: {item})"
+        kind += " of a list"
+    return _alter(kind, in_spark, in_reference, _with(target, column, changed))
+
+
+def _of_item(name: str | None) -> str:
+    return "NULL" if name is None else f"struct_extract(x, '{name}')"
 
 
 def _add_field(rng: Random, target: Target) -> Statement | None:
-    if (struct := _struct(rng, target)) is None or (name := _free(rng, [f.name for f in struct.kind], FIELDS)) is None:
+    if (found := _outer(rng, target)) is None or (name := _free_field(rng, found[0])) is None:
         return None
+    column, path = found
     new = Column(name, rng.choice(SCALARS))
-    changed = replace(struct, kind=(*struct.kind, new))
-    path = f"{struct.name}.{name} {new.kind}"
-    return _alter("ADD field", f"ADD COLUMNS ({path})", f"ADD COLUMN {path}", _with(target, struct, changed))
+    fields = {**{f: f.name for f in column.fields}, new: None}
+    in_spark, in_reference = f"ADD COLUMNS ({path}.{name} {new.kind})", f"ADD COLUMN {path}.{name} {new.kind}"
+    return _alter_field("ADD field", target, column, fields, in_spark, in_reference)
 
 
 def _rename_field(rng: Random, target: Target) -> Statement | None:
-    if (struct := _struct(rng, target)) is None or (name := _free(rng, [f.name for f in struct.kind], FIELDS)) is None:
+    if (found := _outer(rng, target)) is None or (name := _free_field(rng, found[0])) is None:
         return None
-    old = rng.choice(struct.kind)
-    changed = replace(struct, kind=tuple(replace(f, name=name) if f is old else f for f in struct.kind))
-    text = f"RENAME COLUMN {struct.name}.{old.name} TO {name}"
-    return _alter("RENAME field", text, text, _with(target, struct, changed))
+    column, path = found
+    old = rng.choice(column.fields)
+    fields = {replace(f, name=name) if f is old else f: f.name for f in column.fields}
+    text = f"RENAME COLUMN {path}.{old.name} TO {name}"
+    return _alter_field("RENAME field", target, column, fields, text, text)
 
 
 def _drop_field(rng: Random, target: Target) -> Statement | None:
-    if (struct := _struct(rng, target)) is None or len(struct.kind) < 2:
+    if (found := _outer(rng, target)) is None or len(found[0].fields) < 2:
         return None
-    old = rng.choice(struct.kind)
-    changed = replace(struct, kind=tuple(f for f in struct.kind if f is not old))
-    text = f"DROP COLUMN {struct.name}.{old.name}"
-    return _alter("DROP field", text, text, _with(target, struct, changed))
+    column, path = found
+    old = rng.choice(column.fields)
+    text = f"DROP COLUMN {path}.{old.name}"
+    fields = {f: f.name for f in column.fields if f is not old}
+    return _alter_field("DROP field", target, column, fields, text, text)
 
 
 def _widen_field(rng: Random, target: Target) -> Statement | None:
-    struct = _struct(rng, target)
-    narrow = [] if struct is None else [f for f in struct.kind if f.kind in WIDER]
-    if struct is None or not narrow:
+    found = _outer(rng, target)
+    narrow = [] if found is None else [f for f in found[0].fields if f.kind in WIDER]
+    if found is None or not narrow:
         return None
+    column, path = found
     old = rng.choice(narrow)
     wider = WIDER[str(old.kind)]
-    changed = replace(struct, kind=tuple(replace(f, kind=wider) if f is old else f for f in struct.kind))
-    in_spark = f"ALTER COLUMN {struct.name}.{old.name} TYPE {wider}"
-    in_reference = f"ALTER COLUMN {struct.name} TYPE {changed.type_in_reference()}"
-    return _alter("widen field", in_spark, in_reference, _with(target, struct, changed))
+    fields = {replace(f, kind=wider) if f is old else f: f.name for f in column.fields}
+    in_spark = f"ALTER COLUMN {path}.{old.name} TYPE {wider}"
+    in_reference = f"ALTER COLUMN {path} TYPE {column.with_fields(list(fields)).type_in_reference()}"
+    return _alter_field("widen field", target, column, fields, in_spark, in_reference)
+
+
+def _free_field(rng: Random, column: Column) -> str | None:
+    return _free(rng, [field.name for field in column.fields], FIELDS)
 
 
 def _evolving_merge(rng: Random, target: Target) -> Statement | None:
     name = _free(rng, target.names, NAMES)
-    if name is None:
+    if name is None or not target.takes_stars:
         return None
     new = Column(name, rng.choice(SCALARS))
     columns = (*target.columns, new)
@@ -155,16 +198,103 @@ def _evolving_merge(rng: Random, target: Target) -> Statement | None:
     names, values = ", ".join(c.name for c in columns), ", ".join(f"s.{c.name}" for c in columns)
     sets = ", ".join(f"{c.name} = s.{c.name}" for c in columns)
     merge = f"INTO {{t}} AS t USING ({source}) AS s ON {on} WHEN MATCHED THEN UPDATE SET"
+    adding = f"ALTER TABLE {{t}} ADD COLUMN {name} {new.kind}"
     return Statement(
         "MERGE WITH SCHEMA EVOLUTION",
         f"MERGE WITH SCHEMA EVOLUTION {merge} * WHEN NOT MATCHED THEN INSERT *",
-        (
-            f"ALTER TABLE {{t}} ADD COLUMN {name} {new.kind}",
-            f"MERGE {merge} {sets} WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})",
-        ),
+        (adding, f"MERGE {merge} {sets} WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})"),
         columns=columns,
+        staying=adding,
         alone=True,
     )
+
+
+def _widening_merge(rng: Random, target: Target) -> Statement | None:
+    """A source whose type is wider than that of the column."""
+    narrow = [c for c in _loose(target) if c.kind in WIDER and c.name not in target.form.key]
+    if not narrow:
+        return None
+    old = rng.choice(narrow)
+    new = replace(old, kind=WIDER[str(old.kind)])
+    key = [c for c in target.columns if c.name in (target.form.key or ("id",))]
+    source = Grammar(rng, target, guarded=False).values([*key, new], rng.randint(1, 6))
+    on = " AND ".join(f"t.{c.name} = s.{c.name}" for c in key)
+    merge = f"INTO {{t}} AS t USING ({source}) AS s ON {on} WHEN MATCHED THEN UPDATE SET {new.name} = s.{new.name}"
+    widening = f"ALTER TABLE {{t}} ALTER COLUMN {new.name} TYPE {new.kind}"
+    return Statement(
+        "MERGE WITH SCHEMA EVOLUTION, wider",
+        f"MERGE WITH SCHEMA EVOLUTION {merge}",
+        (widening, f"MERGE {merge}"),
+        columns=_with(target, old, new),
+        staying=widening,
+        alone=True,
+    )
+
+
+def _evolving_insert(rng: Random, target: Target) -> Statement | None:
+    """Rows with a column more, whose name no column ever had, as mergeSchema wants it."""
+    new = Column(f"m{rng.randrange(100_000)}", rng.choice(SCALARS))
+    if len(target.columns) > 9:
+        return None
+    grammar = Grammar(rng, target, guarded=False)
+    some = [c for c in target.columns if c.name in ("id", "day") or rng.random() < 0.6]
+    query = grammar.values([*some, new], rng.randint(1, 6))
+    way = rng.choice(["sql", "mergeSchema"])
+    text = query if way == "mergeSchema" else f"INSERT WITH SCHEMA EVOLUTION INTO {{t}} BY NAME {query}"
+    adding = f"ALTER TABLE {{t}} ADD COLUMN {new.name} {new.kind}"
+    return Statement(
+        "INSERT WITH SCHEMA EVOLUTION" if way == "sql" else way,
+        text,
+        (adding, *grammar.loaded(query)),
+        way=way,
+        columns=(*target.columns, new),
+        staying=adding,
+        alone=True,
+    )
+
+
+def _add_check(rng: Random, target: Target) -> Statement | None:
+    """A constraint on columns that are there; rows that others add, which have defaults, keep it."""
+    kinds = {c.name: c for c in target.columns if c.default in (None, "'d'") or c.kind == "INT"}
+    possible = [
+        condition
+        for condition in CHECKS
+        if all(name in kinds and kinds[name].kind in CHECKED[name] for name in CHECKED if _names(name, condition))
+    ]
+    if not possible or len(target.form.checks) > 2:
+        return None
+    name, condition = f"c{rng.randrange(100_000)}", rng.choice(possible)
+    form = replace(target.form, checks=(*target.form.checks, (name, condition)))
+    text = f"ALTER TABLE {{t}} ADD CONSTRAINT {name} CHECK ({condition})"
+    return Statement("ADD CONSTRAINT", text, (), reform=form)
+
+
+def _names(name: str, condition: str) -> bool:
+    return re.search(rf"\b{name}\b", condition) is not None
+
+
+def _drop_check(rng: Random, target: Target) -> Statement | None:
+    if not target.form.checks:
+        return None
+    gone = rng.choice(target.form.checks)
+    form = replace(target.form, checks=tuple(check for check in target.form.checks if check is not gone))
+    return Statement("DROP CONSTRAINT", f"ALTER TABLE {{t}} DROP CONSTRAINT {gone[0]}", (), reform=form)
+
+
+def _repartition(rng: Random, target: Target) -> Statement | None:
+    if target.form.lake != "iceberg":
+        return None
+    kinds = {"s": "STRING", "d": "DATE"}
+    right = {c.name for c in target.columns if c.kind == kinds.get(c.name, c.kind)}
+    possible = [p for p in target.form.other_partitions() if all(n in right for n in kinds if _names(n, p or ""))]
+    wanted = rng.choice(possible)
+    if wanted == target.form.partition:
+        return None
+    fields = re.split(r", (?![^(]*\))", wanted) if wanted else []
+    form = replace(target.form, partition=wanted, former=(*target.form.former, target.form.partition or ""))
+    way = rng.choice(["sql", "set_partitioning"])
+    text = f"CALL streamhouse.system.set_partitioning(table => '{{name}}', partitioning => '{wanted or ''}')"
+    return Statement("set_partitioning", text, (), way=way, where=json.dumps(fields), reform=form)
 
 
 def replaced(rng: Random, target: Target) -> Statement:
@@ -176,8 +306,9 @@ def replaced(rng: Random, target: Target) -> Statement:
         text = f"CREATE OR REPLACE TABLE {{t}} {ddl_in_spark(columns, form)}"
         return Statement("CREATE OR REPLACE", text, (model,), columns=tuple(columns), form=form, alone=True)
     form = random_form(rng, "iceberg", keyed=False)
-    form = replace(form, partition=form.partition if form.partition in (None, "day") else None)
-    kept = [c for c in target.columns if c.name in ("id", "day") or (c.name != "made" and rng.random() < 0.6)]
+    form = replace(form, partition=form.partition if form.partition == "day" else None, extra=(), checks=())
+    columns = [c for c in target.columns if not c.is_identity]
+    kept = [c for c in columns if c.name in ("id", "day") or (c.name != "made" and rng.random() < 0.6)]
     new = Column("made", "INT")
     of = Grammar(rng, target, guarded=False).of("o.")
     chosen = ", ".join(f"o.{c.name}" for c in kept)
@@ -186,7 +317,7 @@ def replaced(rng: Random, target: Target) -> Statement:
         "CREATE OR REPLACE AS, other columns",
         f"CREATE OR REPLACE TABLE {{t}}{form.clauses()} AS {query}",
         (f"CREATE OR REPLACE TABLE {{t}} AS {query}",),
-        columns=(*(replace(c, required=False, default=None) for c in kept), new),
+        columns=(*(replace(c, required=False, default=None, generated=None) for c in kept), new),
         form=form,
         alone=True,
     )

@@ -1,7 +1,7 @@
 """Columns and forms of random tables, and the text of both dialects: that of Spark and that of the reference.
 
-Texts of statements are neutral. ``«‹a›1, ‹b›2»`` is a struct with the fields ``a`` and ``b``; ``{t}`` is the table that
-a statement changes, ``{own}`` its rows as they were before, ``{other}`` another table.
+Texts of statements are neutral. ``«‹a›1, ‹b›2»`` is a struct with the fields ``a`` and ``b``, ``⟦1, 2⟧`` is a list;
+``{t}`` is the table that a statement changes, ``{own}`` its rows as they were before, ``{other}`` another table.
 """
 
 from __future__ import annotations
@@ -18,23 +18,51 @@ MARK = 1_000_000
 
 
 @dataclass(frozen=True)
+class Items:
+    """The type of a list of structs."""
+
+    fields: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
 class Column:
-    """A column, or a field of one: ``kind`` is the name of a type, or the fields of a struct."""
+    """A column, or a field of one: ``kind`` is the name of a type, the fields of a struct, or those of a list's."""
 
     name: str
-    kind: str | tuple[Column, ...]
+    kind: str | tuple[Column, ...] | Items
     required: bool = False
     default: str | None = None
+    generated: str | None = None
+    """The expression that gives its values."""
+    is_identity: bool = False
+    """Whether the table numbers its rows; the reference has null in their place."""
+
+    @property
+    def is_given(self) -> bool:
+        """Whether statements may give it a value."""
+        return self.generated is None and not self.is_identity
 
     def type_in_spark(self) -> str:
         if isinstance(self.kind, str):
             return self.kind
-        return f"STRUCT<{', '.join(f'{field.name}: {field.type_in_spark()}' for field in self.kind)}>"
+        struct = f"STRUCT<{', '.join(f'{field.name}: {field.type_in_spark()}' for field in self.fields)}>"
+        return f"ARRAY<{struct}>" if isinstance(self.kind, Items) else struct
 
     def type_in_reference(self) -> str:
         if isinstance(self.kind, str):
             return self.kind
-        return f"STRUCT({', '.join(f'{field.name} {field.type_in_reference()}' for field in self.kind)})"
+        struct = f"STRUCT({', '.join(f'{field.name} {field.type_in_reference()}' for field in self.fields)})"
+        return f"{struct}[]" if isinstance(self.kind, Items) else struct
+
+    @property
+    def fields(self) -> tuple[Column, ...]:
+        """The fields inside."""
+        if isinstance(self.kind, Items):
+            return self.kind.fields
+        return () if isinstance(self.kind, str) else self.kind
+
+    def with_fields(self, fields: Sequence[Column]) -> Column:
+        return replace(self, kind=Items(tuple(fields)) if isinstance(self.kind, Items) else tuple(fields))
 
 
 FIRST = (
@@ -43,7 +71,30 @@ FIRST = (
     Column("n", "INT"),
     Column("s", "STRING"),
     Column("st", (Column("a", "INT"), Column("b", "STRING"))),
+    Column("d", "DATE"),
 )
+LIST = Column("l", Items((Column("a", "INT"), Column("b", "STRING"))))
+IDENTITY = Column("k", "BIGINT", is_identity=True)
+GENERATED = (
+    Column("g", "INT", generated="n + 1"),
+    Column("g", "INT", generated="n * 2 - day"),
+    Column("g", "INT", generated="length(s)"),
+    Column("g", "INT", generated="month(d)"),
+    Column("g", "BIGINT", generated="id * 3"),
+    Column("g", "STRING", generated="upper(s)"),
+    Column("g", "STRING", generated="s || '-'"),
+)
+CHECKS = (
+    "n <= 40",
+    "length(s) <= 2 OR day = 1",
+    "n * 2 <> 26 OR s IS NULL",
+    "n BETWEEN 0 AND 45",
+    "s <> 'zzu'",
+    f"id < 75 OR id >= {MARK}",
+)
+"""Conditions that most rows keep: those that others append, and constants that are defaults, always."""
+CHECKED = {"n": ("INT", "BIGINT"), "s": ("STRING",), "day": ("INT",), "id": ("BIGINT",)}
+"""The types of the columns in them."""
 
 
 @dataclass(frozen=True)
@@ -58,23 +109,49 @@ class Form:
     bucket_key: str | None = None
     trims: bool = False
     images: str = "full"
+    extra: tuple[Column, ...] = ()
+    """Columns beside the first ones: of numbers, of an expression, of lists."""
+    checks: tuple[tuple[str, str], ...] = ()
+    """Constraints: their names and conditions."""
+    former: tuple[str, ...] = ()
+    """What the table was partitioned by before."""
 
     @property
     def fixed(self) -> frozenset[str]:
         """The columns that are not renamed, dropped or widened."""
-        return frozenset({"id", "day", *(re.findall(r"[a-z]\w*(?![\w(])", self.partition or ""))})
+        texts = [self.partition or "", *self.former, *(condition for _, condition in self.checks)]
+        texts += [column.generated or "" for column in self.extra]
+        found = {name for text in texts for name in re.findall(r"[a-z]\w*(?![\w(])", text)}
+        return frozenset({"id", "day", *found, *(column.name for column in self.extra)})
 
-    def partition_of(self, prefix: str = "") -> str:
-        """The partition of a row, as an expression of the reference."""
-        if self.partition is None:
-            return "1"
-        match re.fullmatch(r"truncate\((\d+), (\w+)\)", self.partition):
-            case None:
-                return prefix + self.partition
-            case found if found[2] == "id":
-                return f"({prefix}id // {found[1]})"
-            case found:
-                return f"left({prefix}{found[2]}, {found[1]})"
+    def partition_of(self, prefix: str = "", *, is_new: bool = False) -> str:
+        """The partition of a row, as a text that is never null. Rows that are ``new`` lack generated columns yet."""
+        generated = {c.name: c.generated for c in self.extra if c.generated} if is_new else {}
+        parts = []
+        for field in [] if self.partition is None else re.split(r", (?![^(]*\))", self.partition):
+            match re.fullmatch(r"(?:(\w+)\((?:(\d+), )?)?(\w+)\)?", field).groups():  # type: ignore[union-attr]
+                case ("truncate", width, "id"):
+                    part = f"{prefix}id // {width}"
+                case ("truncate", width, name):
+                    part = f"left({prefix}{name}, {width})"
+                case ("months", _, name):
+                    part = f"date_trunc('month', {prefix}{name})"
+                case (_, _, name):
+                    part = generated.get(name) or prefix + name
+            parts.append(f"coalesce(CAST({part} AS STRING), 'null')")
+        return " || '|' || ".join(parts) or "'all'"
+
+    def id_width(self) -> int | None:
+        """The number of ids in a partition, where it is by ids alone."""
+        found = re.fullmatch(r"truncate\((\d+), id\)", self.partition or "")
+        return int(found[1]) if found else None
+
+    def other_partitions(self) -> list[str | None]:
+        """What the table may be partitioned by instead."""
+        if self.key == ("id",):
+            return [None, "truncate(4, id)", "truncate(8, id)"]
+        found = [None, "day", "truncate(4, id)", "day, truncate(4, id)"]
+        return found if self.key else [*found, "truncate(1, s)", "days(d)", "months(d)", "s"]
 
     def clauses(self) -> str:
         """The text behind the columns of CREATE TABLE."""
@@ -94,8 +171,18 @@ def random_form(rng: Random, lake: str | None = None, *, keyed: bool | None = No
     lake = lake or rng.choice(["iceberg", "iceberg", "paimon"])
     keyed = rng.random() < 0.5 if keyed is None else keyed
     partition = rng.choice([None, "day", "day"])
-    if lake == "iceberg" and rng.random() < 0.25:
-        partition = rng.choice(["truncate(4, id)"] if keyed else ["truncate(1, s)", "truncate(4, id)"])
+    extra: list[Column] = []
+    if rng.random() < 0.25:
+        extra.append(rng.choice(GENERATED))
+        if not keyed and rng.random() < 0.4:
+            partition = "g"
+    if rng.random() < 0.12:
+        extra.append(IDENTITY)
+    if rng.random() < 0.25:
+        extra.append(LIST)
+    if lake == "iceberg" and rng.random() < 0.3:
+        by_value = ["truncate(1, s)", "truncate(4, id)", "days(d)", "months(d)"]
+        partition = rng.choice(["truncate(4, id)"] if keyed else by_value)
     key: tuple[str, ...] = ()
     if keyed:
         key = ("id", "day") if partition == "day" else ("id",)
@@ -107,17 +194,28 @@ def random_form(rng: Random, lake: str | None = None, *, keyed: bool | None = No
         "id" if not keyed and rng.random() < 0.5 else None,
         rng.random() < 0.4,
         rng.choice(["full", "full", "wal"]),
+        tuple(extra),
+        (("c0", rng.choice(CHECKS)),) if rng.random() < 0.2 else (),
     )
 
 
 def first_columns(form: Form) -> list[Column]:
-    return [replace(column, required=column.required or column.name in form.key) for column in FIRST]
+    return [*(replace(column, required=column.required or column.name in form.key) for column in FIRST), *form.extra]
 
 
 def ddl_in_spark(columns: Sequence[Column], form: Form) -> str:
-    listed = [f"{c.name} {c.type_in_spark()}{' NOT NULL' if c.required else ''}" for c in columns]
-    key = [f"PRIMARY KEY ({', '.join(form.key)})"] if form.key else []
-    return f"({', '.join(listed + key)}){form.clauses()}"
+    listed = [f"{c.name} {c.type_in_spark()}{_clause(c)}" for c in columns]
+    listed += [f"PRIMARY KEY ({', '.join(form.key)})"] if form.key else []
+    listed += [f"CONSTRAINT {name} CHECK ({condition})" for name, condition in form.checks]
+    return f"({', '.join(listed)}){form.clauses()}"
+
+
+def _clause(column: Column) -> str:
+    if column.is_identity:
+        return " GENERATED ALWAYS AS IDENTITY"
+    if column.generated is not None:
+        return f" GENERATED ALWAYS AS ({column.generated})"
+    return " NOT NULL" if column.required else ""
 
 
 def ddl_in_reference(columns: Sequence[Column]) -> str:
@@ -125,16 +223,18 @@ def ddl_in_reference(columns: Sequence[Column]) -> str:
 
 
 def in_spark(text: str) -> str:
-    return re.sub(r"‹(\w+)›", r"'\1', ", text.replace("«", "named_struct(").replace("»", ")"))
+    text = text.replace("«", "named_struct(").replace("»", ")").replace("⟦", "array(").replace("⟧", ")")
+    return re.sub(r"‹(\w+)›", r"'\1', ", text)
 
 
 def in_reference(text: str) -> str:
-    return re.sub(r"‹(\w+)›", r"\1 := ", text.replace("«", "struct_pack(").replace("»", ")"))
+    text = text.replace("«", "struct_pack(").replace("»", ")").replace("⟦", "[").replace("⟧", "]")
+    return re.sub(r"‹(\w+)›", r"\1 := ", text)
 
 
 def literal(rng: Random, column: Column) -> str:
-    """A value of a column, typed also where it is null."""
-    if not column.required and rng.random() < 0.15:
+    """A value of a column, typed also where it is null, which a column that the table fills in always is."""
+    if not column.is_given or (not column.required and rng.random() < 0.15):
         return null(column)
     match column.kind:
         case "INT":
@@ -146,9 +246,11 @@ def literal(rng: Random, column: Column) -> str:
         case "DOUBLE":
             return f"CAST({rng.randrange(-8, 9) / 4} AS DOUBLE)"
         case "DATE":
-            return f"DATE '2024-01-{rng.randrange(1, 29):02}'"
+            return f"DATE '2024-{rng.randrange(1, 4):02}-{rng.randrange(1, 6):02}'"
         case "BOOLEAN":
             return rng.choice(["TRUE", "FALSE"])
+        case Items(fields):
+            return f"⟦{', '.join(literal(rng, Column(column.name, fields)) for _ in range(rng.randint(1, 3)))}⟧"
         case fields:
             return "«" + ", ".join(f"‹{field.name}›{literal(rng, field)}" for field in fields) + "»"
 
@@ -156,4 +258,5 @@ def literal(rng: Random, column: Column) -> str:
 def null(column: Column) -> str:
     if isinstance(column.kind, str):
         return f"CAST(NULL AS {column.kind})"
-    return "CASE WHEN 1 = 0 THEN «" + ", ".join(f"‹{f.name}›{null(f)}" for f in column.kind) + "» END"
+    struct = "«" + ", ".join(f"‹{f.name}›{null(f)}" for f in column.fields) + "»"
+    return f"CASE WHEN 1 = 0 THEN {f'⟦{struct}⟧' if isinstance(column.kind, Items) else struct} END"

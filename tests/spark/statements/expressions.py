@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from spark.statements.columns import Column, literal
+from spark.statements.columns import Column, Items, literal, null
 
 
 class Expressions:
     """Expressions over columns, with a prefix such as ``t.``."""
 
     def __init__(self, rng: Random, columns: Sequence[Column], prefix: str = "") -> None:
-        self.rng, self.columns, self.prefix = rng, columns, prefix
+        self.rng, self.columns, self.prefix = rng, [c for c in columns if not c.is_identity], prefix
 
     # -- conditions -----------------------------------------------------------------------------------------------
 
@@ -24,7 +24,7 @@ class Expressions:
 
     def simple(self, names: Sequence[str] | None = None) -> str:
         """A condition that compares columns with constants: one that any part of a table can be chosen by."""
-        chosen = [c for c in self.columns if c.kind in ("INT", "BIGINT", "STRING", "DATE")]
+        chosen = [c for c in self.columns if c.kind in ("INT", "BIGINT", "STRING", "DATE") and c.is_given]
         column = self.rng.choice([c for c in chosen if names is None or c.name in names])
         name, value = self.prefix + column.name, _constant(self.rng, column)
         leaf = self.rng.choice(
@@ -56,7 +56,7 @@ class Expressions:
 
     def _chosen(self) -> tuple[str, Column]:
         column = self.rng.choice(self.columns)
-        if isinstance(column.kind, str) or self.rng.random() < 0.2:
+        if not isinstance(column.kind, tuple) or self.rng.random() < 0.2:
             return self.prefix + column.name, column
         field = self.rng.choice(column.kind)
         return f"{self.prefix}{column.name}.{field.name}", field
@@ -81,6 +81,8 @@ class Expressions:
 
     def value(self, wanted: Column, *, anew: bool = False) -> str:
         """An expression for a column; ``anew`` without the column's own old value."""
+        if not wanted.is_given:
+            return null(wanted)
         alike = [c.name for c in self.columns if c.kind == wanted.kind and not (wanted.required and not c.required)]
         if self.rng.random() < 0.3 or not alike:
             return literal(self.rng, wanted)
@@ -100,10 +102,10 @@ class Expressions:
                 return self.rng.choice([name, f"{own} + CAST(0.5 AS DOUBLE)"])
             case "BOOLEAN":
                 return self.rng.choice([name, f"NOT {own}"])
-            case "DATE":
+            case "DATE" | Items():
                 return name
-        changed = self.rng.choice(wanted.kind).name
-        parts = [f"‹{f.name}›{literal(self.rng, f) if f.name == changed else f'{own}.{f.name}'}" for f in wanted.kind]
+        changed = self.rng.choice(wanted.fields).name
+        parts = [f"‹{f.name}›{literal(self.rng, f) if f.name == changed else f'{own}.{f.name}'}" for f in wanted.fields]
         return f"CASE WHEN {own} IS NULL THEN NULL ELSE «{', '.join(parts)}» END"
 
 

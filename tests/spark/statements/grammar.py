@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 from spark.statements.columns import MARK, Column, Form, literal
 from spark.statements.expressions import Expressions
@@ -23,9 +23,10 @@ class Statement:
     sql: str
     """Its text for Spark; of a `way` of a DataFrame, the query of its rows."""
     model: tuple[str, ...]
-    way: Literal["sql", "overwrite", "overwritePartitions", "rollback"] = "sql"
+    way: str = "sql"
+    """``sql``, or another of `ways`."""
     where: str = ""
-    """The condition of ``overwrite``, the version of ``rollback``."""
+    """More that the way has to know: the condition of ``overwrite``, the version of ``rollback``."""
     may: tuple[str, ...] = ()
     """Refusals that depend on more than the model knows."""
     must: str | None = None
@@ -37,8 +38,12 @@ class Statement:
     dynamic: bool = False
     columns: tuple[Column, ...] | None = None
     """The columns afterwards, where they change."""
+    staying: str = ""
+    """The part of its meaning that gives it these columns, which stay where it is refused behind that."""
     form: Form | None = None
     """The form afterwards, where another table takes the place."""
+    reform: Form | None = None
+    """The form afterwards, where that of the table changes."""
     alone: bool = False
     """Whether nothing else may run beside it."""
 
@@ -58,7 +63,12 @@ class Target:
 
     @property
     def changeable(self) -> list[Column]:
-        return [c for c in self.columns if c.name != "id" and c.name not in self.form.key]
+        return [c for c in self.columns if c.is_given and c.name != "id" and c.name not in self.form.key]
+
+    @property
+    def takes_stars(self) -> bool:
+        """Whether ``UPDATE SET *`` is possible."""
+        return not any(column.is_identity for column in self.columns)
 
     def column(self, name: str) -> Column:
         return next(c for c in self.columns if c.name == name)
@@ -74,6 +84,7 @@ class Grammar:
         kinds: list[tuple[Callable[[], Statement], int]] = [
             (self.insert, 5),
             (self.insert_own, 2),
+            (self.insert_others, 1),
             (self.delete, 4),
             (self.update, 5),
             (self.merge, 9),
@@ -151,6 +162,14 @@ class Grammar:
             fails_if=self.unique(query),
         )
 
+    def insert_others(self) -> Statement:
+        if not self.target.other:
+            return self.insert()
+        moved = self.rng.choice([0, 30])
+        query = f"SELECT o.id + {moved} AS id, o.day FROM {{other}} AS o WHERE o.id < 500 AND o.day < 3"
+        text = f"INSERT INTO {{t}} (id, day) {query}"
+        return Statement("INSERT of another table's rows", text, self.loaded(query), fails_if=self.unique(query))
+
     # -- rows that change -----------------------------------------------------------------------------------------
 
     def condition(self) -> tuple[str, str]:
@@ -209,7 +228,7 @@ class Grammar:
         return Statement(word, texts[0], (texts[1],), fails_if=fails)
 
     def on_another(self) -> str:
-        chosen = [c.name for c in self.target.columns if c.kind in ("INT", "STRING", "BIGINT")]
+        chosen = [c.name for c in self.target.columns if c.kind in ("INT", "STRING", "BIGINT") and c.is_given]
         name = self.rng.choice(chosen)
         return f"t.{name} = s.{name} AND t.day = s.day"
 
@@ -237,7 +256,7 @@ class Grammar:
     def matched(self, is_by_key: bool) -> tuple[str, str]:
         if self.rng.random() < 0.3:
             return "DELETE", "DELETE"
-        if is_by_key and self.rng.random() < 0.4:
+        if is_by_key and self.target.takes_stars and self.rng.random() < 0.4:
             listed = ", ".join(f"{name} = s.{name}" for name in self.target.names)
             return "UPDATE SET *", f"UPDATE SET {listed}"
         sets = self.sets("t.") if self.rng.random() < 0.4 else self.sets("s.", of=self.of("s."))
@@ -287,10 +306,8 @@ class Grammar:
             way: Any = "sql"
         else:
             query = self.new_rows()
-            part, fresh = form.partition_of("t."), form.partition_of()
-            gone = f"({part}) IN (SELECT {fresh} FROM fresh)"
-            gone += f" OR (({part}) IS NULL AND EXISTS (SELECT 1 FROM fresh WHERE ({fresh}) IS NULL))"
-            gone = gone if form.partition else "TRUE"
+            fresh = form.partition_of(is_new=True)
+            gone = f"{form.partition_of('t.')} IN (SELECT {fresh} FROM fresh)" if form.partition else "TRUE"
             way = self.rng.choice(["sql", "overwritePartitions"])
             text = f"INSERT OVERWRITE {{t}} {query}" if way == "sql" else query
             kind, dynamic = "INSERT OVERWRITE, dynamic" if way == "sql" else "overwritePartitions", way == "sql"
@@ -308,8 +325,9 @@ class Grammar:
         form = self.target.form
         if form.key and form.partition is None:
             return self.update()
-        names = ["id" if form.partition == "truncate(4, id)" else "day"] if form.key else None
-        condition = self.of("").simple(names) if names != ["id"] else f"id >= {4 * self.rng.randrange(6)}"
+        width = form.id_width() if form.key else None
+        names = ["id" if width else "day"] if form.key else None
+        condition = f"id >= {width * self.rng.randrange(6)}" if width else self.of("").simple(names)
         if form.key and names == ["day"]:
             condition = condition.replace(" OR day IS NULL", "")
         query = self.new_rows()
@@ -318,18 +336,14 @@ class Grammar:
         outside = f"SELECT 1 FROM ({query}) q WHERE ({condition}) IS NOT TRUE"
         fails = {**self.unique(query), OUTSIDE: outside}
         model = self.loaded(query, condition)
-        if self.rng.random() < 0.5:
+        kinds = ["REPLACE WHERE", "overwrite(condition)"]
+        is_plain = "CAST" not in condition and "DATE" not in condition
+        kind = self.rng.choice([*kinds, "replaceWhere"] if is_plain else kinds)
+        if kind == "REPLACE WHERE":
             text = f"INSERT INTO {{t}} REPLACE WHERE {condition} {query}"
-            return Statement("REPLACE WHERE", text, model, fails_if=fails, gone=condition)
-        return Statement(
-            "overwrite(condition)",
-            query,
-            model,
-            way="overwrite",
-            where=condition,
-            fails_if=fails,
-            gone=condition,
-        )
+            return Statement(kind, text, model, fails_if=fails, gone=condition)
+        way = "overwrite" if kind == "overwrite(condition)" else kind
+        return Statement(kind, query, model, way=way, where=condition, fails_if=fails, gone=condition)
 
     def truncate(self) -> Statement:
         if self.target.form.partition == "day" and self.rng.random() < 0.7:
@@ -343,8 +357,8 @@ class Grammar:
             kind = "TRUNCATE PARTITION" if text.startswith("TRUNCATE") else "DROP PARTITION"
             model = (f"DELETE FROM {{t}} WHERE day = {day}",)
             return Statement(kind, text, model, gone=f"t.day = {day}", alone=kind == "DROP PARTITION")
-        text = self.rng.choice(["TRUNCATE TABLE {t}", "DELETE FROM {t}"])
-        return Statement("TRUNCATE", text, ("DELETE FROM {t}",), gone="TRUE")
+        text = self.rng.choice(["TRUNCATE TABLE {t}", "DELETE FROM {t}", ""])
+        return Statement("TRUNCATE", text, ("DELETE FROM {t}",), way="sql" if text else "Table.truncate", gone="TRUE")
 
 
 SKIPPED = "left out"

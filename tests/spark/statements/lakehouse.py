@@ -15,20 +15,25 @@ import pyarrow as pa
 from duckdb_extensions import import_extension
 from pyiceberg.table import StaticTable
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as f
 
 from spark.differential.compare import configured
-from spark.statements.columns import in_spark
+from spark.statements.columns import IDENTITY, in_spark
 from spark.statements.grammar import CARDINALITY, OUTSIDE, TWO_ROWS, Statement
 from spark.statements.reference import Rows, counted
+from spark.statements.ways import WAYS
 from streamhouse_spark import Table, Warehouse
+from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.log.told import newest_first
 
 CONFLICT = "conflict"
 GONE = "no longer kept"
 COLUMNS_CHANGED = "columns changed since"
 NOT_TOLD = "no record tells"
 NO_CLONE = "cannot be cloned"
+NO_BRANCH = "cannot have branches"
+PARTITIONED = "partitioned anew since"
+CHECK = "constraint"
 REFUSALS = {
     TWO_ROWS: r"rows of one primary key|inserts a row under a primary key that a row has",
     CARDINALITY: r"MERGE_CARDINALITY_VIOLATION",
@@ -36,6 +41,9 @@ REFUSALS = {
     CONFLICT: r"COMMIT_CONFLICT",
     GONE: r"OFFSETS_TRIMMED|SNAPSHOT_EXPIRED",
     COLUMNS_CHANGED: r"rolled back to commit \d+: its columns changed since|columns of .* changed after commit",
+    CHECK: r"are in breach of constraint",
+    PARTITIONED: r"its partitioning was changed since|the partitioning of .* was changed after commit",
+    NO_BRANCH: r"cannot have branches: it has an identity column",
     NO_CLONE: r"has a Paimon lake: Paimon finds data files below the folder",
     NOT_TOLD: r"cannot be rolled back to commit \d+: (all its rows|rows left it|its lake was built|a partition was)",
 }
@@ -47,26 +55,43 @@ def reason_of(error: BaseException) -> str | None:
     return next((reason for reason, pattern in REFUSALS.items() if re.search(pattern, text)), None)
 
 
+class AheadClock(SystemClock):
+    """Later than it is, so that cleaning need not wait."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
 class Lakehouse:
     """A warehouse with the tables of one history at a time, in a database of their own."""
 
     def __init__(self, spark: Any, url: str, database: str = "random") -> None:
-        self.spark, self.url, self.database = spark, url, database
+        self.spark, self.url, self.database, self.clock = spark, url, database, AheadClock()
         self._opened = Warehouse(url)
+        self._branches: dict[str, tuple[str, str]] = {}
         self._duck: duckdb.DuckDBPyConnection | None = None
         Warehouse(url).create_database(database)
 
-    def sql_name(self, name: str) -> str:
-        return f"streamhouse.{self.database}.{name}"
+    def sql_name(self, name: str, suffix: str = "") -> str:
+        return f"streamhouse.{self.database}.`{self._in_house(name)}{suffix}`"
 
     def full_name(self, name: str) -> str:
-        return f"{self.database}.{name}"
+        return f"{self.database}.{self._in_house(name)}"
+
+    def _in_house(self, name: str) -> str:
+        main, branch = self._branches.get(name, (name, ""))
+        return f"{main}$branch_{branch}" if branch else main
 
     def reopen(self) -> None:
         self._opened = Warehouse(self.url)
 
     def table(self, name: str) -> Table:
-        return self._opened.table(self.full_name(name))
+        main, branch = self._branches.get(name, (name, ""))
+        found = self._opened.table(f"{self.database}.{main}")
+        return found.branch(branch) if branch else found
 
     def version(self, name: str) -> int:
         return self.table(name).refresh().version
@@ -87,6 +112,7 @@ class Lakehouse:
         """The statement as Spark gets it."""
         own = f"(SELECT * FROM {self.sql_name(name)} WHERE id < {guarded_below})" if guarded_below else None
         text = statement.sql.replace("{own}", own or self.sql_name(name)).replace("{t}", self.sql_name(name))
+        text = text.replace("{name}", self.full_name(name))
         return in_spark(text.replace("{other}", self.sql_name(other) if other else ""))
 
     def run(self, statement: Statement, text: str, name: str) -> str | None:
@@ -94,14 +120,7 @@ class Lakehouse:
         settings = {"spark.sql.sources.partitionOverwriteMode": "dynamic"} if statement.dynamic else {}
         try:
             with configured(self.spark, settings):
-                if statement.way == "sql":
-                    self.spark.sql(text)
-                elif statement.way == "overwrite":
-                    self.spark.sql(text).writeTo(self.sql_name(name)).overwrite(f.expr(statement.where))
-                elif statement.way == "rollback":
-                    self.table(name).rollback_to_version(int(statement.where))
-                else:
-                    self.spark.sql(text).writeTo(self.sql_name(name)).overwritePartitions()
+                WAYS[statement.way](self, statement, text, name)
         except (PySparkException, StreamhouseError) as error:
             reason = reason_of(error)
             if reason is None:
@@ -115,6 +134,41 @@ class Lakehouse:
     def clone(self, name: str, to: str, version: int | None) -> None:
         self._opened.clone_table(self.full_name(name), self.full_name(to), version=version)
 
+    # -- branches -------------------------------------------------------------------------------------------------
+
+    def branch_off(self, name: str, made: str, branch: str, *, in_sql: bool) -> None:
+        """Begin a branch of a table; from then on it is the table ``made``."""
+        if in_sql:
+            self.call(f"create_branch('{self.full_name(name)}', '{branch}')")
+        else:
+            self.table(name).create_branch(branch)
+        self._branches[made] = (name, branch)
+
+    def publish(self, made: str, *, in_sql: bool) -> str | None:
+        """Publish a branch; the reason of the refusal, if it was refused. Raises any other error."""
+        name, branch = self._branches[made]
+        try:
+            if in_sql:
+                self.call(f"fast_forward('{self.full_name(name)}', 'main', '{branch}')")
+            else:
+                self.table(name).fast_forward(branch)
+        except (PySparkException, StreamhouseError) as error:
+            if reason_of(error) != CONFLICT:
+                raise
+            return CONFLICT
+        return None
+
+    def drop_branch(self, made: str, *, in_sql: bool) -> None:
+        name, branch = self._branches[made]
+        if in_sql:
+            self.call(f"drop_branch('{self.full_name(name)}', '{branch}')")
+        else:
+            self.table(name).drop_branch(branch)
+
+    def drop_and_bring_back(self, name: str) -> None:
+        self._opened.drop_table(self.full_name(name))
+        self._opened.undrop_table(self.full_name(name))
+
     # -- reads ----------------------------------------------------------------------------------------------------
 
     def python_rows(self, name: str, columns: Sequence[str]) -> Rows:
@@ -123,8 +177,33 @@ class Lakehouse:
         return rows_of(table.to_arrow(), columns)
 
     def spark_rows(self, name: str, columns: Sequence[str], *, suffix: str = "", tail: str = "") -> Rows:
-        found = self.spark.sql(f"SELECT * FROM streamhouse.{self.database}.`{name}{suffix}`{tail}")
-        return rows_of(found.toArrow(), columns)
+        return rows_of(self.spark.sql(f"SELECT * FROM {self.sql_name(name, suffix)}{tail}").toArrow(), columns)
+
+    def numbers(self, name: str, version: int | None = None) -> frozenset[int]:
+        """The values of the identity column, of now or of a version. Raises `AssertionError` for one that is twice."""
+        table = self.table(name)
+        table.refresh()
+        chosen = [IDENTITY.name]
+        found = table.to_arrow(columns=chosen) if version is None else table.read_version(version, columns=chosen)
+        _require_numbers(found.column(IDENTITY.name))
+        return frozenset(found.column(IDENTITY.name).to_pylist())
+
+    def moment(self, name: str, number: int) -> int | None:
+        """The time of a commit, in milliseconds, where none of the later ones has it too."""
+        table = self.table(name)
+        times = {record.number: record.time_ms for record in newest_first(table.storage, table.refresh())}
+        if number not in times or any(time <= times[number] for n, time in times.items() if n > number):
+            return None
+        return times[number]
+
+    def changes(self, name: str, first: int, last: int, *, is_net: bool) -> list[dict[str, Any]]:
+        """The changes behind one version up to another, read in SQL."""
+        options = " WITH (deduplicationMode = 'netChanges')" if is_net else ""
+        between = f"CHANGES FROM VERSION {first} EXCLUSIVE TO VERSION {last}{options}"
+        found: list[dict[str, Any]] = (
+            self.spark.sql(f"SELECT * FROM {self.sql_name(name)} {between}").toArrow().to_pylist()
+        )
+        return found
 
     def changelog(self, name: str) -> list[dict[str, Any]]:
         return self._opened.view(f"{self.full_name(name)}$changelog").to_arrow().to_pylist()
@@ -133,7 +212,7 @@ class Lakehouse:
         """All rows that a stream reads from the beginning to now."""
         query = f"streamed_{name}"
         with tempfile.TemporaryDirectory() as folder:
-            stream = self.spark.readStream.table(f"streamhouse.{self.database}.`{name}{suffix}`")
+            stream = self.spark.readStream.table(self.sql_name(name, suffix))
             writer = stream.writeStream.format("memory").queryName(query).option("checkpointLocation", folder)
             writer.trigger(availableNow=True).start().awaitTermination()
         found = self.spark.table(query).toArrow()
@@ -186,7 +265,18 @@ def _selected(read: Callable[[], pa.Table], columns: Sequence[str]) -> Rows:
 
 
 def rows_of(found: pa.Table, columns: Sequence[str] | None) -> Rows:
-    """The rows of a result, which has to have these columns in this order."""
+    """The rows of a result, which has to have these columns in this order. Numbers of an identity column are no part of
+    a row, but each is there once.
+    """
     if columns is not None and found.column_names != list(columns):
         raise AssertionError(f"columns {found.column_names}, expected {list(columns)}")
+    if columns is not None and IDENTITY.name in columns:
+        place = found.column_names.index(IDENTITY.name)
+        _require_numbers(found.column(place))
+        found = found.set_column(place, IDENTITY.name, pa.nulls(found.num_rows))
     return counted(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+
+def _require_numbers(found: pa.ChunkedArray) -> None:
+    if found.null_count or len(found.unique()) != len(found):
+        raise AssertionError(f"an identity column with nulls, or with a number twice: {found.to_pylist()}")

@@ -18,6 +18,8 @@ def exact(value: Any) -> Any:
     """The value in a form that is equal only to itself and can be a key; fields of a struct in no order."""
     if isinstance(value, dict):
         return tuple(sorted((name, exact(item)) for name, item in value.items()))
+    if isinstance(value, list):
+        return ("list", *map(exact, value))
     if isinstance(value, float):
         return ("float", repr(value))
     return (type(value).__name__, value)
@@ -60,10 +62,25 @@ class Reference:
     def count(self, name: str) -> int:
         return int(self._duck.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0])
 
-    def add(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows that others appended: their ids and days, and null in all else."""
+    def add(self, name: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> None:
+        """Add rows that others appended: their ids and days, and defaults or null in all else."""
         for row in rows:
             self._duck.execute(f"INSERT INTO {name} (id, day) VALUES (?, ?)", [row["id"], row["day"]])
+        self.generate(name, columns)
+
+    def generate(self, name: str, columns: Sequence[Column]) -> None:
+        """Give generated columns their values."""
+        for column in columns:
+            if column.generated is not None:
+                self._duck.execute(f"UPDATE {name} SET {column.name} = {column.generated}")
+
+    def run(self, *texts: str) -> None:
+        for text in texts:
+            self._duck.execute(text)
+
+    def breaks(self, name: str, checks: Sequence[tuple[str, str]]) -> bool:
+        """Whether some row is in breach of a constraint."""
+        return any(self._has_row(f"SELECT 1 FROM {name} WHERE NOT ({condition})") for _, condition in checks)
 
     def remove(self, name: str, ids: Sequence[int]) -> None:
         self._duck.execute(f"DELETE FROM {name} WHERE id IN (SELECT unnest(?))", [list(ids)])
@@ -73,9 +90,11 @@ class Reference:
         found = self._duck.execute(f"SELECT id FROM {name} AS t WHERE id >= {MARK} AND ({where})").fetchall()
         return {row[0] for row in found}
 
-    def begin(self, name: str, statement: Statement, other: str | None, *, guarded: bool) -> list[str]:
+    def begin(
+        self, name: str, statement: Statement, other: str | None, columns: Sequence[Column], *, guarded: bool
+    ) -> list[str]:
         """Run a statement, not yet for good, and return the refusals that it has to meet. A ``guarded`` one does not
-        see rows of others.
+        see rows of others. The table has these ``columns`` afterwards.
         """
         own = f"before_{name}"
 
@@ -88,6 +107,7 @@ class Reference:
         self._duck.execute("BEGIN")
         for part in statement.model:
             self._duck.execute(text(part))
+        self.generate(name, columns)
         return refusals
 
     def has_twice(self, name: str, key: Sequence[str]) -> bool:

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from spark.statements.lakehouse import CONFLICT, Lakehouse, reason_of
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.core.clock import SystemClock, SystemIds, World
+from streamhouse_spark.core.clock import SystemIds, World
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.log.lifecycle.cleaning import clean as clean_log
@@ -19,19 +19,6 @@ from streamhouse_spark.table.tiering import tier_table
 DAY_MS = 24 * 3600 * 1000
 NOTHING = "nothing to do"
 _NO_LAKE = r"no lake table yet|tier it first|only the former lake"
-
-
-class AheadClock(SystemClock):
-    """Later than it is, so that cleaning need not wait."""
-
-    def __init__(self) -> None:
-        self.ahead_ms = 0
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self.ahead_ms
-
-
-CLOCK = AheadClock()
 
 
 def tier(house: Lakehouse, rng: Random, name: str) -> None:
@@ -73,8 +60,8 @@ def manifests(house: Lakehouse, rng: Random, name: str) -> None:
 def clean(house: Lakehouse, rng: Random, name: str) -> None:
     """Delete files for good: days pass between condemning and deleting."""
     for _ in range(2):
-        CLOCK.ahead_ms += 2 * DAY_MS
-        table: Table = Warehouse(house.url, world=World(CLOCK, SystemIds())).table(house.full_name(name))
+        house.clock.ahead_ms += 2 * DAY_MS
+        table: Table = Warehouse(house.url, world=World(house.clock, SystemIds())).table(house.full_name(name))
         table.refresh()
         clean_log(table.log, table.storage)
         if table.refresh().recorded_lake is not None:
@@ -89,6 +76,10 @@ def reopen(house: Lakehouse, rng: Random, name: str) -> None:
     house.reopen()
 
 
+def undrop(house: Lakehouse, rng: Random, name: str) -> None:
+    house.drop_and_bring_back(name)
+
+
 KINDS: Mapping[str, tuple[Callable[[Lakehouse, Random, str], None], int]] = {
     "tier": (tier, 12),
     "merge": (merge, 4),
@@ -100,6 +91,7 @@ KINDS: Mapping[str, tuple[Callable[[Lakehouse, Random, str], None], int]] = {
     "clean": (clean, 4),
     "retier": (retier, 1),
     "reopen": (reopen, 2),
+    "undrop": (undrop, 1),
 }
 """Each kind with its weight."""
 

@@ -15,12 +15,12 @@ from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.datasource.catalog.scan.changes import range_of_versions
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.log.commits.actions import Retier, Truncate
+from streamhouse_spark.log.commits.actions import Retier, Trim, Truncate
 from streamhouse_spark.log.segments.scan import whole_range
 from streamhouse_spark.log.told import times_us
 from streamhouse_spark.query.predicate_tree import Compare
 from streamhouse_spark.read.change_rows import cut_changes, net_changes
-from streamhouse_spark.read.commit_changes import plan_changes, range_of_times
+from streamhouse_spark.read.commit_changes import news, plan_changes, range_of_times
 from streamhouse_spark.read.commit_runs import CommitRuns
 from streamhouse_spark.read.pieces import ChangesPiece, LogPiece, OffsetsPiece, piece_from_json
 from streamhouse_spark.read.planner import Pruning
@@ -285,6 +285,29 @@ def test_deleted_rows_are_looked_for_where_they_are(table):
     assert [s.base_offset for s in piece.rows.split.segments] == [0, 4]
     assert [(c["id"], c["_change_type"]) for c in changes(table, version, version)] == [(0, "delete"), (4, "delete")]
     check_history(table)
+
+
+def test_rows_of_a_dropped_partition_are_deleted(wh):
+    table = wh.create_table("parts", "id BIGINT, day INT", buckets=1, partition_by=["day"])
+    table.append([{"id": number, "day": number % 2} for number in range(4)])
+    table.delete(where=[("id", "=", 3)])
+    table.drop_partition({"day": 1})
+    dropped = table.refresh().version
+    assert [(c["id"], c["_change_type"]) for c in changes(table, dropped, dropped)] == [(1, "delete")]
+    assert news(table, table.state, dropped, dropped, None).commit == dropped
+    table.append([{"id": 5, "day": 1}])
+    check_history(table)
+
+
+def test_a_partition_whose_rows_the_log_did_not_have_is_refused(wh):
+    table = wh.create_table("parts", "id BIGINT, day INT", buckets=1, partition_by=["day"])
+    table.append([{"id": number, "day": number % 2} for number in range(4)])
+    table.drop_partition({"day": 5})
+    table.log.commit(lambda *_: [Trim({0: 2})])
+    table.drop_partition({"day": 1})
+    dropped = table.refresh().version
+    with pytest.raises(InvalidOptionError, match=f"commit {dropped} .*removed rows from the lake that no record names"):
+        changes(table, dropped, dropped)
 
 
 def test_a_log_without_images_of_updates_is_refused(wh):

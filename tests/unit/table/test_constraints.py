@@ -17,7 +17,8 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.commits import checkpoint as checkpoint_module
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
-from streamhouse_spark.table.checked_rows import CheckedRows
+from streamhouse_spark.schema.checks.check import parse_checks
+from streamhouse_spark.table.checked_rows import CheckedRows, LookAgainError
 from streamhouse_spark.table.table import Table
 
 POSITIVE = "table.constraint.positive"
@@ -156,6 +157,28 @@ class TestAltering:
             assert POSITIVE in table.refresh().properties
         assert came == [amount]
         assert rows_of(table).keys() == {1, 2}
+
+    @pytest.mark.parametrize("image", ["full", "wal"])
+    @pytest.mark.parametrize("key", [[], ["id"]])
+    def test_only_what_came_is_checked_again(self, wh, key, image):
+        """So a writer that commits more often than all rows can be read is in the way of no constraint."""
+        images = {"table.changelog.image": image} if key else {}
+        table, other = wh.create_table("a.t", COLUMNS, primary_key=key, properties=images), wh.table("a.t")
+        write = other.upsert if key else other.append
+        write([{"id": number, "amount": 1} for number in range(9)])
+        checks = parse_checks({POSITIVE: "amount > 0"}, table.state.schema)
+        checked = CheckedRows(table, may_look=False)
+        checked.look(table.refresh(), checks)
+        for number in range(4):
+            write([{"id": number, "amount": 2}, {"id": 20 + number, "amount": 1}])
+            if key:
+                other.delete([8 - number])
+            checked.follow(table.refresh(), checks)
+        write([{"id": 1, "amount": -1}])
+        with pytest.raises(LookAgainError):
+            checked.follow(table.refresh(), checks)
+        with pytest.raises(ConstraintViolatedError):
+            CheckedRows(table, may_look=True).follow(table.refresh(), checks)
 
     def test_rows_staged_before_are_checked_by_the_commit(self, wh):
         """Staged rows keep no constraint that came later; an append stages them again, and finds the breach."""

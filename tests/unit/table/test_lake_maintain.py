@@ -110,6 +110,26 @@ def test_expire_snapshots_keeps_what_it_is_told_to(table, clock):
     assert ids(table) == list(range(7))
 
 
+@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
+@pytest.mark.parametrize("by_maintenance", [False, True])
+def test_the_snapshot_that_the_log_knows_is_none_that_expires(wh, clock, monkeypatch, lake_format, by_maintenance):
+    """It is that before a compaction, until the next round."""
+    monkeypatch.setattr(lake_upkeep, "SNAPSHOTS_KEPT", 1)
+    table = wh.create_table("t", "id BIGINT, text STRING", properties={"table.datalake.format": lake_format})
+    rounds(table, range(7))
+    compacted = table.lake.compact().snapshot
+    assert table.refresh().recorded_lake.snapshot_id != compacted.id
+    clock.advance(26 * HOUR_MS)
+    if by_maintenance:
+        table.maintain()
+    else:
+        table.lake.expire_snapshots(retain_last=1, older_than_ms=table.storage.now_ms())
+    assert table.lake.snapshots().num_rows == 1
+    assert table.refresh().recorded_lake.snapshot_id == table.lake.newest().id
+    table.create_branch("b")
+    assert table.branch("b").to_arrow().num_rows == table.read_version(table.refresh().version).num_rows == 7
+
+
 @pytest.mark.parametrize("retain_last", [0, -1, True, "3", None])
 def test_expire_snapshots_refuses_to_keep_none(table, retain_last):
     with pytest.raises(InvalidOptionError, match=r"at least 1|whole number"):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
+from changes_replayed import changes
 from streamhouse_spark.errors import FormatVersionError, InvalidOptionError, OffsetsTrimmedError, StreamhouseError
 from streamhouse_spark.lake.tiering import recording
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.lake.tiering.plan import TieringTask
 from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.read.deleted_rows import require_undeleted
 from streamhouse_spark.table import partitions
 
 HOUR_MS = 3_600_000
@@ -163,13 +165,30 @@ def test_rows_of_dropped_partitions_stay_dropped(wh):
     assert ids_of(table.lake.to_arrow()) == whole_again
 
 
-def test_a_paimon_lake_cannot_be_without_them(wh):
+def test_they_stay_dropped_in_a_paimon_lake(wh):
     table = partitioned(wh, "paimon")
-    with pytest.raises(OffsetsTrimmedError, match="2 rows of dropped partitions"):
-        table.retier()
-    assert table.retier(allow_loss=True).returned_rows == 2
-    table.drop_partition({"d": "a"})
-    whole(table, 2, 4)
+    table.append([{"id": 5, "d": "a"}])
+    before = table.refresh().version
+    assert table.retier(dry_run=True).returned_rows == table.retier().returned_rows == 0
+    whole(table, 2, 4, 5)
+    table.retier()
+    whole_again = [2, 4, 5, 9]
+    assert ids_of(table.to_arrow()) == whole_again
+    tier(table)
+    assert ids_of(table.lake.to_arrow()) == whole_again
+    assert [(c["id"], c["_change_type"]) for c in changes(table, before, table.state.version)] == [
+        (5, "insert"),
+        (9, "insert"),
+    ]
+
+
+def test_a_stream_that_read_rows_of_a_dropped_partition_is_told(wh):
+    table = partitioned(wh, "paimon")
+    state = table.refresh()
+    require_undeleted(state, state.ends, state.version, who="the stream", advice="begin again")
+    table.retier()
+    with pytest.raises(OffsetsTrimmedError, match="that the stream has read, the first of them offset 0"):
+        require_undeleted(table.refresh(), state.ends, state.version, who="the stream", advice="begin again")
 
 
 def test_rows_of_a_dropped_partition_that_the_log_gave_up_are_none_to_come_back(wh):

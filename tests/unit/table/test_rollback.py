@@ -23,7 +23,16 @@ def rows(*numbers, day=None):
 
 
 def content(table):
-    return sorted((row["id"], row["day"]) for row in table.to_arrow().to_pylist())
+    return content_of(table.to_arrow())
+
+
+def content_of(found):
+    return sorted((row["id"], row["day"]) for row in found.to_pylist())
+
+
+def partitioned(wh, lake):
+    properties = {"table.datalake.format": lake}
+    return wh.create_table("d.p", "id BIGINT NOT NULL, day INT", partition_by=["day"], properties=properties)
 
 
 def new_table(wh, *, keyed=False, lake=None, name="d.t"):
@@ -150,13 +159,33 @@ class TestLogTables:
         table.rollback_to_version(later)
         assert content(table) == [(2, 2)]
 
-    def test_a_dropped_partition_is_refused(self, wh):
-        table = wh.create_table("d.p", "id BIGINT NOT NULL, day INT", partition_by=["day"])
+    @pytest.mark.parametrize("lake", ["iceberg", "paimon"])
+    def test_a_dropped_partition_comes_back(self, wh, lake):
+        table = partitioned(wh, lake)
         table.append(rows(1, 2, 3))
         version = table.refresh().version
         table.drop_partition({"day": 1})
+        table.append(rows(4, 5))
+        table.delete(where=[("id", "=", 2)])
+        report = table.rollback_to_version(version)
+        assert (report.rows_deleted, report.rows_added) == (2, 2)
+        assert content(table) == [(1, 1), (2, 2), (3, 0)]
+        tier(table)
+        assert sorted(table.lake.to_arrow()["id"].to_pylist()) == [1, 2, 3]
+        dropped = version + 2
+        assert content_of(table.read_version(dropped)) == [(2, 2), (3, 0)]
+        table.rollback_to_version(dropped)
+        assert content(table) == [(2, 2), (3, 0)]
+
+    def test_a_partition_that_the_log_did_not_have_is_refused(self, wh):
+        table = partitioned(wh, "iceberg")
+        table.append(rows(1, 2, 3))
+        version = table.refresh().version
+        tier(table)
+        trim(table)
+        table.drop_partition({"day": 1})
         left = content(table)
-        with pytest.raises(InvalidOptionError, match="partition"):
+        with pytest.raises(InvalidOptionError, match="dropped partition"):
             table.rollback_to_version(version)
         assert content(table) == left == [(2, 2), (3, 0)]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
+import pyarrow as pa
 import pytest
 
 from streamhouse_spark.zset.added import Added
 from streamhouse_spark.zset.aggregates import Aggregate
-from streamhouse_spark.zset.among import VALUES_MAX, among
+from streamhouse_spark.zset.among import VALUES_MAX, among, among_all
 from streamhouse_spark.zset.beside import found_beside, scans_of
 from streamhouse_spark.zset.narrowed import narrowed
 from streamhouse_spark.zset.plan import SourceColumns
@@ -158,3 +161,16 @@ def test_conditions_that_groups_satisfy():
     assert among("c1", [None]) == "(c1 IS NULL)"
     assert among("c1", ["it's"]) == among("c1", [1.5]) == among("c1", [True]) == ""
     assert among("c1", list(range(VALUES_MAX + 1))) == ""
+
+
+def test_a_condition_that_many_groups_satisfy():
+    """Each column by itself: its values where they are few, else what they lie between."""
+    days = [dt.date(2026, 1, 1) + dt.timedelta(number % 3) for number in range(VALUES_MAX + 1)]
+    numbers, texts = list(range(VALUES_MAX + 1)), [f"t{number:04}" for number in range(VALUES_MAX + 1)]
+    found = among_all(pa.table({"c1": [None, *numbers[1:]], "c2": days, "c3": texts, "c4": [0.5 * n for n in numbers]}))
+    assert found == (
+        f"(c1 BETWEEN 1 AND {VALUES_MAX} OR c1 IS NULL) AND "
+        "(c2 IN (DATE'2026-01-01', DATE'2026-01-02', DATE'2026-01-03')) AND (c3 BETWEEN 't0000' AND 't1000')"
+    )
+    assert among_all(pa.table({"c1": [f"it's {number}" for number in numbers]})) == ""
+    assert among_all(pa.table({"c1": pa.array([], pa.int32())})) == ""

@@ -22,6 +22,7 @@ from streamhouse_spark.datasource.cdc.values import UNAVAILABLE, ValueForms, typ
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transaction_outcome import require_writable
 from streamhouse_spark.table.dead_letters import DEAD_LETTERS
 from streamhouse_spark.warehouse.connection import Connection
 
@@ -77,6 +78,7 @@ def planned(
         raise InvalidOptionError(f"new_columns is {new_columns!r}, expected fail or ignore")
     table = connection.table(str(parse_table_name(into).require_table("write to")))
     state = table.state
+    require_writable(state, None)
     _require_last_row(state)
     columns = StructType(
         [StructField(c.name, c.dataType, c.nullable) for c in compat.spark_schema_of(state.schema.arrow).fields]

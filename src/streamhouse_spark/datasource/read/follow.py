@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from streamhouse_spark.config.spark_options import StreamReadOptions
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.core.row_ids import first_row_id
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.read.start_rows import truncation_of
@@ -35,7 +34,6 @@ from streamhouse_spark.read.pieces import ArchivePiece, LogPiece
 from streamhouse_spark.read.ranges import range_pieces
 from streamhouse_spark.schema.evolution import is_stored_alike, require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.storage.base import url_of
 
 SEGMENTS_MAX: Final = 1_000
 """Segments that one batch is told of. A batch that is told of fewer than there are ends behind them."""
@@ -80,14 +78,8 @@ class Backlog:
     """Whether no row behind them is left out, so that the reader can follow the log."""
 
 
-def require_followable(table: TableHandle, name: str, options: StreamReadOptions) -> None:
-    """Raise `InvalidOptionError` where Java cannot read the table, or an option asks for what real-time mode lacks."""
-    key = table_prefix(table.uuid)
-    if table.storage.local_path(key) is None:
-        raise InvalidOptionError(
-            f"a stream of {name} in real-time mode follows the log on a local disk, and this one lies at "
-            f"{url_of(table.storage, key)}; {INSTEAD}"
-        )
+def require_followable(name: str, options: StreamReadOptions) -> None:
+    """Raise `InvalidOptionError` where an option asks for what real-time mode lacks."""
     if options.adds_new_columns:
         raise InvalidOptionError(
             f"option schemaEvolutionMode=addNewColumns of a stream of {name} in real-time mode: a batch there cannot "
@@ -139,10 +131,11 @@ def backlog(
     splits: dict[int, LogSplit] = {}
     for piece in pieces:
         if not isinstance(piece, LogPiece):
-            where = "the archive of changes" if isinstance(piece, ArchivePiece) else "the lake"
+            is_archived = isinstance(piece, ArchivePiece)
+            where, other = ("the archive of changes", "latest") if is_archived else ("the lake", "earliest")
             raise InvalidOptionError(
                 f"a stream of {name} begins with rows that are in {where} only, which real-time mode cannot read; "
-                f"{CATCH_UP}, or begin at startingOffsets=earliest"
+                f"{CATCH_UP}, or begin at startingOffsets={other}"
             )
         splits[piece.split.bucket] = piece.split
     starts = {
@@ -161,11 +154,10 @@ def _bounded(splits: Mapping[int, LogSplit]) -> tuple[dict[int, LogSplit], bool]
 
 
 def tasks_of(
-    found: Backlog, table: TableHandle, begun: TableSchema, columns: Sequence[str], num_tasks: int
+    found: Backlog, table: TableHandle, folder: str, begun: TableSchema, columns: Sequence[str], num_tasks: int
 ) -> list[Any]:
-    """Describe the work of each task, for Java: each follows some buckets."""
+    """Describe the work of each task, for Java: each follows some buckets of the log in the ``folder``."""
     state = found.state
-    folder = table.storage.local_path(table_prefix(table.uuid))
     shared = {
         "folder": folder,
         "uuid": table.uuid,

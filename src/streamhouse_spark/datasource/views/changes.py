@@ -120,11 +120,11 @@ def is_mostly_changed(step: RefreshStep, states: Mapping[str, TableState]) -> bo
 
 def _is_much(old: SourceVersion, new: SourceVersion, state: TableState) -> bool:
     changes = sum(end - old.ends.get(bucket, 0) for bucket, end in new.ends.items())
-    return changes > MOST_ROWS_MIN and changes >= MOST * _rows_at_most(state)
+    return changes > MOST_ROWS_MIN and changes >= MOST * rows_at_most(state)
 
 
-def _rows_at_most(state: TableState) -> int:
-    """Return a number of rows that the source does not exceed."""
+def rows_at_most(state: TableState) -> int:
+    """Return a number of rows that the table does not exceed."""
     if state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
         return sys.maxsize
     if not state.primary_key:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
@@ -21,6 +23,7 @@ from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.zset.added import AGAIN, Added, group_name
 from streamhouse_spark.zset.aggregates import Aggregate, Part
 from streamhouse_spark.zset.beside import only_scan, scan_name
+from streamhouse_spark.zset.extremes import ChangesOf, Tell, Told, ValueChanges, group_numbers
 from streamhouse_spark.zset.plan import Group, Join, Node, Rows, Scan, tables_of
 from streamhouse_spark.zset.statements import GONE, KEY
 from streamhouse_spark.zset.writer import WEIGHT
@@ -43,8 +46,10 @@ class LocalRows:
     """Use of a source that did not change → its rows that changes of others name."""
 
 
-def merged_directly(added: Added, rows: LocalRows, find: Find) -> pa.Table | None:
-    """Return the rows of `Added.merged`; None where Spark has to compute them. ``find`` looks up rows of the view."""
+def merged_directly(added: Added, rows: LocalRows, find: Find, tell: Tell | None = None) -> pa.Table | None:
+    """Return the rows of `Added.merged`; None where Spark has to compute them. ``find`` looks up rows of the view, and
+    ``tell`` what its kept values tell.
+    """
     root = added.statements.root
     if not isinstance(root, Group) or not _is_plain(added, root):
         return None
@@ -52,7 +57,7 @@ def merged_directly(added: Added, rows: LocalRows, find: Find) -> pa.Table | Non
         delta = _delta(root.child, rows)
         if delta is not None and not delta.num_rows:
             return pa.table({GONE: pa.array([], pa.bool_()), AGAIN: pa.array([], pa.bool_())})
-        return None if delta is None else _merged(added, root, delta, find)
+        return None if delta is None else _merged(added, root, delta, find, tell)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # a number that does not fit, a type without this function
         return None
 
@@ -159,20 +164,21 @@ def _renamed(rows: pa.Table, of: Mapping[str, str], *also: str) -> pa.Table:
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
-def _merged(added: Added, root: Group, delta: pa.Table, find: Find) -> pa.Table:
+def _merged(added: Added, root: Group, delta: pa.Table, find: Find, tell: Tell | None) -> pa.Table:
     statements = added.statements
     groups = _grouped(added, root, delta)
     if statements.identity == "hash":
         groups = groups.append_column(KEY, _hashed(groups, root.groups))
     keys = {name: groups.column(column) for name, column in added.key_columns.items()}
+    told = tell(pa.table(keys), _changes_of(root, groups, delta)) if tell is not None else None
     found = find(pa.table(keys))
     there = found.column(found.num_columns - 1)
     old = {column: found.column(name) for column, name in zip(root.columns, statements.names, strict=True)}
-    new = {part.column: _New.of(part, groups, old[part.column]) for part in added.aggregates}
+    new = {part.column: _New.of(part, groups, old[part.column]).as_told(told) for part in added.aggregates}
     values = {
         name: new[name].shown(new) if name in new else groups.column(root.exprs[name].name) for name in root.columns
     }
-    stays = _stays(groups.column("rows"), there, new)
+    stays = _stays(groups.column("rows"), there, new, told)
     sure = pa.chunked_array([pa.repeat(pa.scalar(value=True), groups.num_rows)])
     for found_new in new.values():
         sure = pc.and_kleene(sure, found_new.is_known(new))
@@ -188,6 +194,16 @@ def _merged(added: Added, root: Group, delta: pa.Table, find: Find) -> pa.Table:
         same = pc.and_(same, pc.or_(both_null, pc.fill_null(pc.equal(value, old[name]), fill_value=False)))
     absent = pc.and_(gone, pc.invert(there))  # neither was there nor is
     return rows.filter(pc.or_(again, pc.invert(pc.or_(absent, pc.and_(same, pc.invert(gone))))))
+
+
+def _changes_of(root: Group, groups: pa.Table, delta: pa.Table) -> ChangesOf:
+    by = list(root.groups)
+    numbers, weights = group_numbers(groups.select(by), delta.select(by)), delta.column(WEIGHT).to_numpy()
+
+    def changes_of(column: str) -> ValueChanges:
+        return ValueChanges(numbers, one_array(delta.column(root.exprs[column].this.name)), weights.astype(np.int64))
+
+    return changes_of
 
 
 def _grouped(added: Added, root: Group, delta: pa.Table) -> pa.Table:
@@ -247,7 +263,9 @@ def _hashed(rows: pa.Table, columns: Collection[str]) -> pa.Array:
     return pa.array([hashlib.sha256(text.encode()).hexdigest() for text in texts.to_pylist()], pa.string())
 
 
-def _stays(rows: pa.ChunkedArray, there: pa.ChunkedArray, new: Mapping[str, _New]) -> pa.ChunkedArray:
+def _stays(
+    rows: pa.ChunkedArray, there: pa.ChunkedArray, new: Mapping[str, _New], told: Told | None
+) -> pa.ChunkedArray:
     """Return whether a group has a row now; null where that is not known."""
     known = next((found.value for found in new.values() if found.part.kind == "rows"), None)
     if known is not None:
@@ -256,7 +274,8 @@ def _stays(rows: pa.ChunkedArray, there: pa.ChunkedArray, new: Mapping[str, _New
     proven = pc.if_else(pc.greater_equal(rows, 0), yes, no)
     for found in new.values():
         proven = pc.if_else(pc.fill_null(found.proof(), fill_value=False), yes, proven)
-    return pc.if_else(there, proven, _counted(rows))
+    found = pc.if_else(there, proven, _counted(rows))
+    return found if told is None else pc.if_else(pa.array(told.known), pa.array(told.rows > 0), found)
 
 
 def _counted(number: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -272,6 +291,8 @@ class _New:
     value: pa.ChunkedArray
     gone: pa.ChunkedArray | None = None
     count: pa.ChunkedArray | None = None
+    told: pa.Array | None = None
+    """Whether the kept values of each group tell it."""
 
     @classmethod
     def of(cls, part: Aggregate, groups: pa.Table, old: pa.ChunkedArray) -> _New:
@@ -289,6 +310,14 @@ class _New:
             return cls(part, old, value, column("gone"), column("count"))
         chosen = pc.min_element_wise if part.kind == "min" else pc.max_element_wise
         return cls(part, old, chosen(old, column("came").cast(old.type)), column("gone").cast(old.type))
+
+    def as_told(self, told: Told | None) -> _New:
+        """Return it with the values that kept ones tell, which need no proof."""
+        if told is None or self.part.column not in told.values:
+            return self
+        known = pa.array(told.known)
+        value = pc.if_else(known, told.values[self.part.column], self.value)
+        return replace(self, value=value, told=known)
 
     def shown(self, new: Mapping[str, _New]) -> pa.ChunkedArray:
         if self.part.kind != "sum":
@@ -310,7 +339,8 @@ class _New:
                 return pc.if_else(pc.is_null(self.old), came, known)
             case _:
                 further = pc.greater if self.part.kind == "min" else pc.less
-                return pc.or_(pc.is_null(self.gone), pc.fill_null(further(self.gone, self.value), fill_value=False))
+                stays = pc.or_(pc.is_null(self.gone), pc.fill_null(further(self.gone, self.value), fill_value=False))
+                return stays if self.told is None else pc.or_(self.told, stays)
 
     def proof(self) -> pa.ChunkedArray:
         match self.part.kind:

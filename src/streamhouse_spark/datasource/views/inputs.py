@@ -80,7 +80,7 @@ class Inputs:
             state = self._states[name]
             scans = (scan for scan in scans_of(root) if scan.table == self._ids[name])
             wanted = {column for scan in scans for column in scan.of.values()}
-            if not self._is_at(name) or not may_be_local(state, wanted):
+            if not wanted or not self._is_at(name) or not may_be_local(state, wanted):  # a WITH clause may be unused
                 continue
             changes = read_changes(self._sources[name], state, before[name], new[name], columns_read(state, wanted))
             if changes is not None:

@@ -6,7 +6,7 @@ The rows that a refresh changes pass through the driver. `streamhouse_spark.tabl
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from streamhouse_spark.datasource.views.compiled import ParsedQuery, require_ses
 from streamhouse_spark.datasource.views.plans import Plans
 from streamhouse_spark.datasource.views.relations import Relations
 from streamhouse_spark.datasource.views.run import Run, new_relations
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.table.refreshing import RefreshStep, commit_step, next_step
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
@@ -83,21 +83,55 @@ def refresh(spark: SparkSession, connection: Connection, name: str, plans: Plans
         run = Run(spark, view, definition, plans, sources, step)
         try:
             rows, gone = run.changes()
-        except PySparkException as error:
-            if because is not None or step.new.whole_because or not any(w in str(error) for w in _NO_LONGER_READ):
-                raise
-            because = "an older version of a source can no longer be read"
+            if _were_replaced(connection, step, run.read_by_name):
+                continue
+            if step.new.whole_because not in (None, "mode is full", MOSTLY_CHANGED):
+                logger.warning("%s: the whole query was computed: %s", view.name, step.new.whole_because)
+            if commit_step(view, step, rows, gone):
+                run.keep()
+                return _report(step, rows, gone)
+        except (PySparkException, TableNotFoundError) as error:
+            because = _why_again(connection, step, error, because)
             continue
         finally:
             run.close()
-        if step.new.whole_because not in (None, "mode is full", MOSTLY_CHANGED):
-            logger.warning("%s: the whole query was computed: %s", view.name, step.new.whole_because)
-        if commit_step(view, step, rows, gone):
-            deleted = int(pa.compute.sum(gone).as_py() or 0)
-            versions = {source.name: source.version for source in step.new.sources}
-            return RefreshReport(True, len(rows) - deleted, deleted, step.new.whole_because, versions)
         because = None
     raise CommitConflictError(f"{view.name}: {RACES_MAX} other refreshes were faster; refresh it from one place")
+
+
+def _report(step: RefreshStep, rows: pa.Table, gone: pa.ChunkedArray) -> RefreshReport:
+    deleted = int(pa.compute.sum(gone).as_py() or 0)
+    versions = {source.name: source.version for source in step.new.sources}
+    return RefreshReport(True, len(rows) - deleted, deleted, step.new.whole_because, versions)
+
+
+def _why_again(connection: Connection, step: RefreshStep, error: Exception, because: str | None) -> str | None:
+    """Return the reason for which another try computes the whole query, None where it need not. Raises the error where
+    another try would meet it again.
+    """
+    if _were_replaced(connection, step, [source.name for source in step.new.sources]):
+        return because
+    if isinstance(error, TableNotFoundError) or not any(word in str(error) for word in _NO_LONGER_READ):
+        raise error
+    if because is None and not step.new.whole_because:
+        return "an older version of a source can no longer be read"
+    if not _went_on(connection, step):
+        raise error
+    return because
+
+
+def _were_replaced(connection: Connection, step: RefreshStep, names: Collection[str]) -> bool:
+    """Tell whether one of these names means another table than the step's by now, so that its rows may have been read:
+    a version of a table that was made again is not the old one's version of that number.
+    """
+    uuids = {source.name: source.uuid for source in step.new.sources}
+    found = ((name, connection.find_table(name)) for name in sorted(names))
+    return any(table is None or table.uuid != uuids[name] for name, table in found)
+
+
+def _went_on(connection: Connection, step: RefreshStep) -> bool:
+    """Tell whether a source is newer than the version that the step reads, of which files may be gone."""
+    return any(connection.table(source.name).state.version > source.version for source in step.new.sources)
 
 
 def begin(spark: SparkSession, view: str, parsed: ParsedQuery, sources: Mapping[str, Table]) -> Relations:

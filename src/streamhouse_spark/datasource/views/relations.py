@@ -36,7 +36,10 @@ class Relations:
         self._keyed = keyed
         self._made: set[str] = set()
         self._local: dict[str, tuple[pa.Table, StructType]] = {}
+        self._persisted: list[DataFrame] = []
         self._step: RefreshStep | None = None
+        self.read_by_name: set[str] = set()
+        """The sources that Spark reads by their names, whatever table these mean by then."""
 
     @property
     def ids(self) -> dict[str, str]:
@@ -63,6 +66,15 @@ class Relations:
         self._made.add(full)
         return full
 
+    def persisted_as(self, name: str, text: str) -> str:
+        """Make a relation of the rows of a query, which is run once however often they are read; returns its name."""
+        full = f"{self.prefix}{name}"
+        frame = self.sql(text).persist()
+        self._persisted.append(frame)
+        frame.createOrReplaceTempView(full)
+        self._made.add(full)
+        return full
+
     def offer(self, name: str, rows: pa.Table) -> None:
         """Take rows of the driver for a relation, which is made where a query names it."""
         self._local[f"{self.prefix}{name}"] = (rows, compat.spark_schema_of(rows.schema))
@@ -85,6 +97,9 @@ class Relations:
     def drop(self) -> None:
         for name in self._made:
             self._spark.catalog.dropTempView(name)
+        for frame in self._persisted:
+            frame.unpersist()
+        self._persisted.clear()
         self._made.clear()
         self._local.clear()
 
@@ -92,6 +107,7 @@ class Relations:
         assert self._step is not None
         number, _, kind = full.removeprefix(f"{self.prefix}t").partition("_")
         name = self._names[int(number)]
+        self.read_by_name.add(name)
         new = _of(self._step.new.sources, name)
         old = _of(self._step.old.sources, name) if self._step.old is not None else None
         if kind == "new" or old is None or (kind == "old" and old.ends == new.ends):

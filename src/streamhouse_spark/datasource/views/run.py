@@ -8,7 +8,7 @@ does not tell the new row, Spark reads the source, of the groups concerned.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StructField, StructType
 
 from streamhouse_spark.config.view_definition import ViewDefinition
+from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.views.compiled import ParsedQuery, compiled, plan_query, refusing
@@ -25,12 +26,14 @@ from streamhouse_spark.datasource.views.inputs import Inputs
 from streamhouse_spark.datasource.views.looked_up import counts_of, view_rows
 from streamhouse_spark.datasource.views.plans import Plans
 from streamhouse_spark.datasource.views.relations import Relations
+from streamhouse_spark.datasource.views.spark_values import SparkValues
 from streamhouse_spark.table.refreshing import RefreshStep
 from streamhouse_spark.table.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from streamhouse_spark.datasource.views.kept_extremes import KeptExtremes
     from streamhouse_spark.zset.added import Added
     from streamhouse_spark.zset.plan import Group
     from streamhouse_spark.zset.statements import Statements
@@ -60,9 +63,22 @@ class Run:
         self._relations = new_relations(spark, self._parsed, sources)
         self._relations.begin(step)
         self._inputs = Inputs(self._relations, sources, step)
+        self._kept: tuple[KeptExtremes, SparkValues] | None = None
+
+    def keep(self) -> None:
+        """Keep what the next refresh needs. To be called behind the commit of the step: an error is logged."""
+        if self._kept is not None:
+            kept, values = self._kept
+            with after_commit(logger, "keeping the smallest and largest values", self._view.name):
+                kept.keep(values.listed)
 
     def close(self) -> None:
         self._relations.drop()
+
+    @property
+    def read_by_name(self) -> Collection[str]:
+        """The sources that Spark read by their names so far, whatever table these meant then."""
+        return self._relations.read_by_name
 
     def changes(self) -> Changed:
         """Return the rows that are written, and which of them stand for keys that go. Raises ``PySparkException``."""
@@ -114,6 +130,7 @@ class Run:
             try:
                 return self._added(added, writer)
             except PySparkException as error:  # what came may not fit into a sum that all rows fit into
+                self._kept = None
                 logger.info("%s: groups that changed are computed again: %s", self._view.name, error)
         text = writer.touched(root)
         if text is None:
@@ -124,12 +141,15 @@ class Run:
     def _added(self, added: Added, writer: Writer) -> Changed:
         """Add what came and went to the view's own rows. Where that does not tell one, its group is computed again."""
         from streamhouse_spark.datasource.views.directly import merged_directly
+        from streamhouse_spark.datasource.views.kept_extremes import KeptExtremes
         from streamhouse_spark.zset.added import AGAIN, group_name
         from streamhouse_spark.zset.statements import GONE
         from streamhouse_spark.zset.writer import ONE
 
-        local = self._inputs.local
-        merged = merged_directly(added, local, partial(view_rows, self._view)) if local is not None else None
+        local, kept = self._inputs.local, KeptExtremes.of(self._view, added, self._step)
+        self._kept = None if kept is None else (kept, SparkValues(self._relations, added, writer))
+        tell = None if kept is None else kept.told
+        merged = merged_directly(added, local, partial(view_rows, self._view), tell) if local is not None else None
         if merged is None:
             merged = self._merged(added, writer)
         if merged is None or not merged.num_rows:
@@ -143,12 +163,14 @@ class Run:
         touched = pa.table({ONE: pa.array([1], pa.int32())})
         if added.groups:
             touched = left.select([group_name(name) for name in added.groups]).rename_columns(list(added.groups))
-        more, gone = self._again(added.statements, writer, touched, compat.spark_schema_of(touched.schema))
+        are_listed = kept is not None and kept.lose(left.select(list(added.key_columns)))
+        schema = compat.spark_schema_of(touched.schema)
+        more, gone = self._again(added.statements, writer, touched, schema, are_listed=are_listed)
         return pa.concat_tables([done[0], more]), pa.chunked_array([*done[1].chunks, *gone.chunks], pa.bool_())
 
     def _merged(self, added: Added, writer: Writer) -> pa.Table | None:
         """Return the rows of `Added.merged`; None where nothing changed."""
-        from streamhouse_spark.zset.added import THERE
+        from streamhouse_spark.zset.added import THERE, TOLD, TOTAL, told_name
         from streamhouse_spark.zset.aggregates import old_name
 
         relations, statements = self._relations, added.statements
@@ -159,27 +181,36 @@ class Run:
         rows = frame.toArrow()
         if not rows.num_rows:
             return None
-        found = view_rows(self._view, pa.table({name: rows.column(c) for name, c in added.key_columns.items()}))
+        keys = pa.table({name: rows.column(c) for name, c in added.key_columns.items()})
+        told = None if self._kept is None else self._kept[0].told(keys, self._kept[1].changes(keys))
+        found = view_rows(self._view, keys)
         shown = zip(statements.root.columns, statements.names, strict=True)
         old = pa.table({old_name(column): found.column(name) for column, name in shown})
         old = old.append_column(THERE, found.column(found.num_columns - 1))
+        if told is not None:
+            old = old.append_column(TOLD, pa.array(told.known)).append_column(TOTAL, pa.array(told.rows))
+            for column, values in told.values.items():
+                old = old.append_column(told_name(column), values)
         names = [*rows.column_names, *old.column_names]
         schema = StructType([*frame.schema.fields, *compat.spark_schema_of(old.schema).fields])
         kept = relations.keep("groups", pa.Table.from_arrays([*rows.columns, *old.columns], names=names), schema)
-        return relations.sql(added.merged(kept)).toArrow()
+        return relations.sql(added.merged(kept, are_told=told is not None)).toArrow()
 
-    def _again(self, statements: Statements, writer: Writer, groups: pa.Table, schema: StructType) -> Changed:
-        """Compute groups again from their rows at the new versions."""
-        from streamhouse_spark.zset.among import VALUES_MAX, among
+    def _again(
+        self, statements: Statements, writer: Writer, groups: pa.Table, schema: StructType, *, are_listed: bool = False
+    ) -> Changed:
+        """Compute groups again from their rows at the new versions. If these ``are_listed`` too, they are read once."""
+        from streamhouse_spark.zset.among import among_all
 
         if not groups.num_rows:
             return self._nothing()
         relation = self._relations.keep("touched", groups, schema)
-        condition = ""
-        if groups.num_rows <= VALUES_MAX:
-            named = zip(groups.column_names, groups.columns, strict=True)
-            condition = " AND ".join(filter(None, (among(name, c.unique().to_pylist()) for name, c in named)))
-        rows, gone = _split(self._relations.sql(statements.of_touched(writer, relation, condition)).toArrow())
+        condition = among_all(groups)
+        below = statements.rows_of_touched(writer, relation, condition)
+        if are_listed and self._kept is not None:
+            self._kept[1].left = self._relations.persisted_as("left", below)
+            below = f"SELECT * FROM {self._kept[1].left}"
+        rows, gone = _split(self._relations.sql(statements.of_touched(writer, relation, below)).toArrow())
         return self._as_view(rows), gone
 
     def _as_view(self, rows: pa.Table) -> pa.Table:

@@ -50,6 +50,7 @@ from streamhouse_spark.log.append import STAGED_AGE_MS_MAX, Routing, Staged, alt
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for, require_stored
+from streamhouse_spark.log.commits.transaction_outcome import require_writable
 from streamhouse_spark.log.identity_ranges import IdentityRanges
 from streamhouse_spark.log.segments.reader import InlineRecords, read_segment
 from streamhouse_spark.log.segments.scan import Adapter
@@ -122,6 +123,7 @@ class KeyedStagingPlan:
 
         Raises `SchemaMismatchError`, `InvalidOptionError` if rows of this frame cannot be written so.
         """
+        require_writable(state or table.state, None)
         given = compat.arrow_schema_of(frame)
         kind = None
         if options.row_kind_column is not None:

@@ -292,7 +292,7 @@ class CommitLog:
             elif (entry := known_transaction(group.state, call.transaction)) is not None:
                 outcome = Committed(before, before, entry)
             elif actions := tuple(group.planned(call)):
-                require_live(group.state, actions)
+                require_live(group.state, actions, call.transaction)
                 self._require_stored(before, actions, call.staged_ms)
                 return group.add(call, actions)
             else:

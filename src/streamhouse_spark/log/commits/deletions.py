@@ -4,8 +4,8 @@ Offsets stay dense: a deleted row keeps its place in the log, and every reader l
 deletions goes with the rows, when these are trimmed or truncated.
 
 Rows of dropped partitions are others: the lake lacks them, and offsets alone do not say so. A reader of the log who has
-not read them yet leaves them out, and a lake that is built anew from the log is without them. Nobody who read them
-before is told: a partition that is dropped is no change of its rows.
+not read them yet leaves them out, and a lake that is built anew from the log is without them. A stream that has read
+them is not told. Changes between versions have them as deletions, and a rollback brings them back.
 """
 
 from __future__ import annotations

@@ -465,7 +465,7 @@ def _retiered(state: TableState, action: act.Retier, record: Record) -> TableSta
     former = (*state.former_lakes, state.lake_location)
     moved = replace(state, lake_location=action.lake_location, lake_history=(), former_lakes=former)
     moved = replace(moved, archive=NO_ARCHIVE if action.starts else state.archive, expiring=frozenset())
-    if state.dropped_rows.named and state.parsed.datalake_format == "iceberg":  # a Paimon lake takes no such deletions
+    if state.dropped_rows.named and state.parsed.datalake_format == "iceberg":  # else the record deletes them
         moved = replace(moved, deletions=masks.in_order((*state.deletions, *state.dropped_rows.named)))
     moved = replace(moved, dropped_rows=NO_DROPPED_ROWS)
     if action.starts:

@@ -165,13 +165,14 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     ask("rename_view", **named, to_database="sales", to_table="twos")
     assert ask("drop_view", database="sales", table="twos") == {"dropped": True}
     log = ask("load", database="sales", table="keyed$changelog", version=None, timestamp_us=None)["pin"]
-    begun = ask("begin_real_time", pin=log, options={"startingOffsets": "latest"})
+    reached = {"pin": log, "native_schemes": ["file"], "hadoop_version": "3.5.0"}
+    begun = ask("begin_real_time", **reached, options={"startingOffsets": "latest"})
     following = {"start": begun["offset"], "parallelism": 2, "tasks": 1, "taken": 0, "columns": ["id", "dt"]}
-    followed = ask("follow_log", pin=log, options={}, begun=begun["begun"], **following)
+    followed = ask("follow_log", **reached, options={}, begun=begun["begun"], **following)
     check_keys(followed["tasks"], "task")
     check_keys(followed["tasks"][0]["buckets"], "followed_bucket")
     check_keys(list(followed["tasks"][0]["layouts"].values()), "layout")
-    ask("finish_real_time", pin=log, options={"consumerId": "c"}, end=followed["offset"])
+    ask("finish_real_time", **reached, options={"consumerId": "c"}, end=followed["offset"])
     written = {"name": "sales.keyed", "uuid": changes["uuid"], "query": "q", "source": "s", "batch": 0, "options": {}}
     assert ask("begin_real_time_write", **written, source_name="sales.log", buckets=2) == {"offsets": {}}
     assert ask("end_real_time_write", **written) == {}

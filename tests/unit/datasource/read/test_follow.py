@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.datasource.catalog.scan.options import parse_catalog_stream_options
 from streamhouse_spark.datasource.catalog.scan.query_pin import pin_of
 from streamhouse_spark.datasource.catalog.scan.real_time import begin_real_time, finish_real_time, follow_log
 from streamhouse_spark.datasource.read import follow
@@ -24,7 +23,6 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.connection import Connection
@@ -52,25 +50,21 @@ class Query:
     """Tasks of the queries that run already."""
 
     def __init__(self, wh: Warehouse, name: str, parallelism: int = 2, **options: str) -> None:
-        self.connection, self.name, self.options, self.parallelism = (
-            Connection.of(wh.url, {}),
-            name,
-            options,
-            parallelism,
-        )
+        self.connection, self.name, self.parallelism = Connection.of(wh.url, {}), name, parallelism
         path = parse_table_name(name)
         table = self.connection.table(str(path.path))
         self.columns = list(table.state.schema.names)
-        self.pin = pin_of(table, path.suffix, None, None).to_text()
+        pin = pin_of(table, path.suffix, None, None).to_text()
+        self.given = {"pin": pin, "options": options, "native_schemes": ["file"], "hadoop_version": None}
         self.begun: str | None = None
 
     def begin(self) -> dict[str, Any]:
-        found = begin_real_time(self.connection, {"pin": self.pin, "options": self.options})
+        found = begin_real_time(self.connection, self.given)
         self.begun = found["begun"]
         return dict(found["offset"])
 
     def follow(self, start: Mapping[str, Any], *columns: str) -> dict[str, Any]:
-        given = {"pin": self.pin, "options": self.options, "parallelism": self.parallelism, "begun": self.begun}
+        given = {**self.given, "parallelism": self.parallelism, "begun": self.begun}
         given["tasks"], given["taken"] = self.num_needed, self.num_taken
         found = follow_log(self.connection, {**given, "start": start, "columns": [*self.columns, *columns]})
         self.begun = found["begun"]
@@ -153,14 +147,6 @@ def test_options_that_real_time_mode_lacks(wh, table, options):
     assert next(iter(options)) in str(raised.value)
 
 
-def test_a_log_that_is_not_on_a_local_disk():
-    wh = Warehouse("memory", storage=MemoryStorage())
-    table = wh.create_table("db.t", "id BIGINT")
-    options = parse_catalog_stream_options("db.t", {})
-    with pytest.raises(InvalidOptionError, match=r"the log on a local disk, and this one lies at .*micro-batch"):
-        follow.require_followable(table, "db.t", options)
-
-
 def test_rows_that_need_micro_batches_first(wh, table):
     catch_up = r"real-time mode cannot read; run the query once with trigger\(availableNow=True\)"
     wh.create_table("db.k", "id BIGINT", primary_key=["id"])
@@ -181,14 +167,18 @@ def test_changes_that_are_in_the_archive_alone(wh, own_cache):
     table.upsert([{"id": 1}])
     query = Query(wh, "db.a$changelog", startingOffsets="earliest")
     start = query.begin()
+    query.follow(start)
     time.sleep(0.01)
     assert table.maintain().trimmed_to == {0: 1}
-    with pytest.raises(InvalidOptionError, match="rows that are in the archive of changes only, which real-time mode"):
-        query.follow(start)
-    query = Query(wh, "db.a$changelog", startingOffsets="earliest")
-    start = query.begin()
-    assert start["offsets"] == {"0": 1}, "the start of the log, which Java reads"
-    query.follow(start)
+    anew = Query(wh, "db.a$changelog", startingOffsets="earliest").begin()
+    assert anew["offsets"] == start["offsets"] == {"0": 0}, "the start of the archive, as for micro-batches"
+    refused = (
+        r"in the archive of changes only, which real-time .*availableNow=True.* or begin at startingOffsets=latest"
+    )
+    with pytest.raises(InvalidOptionError, match=refused):
+        query.follow(anew)
+    query = Query(wh, "db.a$changelog", startingOffsets="latest")
+    query.follow(query.begin())
 
 
 def test_rows_from_before_a_column_was_widened(wh):
@@ -307,5 +297,5 @@ def test_another_history(wh, table):
 def test_a_consumer_is_where_the_query_has_finished(wh, table):
     query = Query(wh, "db.t", consumerId="alerts")
     query.follow(query.begin())
-    finish_real_time(query.connection, {"pin": query.pin, "options": query.options, "end": query.reached()})
+    finish_real_time(query.connection, {**query.given, "end": query.reached()})
     assert dict(table.refresh().consumers["alerts"].offsets) == table.state.ends

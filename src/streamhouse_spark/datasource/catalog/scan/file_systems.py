@@ -46,6 +46,8 @@ _BUCKET: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _PACKAGES: Final = {S3A: "org.apache.hadoop:hadoop-aws", _ABFS: "org.apache.hadoop:hadoop-azure"}
 _SETTINGS: Final = {S3A: "s3.", _GS: "gcs.", _ABFS: "adls.", "hdfs": "hdfs."}
 """File system → prefix of the warehouse's settings for it."""
+REMOTE: Final = tuple(_SETTINGS)
+"""File systems that are no disk, and whose settings are known."""
 _READER_SETTING: Final = "lake.spark-reader"
 
 
@@ -76,7 +78,7 @@ class FileSystems:
         scheme = scheme_of(location)
         if scheme == "file":
             return file_uri(location) if "file" in self.schemes else None
-        if self._reason(location, scheme) is not None:
+        if self.reason(location) is not None:
             return None
         bucket, key = _bucket_and_key(location)
         return f"{self.own.get(scheme, scheme)}://{bucket}/{quote(key)}"
@@ -106,13 +108,14 @@ class FileSystems:
         if remote is None:
             return ""
         scheme = scheme_of(remote)
-        reason = self._reason(remote, scheme)
+        reason = self.reason(remote)
         if reason is None:
             return f", lake files by Spark's reader over {scheme}"
         return f", lake files by Python: {reason}"
 
-    def _reason(self, location: str, scheme: str) -> str | None:
-        """Return the reason why Spark's reader cannot read a remote file; None if it can."""
+    def reason(self, location: str) -> str | None:
+        """Return the reason why Spark cannot read a remote file of the warehouse; None if it can."""
+        scheme = scheme_of(location)
         if self.settings.get(_READER_SETTING, "true").lower() == "false":
             return f"{_READER_SETTING}=false"
         if scheme not in _SETTINGS:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from streamhouse_spark.config.spark_options import StreamReadOptions
-from streamhouse_spark.core.change_archive import NO_ARCHIVE
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.datasource.catalog.scan.log_files import LogFolder, log_folder
 from streamhouse_spark.datasource.catalog.scan.options import parse_catalog_stream_options
 from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin, pinned
 from streamhouse_spark.datasource.read.follow import INSTEAD, Backlog, backlog, require_followable, tasks_of
@@ -35,6 +34,7 @@ class _Stream:
     table: TableHandle
     state: TableState
     options: StreamReadOptions
+    log: LogFolder
 
 
 def begin_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -46,8 +46,7 @@ def begin_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[
     stream = _stream(connection, args, pin)
     stream_target(stream.table, stream.suffix, stream.options)
     _, state = pinned(connection, pin)
-    of_log = replace(stream.state, archive=NO_ARCHIVE)  # Java reads no archive
-    offset = initial_offset(of_log, stream.options)
+    offset = initial_offset(stream.state, stream.options)
     return {"offset": offset.to_json(), "begun": json.dumps(state.schema.to_json())}
 
 
@@ -78,7 +77,8 @@ def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, 
     return {
         "offset": found.begin.to_json(),
         "begun": json.dumps(begun.to_json()),
-        "tasks": tasks_of(found, stream.table, begun, columns, num_tasks),
+        "tasks": tasks_of(found, stream.table, stream.log.folder, begun, columns, num_tasks),
+        "file_systems": [one.to_json() for one in stream.log.settings],
     }
 
 
@@ -110,8 +110,9 @@ def _stream(connection: Connection, args: Mapping[str, Any], pin: QueryPin) -> _
             f"table {table.name} ({pin.uuid}) was dropped and created again since this query was made; run the query "
             "again, a stream with a new checkpoint",
         )
-    require_followable(table, pin.name, options)
-    return _Stream(pin.name, name.suffix, table, state, options)
+    require_followable(pin.name, options)
+    log = log_folder(table, pin.name, args["native_schemes"], args["hadoop_version"])
+    return _Stream(pin.name, name.suffix, table, state, options, log)
 
 
 def _num_tasks(stream: _Stream, found: Backlog, slots: int, num_needed: int, num_taken: int) -> int:

@@ -2,9 +2,6 @@ package io.streamhouse.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.IOException;
-import java.nio.file.Files;
-import java.nio.file.NoSuchFileException;
-import java.nio.file.Path;
 
 /** A record of a table's commit log, as far as a reader of its rows needs it. */
 final class CommitRecord {
@@ -25,29 +22,28 @@ final class CommitRecord {
     this.actions = body.header.get("actions");
   }
 
-  static Path path(Path folder, long number) {
-    return folder.resolve("commits").resolve(String.format("%020d.json", number));
+  /** The name of a record below the table's folder. */
+  static String name(long number) {
+    return String.format("commits/%020d.json", number);
   }
 
-  /** Null for a record that is not this table's, is damaged, or newer than this class: Python says what is wrong. */
-  static CommitRecord read(Path folder, String uuid, long number) throws IOException {
-    Frame frame = Frame.decode(Files.readAllBytes(path(folder, number)), "commit", NEWEST_VERSION);
+  /**
+   * The record in these bytes, if there are any. Null for a record that is not this table's, is damaged, or newer than
+   * this class: Python says what is wrong.
+   */
+  static CommitRecord of(byte[] bytes, LogFiles files, String uuid, long number) throws IOException {
+    Frame frame = bytes == null ? null : Frame.decode(bytes, "commit", NEWEST_VERSION);
     if (frame == null) return null;
     JsonNode header = frame.header;
     if (header.get("number").asLong() != number || !header.get("table").asText().equals(uuid)) return null;
     JsonNode named = header.get("manifest");
-    Frame body = named == null ? frame : manifest(folder, named);
+    Frame body = named == null ? frame : manifest(files, named);
     return body == null ? null : new CommitRecord(number, header, body);
   }
 
-  private static Frame manifest(Path folder, JsonNode named) throws IOException {
-    byte[] bytes;
-    try {
-      bytes = Files.readAllBytes(folder.resolve("manifests").resolve(named.get("uuid").asText() + ".json"));
-    } catch (NoSuchFileException missing) {
-      return null;
-    }
-    if (bytes.length != named.get("bytes").asInt() || bytes.length <= Xxh3.MIDDLE_MIN) return null;
+  private static Frame manifest(LogFiles files, JsonNode named) throws IOException {
+    byte[] bytes = files.read("manifests/" + named.get("uuid").asText() + ".json");
+    if (bytes == null || bytes.length != named.get("bytes").asInt() || bytes.length <= Xxh3.MIDDLE_MIN) return null;
     if (!Xxh3.hex128(bytes, 0, bytes.length).equals(named.get("xxh3").asText())) return null;
     return Frame.decode(bytes, "manifest", MANIFEST_VERSION);
   }

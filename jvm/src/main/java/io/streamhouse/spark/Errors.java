@@ -37,7 +37,7 @@ final class Errors {
   }
 
   /** Sets the condition at the text's beginning: Spark then shows a task's error itself, and not the job's. */
-  private static RuntimeException analysis(String message, Throwable cause) {
+  static RuntimeException analysis(String message, Throwable cause) {
     Matcher condition = CONDITION.matcher(message);
     AnalysisException error =
         new AnalysisException(
@@ -51,8 +51,9 @@ final class Errors {
     return Errors.<RuntimeException>unchecked(error);
   }
 
+  /** Throws an error of any kind as it is. */
   @SuppressWarnings("unchecked")
-  private static <E extends Throwable> RuntimeException unchecked(Throwable error) throws E {
+  static <E extends Throwable> RuntimeException unchecked(Throwable error) throws E {
     throw (E) error;
   }
 }

@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Map;
+import java.util.function.BiConsumer;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.util.VersionInfo;
@@ -16,14 +17,14 @@ final class FileSystems {
 
   private FileSystems() {}
 
-  private static Configuration session() {
+  /** The session's settings of Hadoop. */
+  static Configuration session() {
     return SparkSession.active().sparkContext().hadoopConfiguration();
   }
 
   /** Says in a request which file systems there are, whose gs is, and for which version of Hadoop others have to be. */
-  static void describe(ObjectNode request) {
+  static void describe(ObjectNode request, Configuration session) {
     ArrayNode schemes = request.putArray("native_schemes").add("file");
-    Configuration session = session();
     for (String scheme : new String[] {"s3a", "gs", "abfss", "hdfs"}) {
       String found = classOf(scheme, session);
       if (found.endsWith(KNOWN.getOrDefault(scheme, "")) && !found.isEmpty()) schemes.add(scheme);
@@ -42,14 +43,13 @@ final class FileSystems {
   }
 
   /** Adds the settings of file systems, which go to the tasks that read and are part of no plan. */
-  static void configure(JsonNode chosen, PythonCalls python, Map<String, String> reader) {
-    Configuration session = session();
+  static void configure(JsonNode chosen, PythonCalls python, Configuration session, BiConsumer<String, String> reader) {
     for (JsonNode one : chosen) {
       String key = one.get("key").asText();
       String[] sources = one.get("is_default").asBoolean() ? session.getPropertySources(key) : null;
       if (sources != null && !sources[0].equals("core-default.xml")) continue;
       JsonNode setting = one.get("setting");
-      reader.put(key, setting.isNull() ? one.get("value").asText() : python.setting(setting.asText()));
+      reader.accept(key, setting.isNull() ? one.get("value").asText() : python.setting(setting.asText()));
     }
   }
 }

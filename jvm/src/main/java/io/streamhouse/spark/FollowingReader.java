@@ -2,8 +2,7 @@ package io.streamhouse.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.IOException;
-import java.nio.file.Files;
-import java.nio.file.Path;
+import java.io.UncheckedIOException;
 import java.util.ArrayDeque;
 import java.util.Base64;
 import java.util.Deque;
@@ -12,7 +11,6 @@ import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
-import java.util.concurrent.locks.LockSupport;
 import org.apache.arrow.memory.BufferAllocator;
 import org.apache.spark.TaskContext;
 import org.apache.spark.TaskKilledException;
@@ -31,11 +29,13 @@ import org.apache.spark.util.TaskCompletionListener;
  * batch. All readers of the log end there; Python sees it at the beginning of the next batch, and decides.
  */
 final class FollowingReader implements SupportsRealTimeRead<InternalRow> {
-  private static final long WAIT_NS = 500_000;
+  /** Segments that are read beside the one whose rows are handed out, where reads take long. */
+  private static final int AHEAD = 8;
 
   private final BufferAllocator allocator =
       ArrowUtils.rootAllocator().newChildAllocator("streamhouse-follow", 0, Long.MAX_VALUE);
-  private final Path folder;
+  private final LogFiles files;
+  private final LogTail tail;
   private final String uuid;
   private final Set<String> passes;
   private final Map<Integer, FollowedBucket> buckets = new TreeMap<>();
@@ -56,8 +56,10 @@ final class FollowingReader implements SupportsRealTimeRead<InternalRow> {
   private boolean isRead;
   private boolean isClosed;
 
-  FollowingReader(JsonNode task, StructType schema) {
-    folder = Path.of(task.get("folder").asText());
+  /** Takes the files of the task's log, and its records behind the position of the task. */
+  FollowingReader(JsonNode task, StructType schema, LogFiles files, LogTail tail) {
+    this.files = files;
+    this.tail = tail;
     uuid = task.get("uuid").asText();
     passes = new HashSet<>(JsonTree.list(task.get("passes")));
     follows = task.get("follows").asBoolean();
@@ -72,7 +74,7 @@ final class FollowingReader implements SupportsRealTimeRead<InternalRow> {
         each -> layouts.put(
             each.getKey(),
             new RowLayout(each.getValue(), schema, JsonTree.list(task.get("kinds")), allocator)));
-    Map<Long, CommitRecord> records = new HashMap<>();
+    Map<Long, CommitRecord> records = records(task.get("buckets"));
     for (JsonNode described : task.get("buckets")) {
       FollowedBucket bucket = new FollowedBucket(described);
       buckets.put(bucket.bucket, bucket);
@@ -82,24 +84,42 @@ final class FollowingReader implements SupportsRealTimeRead<InternalRow> {
     if (running != null) running.addTaskCompletionListener((TaskCompletionListener) ended -> close());
   }
 
-  /** A segment that the log had when the batch began. */
-  private LogSegment known(JsonNode described, Map<Long, CommitRecord> records) {
-    CommitRecord record = null;
-    if (described.has("inline")) {
-      record = records.computeIfAbsent(described.get("commit").asLong(), this::held);
+  /** The records that hold rows which the log had when the batch began. Where reads take long they begin together. */
+  private Map<Long, CommitRecord> records(JsonNode ofBuckets) {
+    Map<Long, LogFiles.Read<CommitRecord>> begun = new TreeMap<>();
+    for (JsonNode bucket : ofBuckets) {
+      for (JsonNode described : bucket.get("segments")) {
+        long number = described.get("commit").asLong();
+        if (!described.has("inline") || begun.containsKey(number)) continue;
+        LogFiles.Read<CommitRecord> read = () -> record(number);
+        LogFiles.Read<CommitRecord> beside = files.begin(read);
+        begun.put(number, beside == null ? read : beside);
+      }
     }
-    return new LogSegment(described, Base64.getDecoder().decode(described.get("sums").asText()), folder, record);
+    Map<Long, CommitRecord> found = new HashMap<>();
+    begun.forEach((number, read) -> found.put(number, held(number, read)));
+    return found;
   }
 
-  private CommitRecord held(long number) {
-    CommitRecord found = null;
+  private CommitRecord record(long number) throws IOException {
+    return CommitRecord.of(files.read(CommitRecord.name(number)), files, uuid, number);
+  }
+
+  private CommitRecord held(long number, LogFiles.Read<CommitRecord> read) {
+    CommitRecord found;
     try {
-      found = CommitRecord.read(folder, uuid, number);
-    } catch (IOException missing) {
-      // said below
+      found = read.get();
+    } catch (IOException failure) {
+      throw new UncheckedIOException(failure);
     }
-    if (found == null) throw LogSegment.corrupt(CommitRecord.path(folder, number) + " cannot be read");
+    if (found == null) throw LogSegment.corrupt(files.place(CommitRecord.name(number)) + " cannot be read");
     return found;
+  }
+
+  /** A segment that the log had when the batch began. */
+  private LogSegment known(JsonNode described, Map<Long, CommitRecord> records) {
+    CommitRecord record = records.get(described.get("commit").asLong());
+    return new LogSegment(described, Base64.getDecoder().decode(described.get("sums").asText()), files, record);
   }
 
   /** Spark 4.1 asks so. */
@@ -116,7 +136,7 @@ final class FollowingReader implements SupportsRealTimeRead<InternalRow> {
       if (writer != null) writer.commitIfDue();
       if (!follows || System.currentTimeMillis() >= deadlineMs) return RecordStatus.newStatusWithoutArrivalTime(false);
       requireGoingOn();
-      if (!readRecord(deadlineMs)) LockSupport.parkNanos(WAIT_NS);
+      if (!readRecord(deadlineMs)) tail.await();
     }
     return RecordStatus.newStatusWithArrivalTimeMs(segment.timeMs(firstRow + row - 1));
   }
@@ -194,6 +214,11 @@ final class FollowingReader implements SupportsRealTimeRead<InternalRow> {
     segment = opened;
     batchNumber = 0;
     firstRow = 0;
+    int ahead = 0;
+    for (LogSegment each : pending) {
+      if (++ahead > AHEAD) break;
+      if (each.end() > buckets.get(each.bucket).offset) each.expect();
+    }
   }
 
   /** Loads the next batch that has rows to hand out. */
@@ -214,8 +239,8 @@ final class FollowingReader implements SupportsRealTimeRead<InternalRow> {
    * deleted a day after newer ones, and a process may sleep for longer.
    */
   private boolean readRecord(long deadlineMs) throws IOException {
-    if (!Files.exists(CommitRecord.path(folder, next))) return false;
-    CommitRecord record = CommitRecord.read(folder, uuid, next);
+    if (!tail.has(next)) return false;
+    CommitRecord record = tail.get(next);
     if (System.currentTimeMillis() >= deadlineMs) return false;
     follows = record != null && record.follows(attempt) && take(record);
     if (!follows) return false;
@@ -235,7 +260,7 @@ final class FollowingReader implements SupportsRealTimeRead<InternalRow> {
       for (JsonNode described : action.get("segments")) {
         if (!layouts.containsKey(described.get("schema").asText())) return false;
         hasRows = true;
-        if (buckets.containsKey(described.get("bucket").asInt())) found.add(LogSegment.of(described, folder, record));
+        if (buckets.containsKey(described.get("bucket").asInt())) found.add(LogSegment.of(described, files, record));
       }
     }
     pending.addAll(found);
@@ -262,6 +287,7 @@ final class FollowingReader implements SupportsRealTimeRead<InternalRow> {
   public void close() {
     if (isClosed) return;
     isClosed = true;
+    tail.close();
     layouts.values().forEach(RowLayout::close);
     allocator.close();
   }

@@ -1,32 +1,33 @@
 package io.streamhouse.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
-import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.LongBuffer;
-import java.nio.channels.Channels;
-import java.nio.channels.FileChannel;
-import java.nio.file.NoSuchFileException;
-import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
+import org.apache.arrow.flatbuf.RecordBatch;
 import org.apache.arrow.memory.BufferAllocator;
-import org.apache.arrow.vector.ipc.ReadChannel;
-import org.apache.arrow.vector.ipc.message.ArrowRecordBatch;
-import org.apache.arrow.vector.ipc.message.MessageSerializer;
+import org.apache.arrow.vector.VectorLoader;
 
 /** Adjacent rows of one bucket: an Arrow file, a part of one, or inline in a commit record. */
 final class LogSegment {
   private static final int FILE_HEAD_BYTES = 8;
-  private static final int PREFIX_BYTES = 8;
+
+  /** So many bytes are read with all their columns: that takes no longer than another request. */
+  private static final long ONE_REQUEST_BYTES_MAX = 1 << 20;
+
+  /** Bytes between two ranges that are read together: about those that move in the time of a request. */
+  private static final long GAP_BYTES_MAX = 256 << 10;
 
   final int bucket;
   final long base;
   final int rows;
   final String schema;
   private final JsonNode described;
-  private final Path folder;
+  private final LogFiles files;
   private final CommitRecord record;
   private final int blockBytes;
   private final long[] batchStarts;
@@ -34,14 +35,15 @@ final class LogSegment {
   private final long[] blockSums;
   private final long[] timeStarts;
   private final long[] timesMs;
+  private LogFiles.Read<SegmentPiece[]> ahead;
 
   /**
    * Takes a segment as a record describes it, and its index: the record's own or one that Python sent along. Of inline
    * rows the record is there that holds them.
    */
-  LogSegment(JsonNode described, byte[] index, Path folder, CommitRecord record) {
+  LogSegment(JsonNode described, byte[] index, LogFiles files, CommitRecord record) {
     this.described = described;
-    this.folder = folder;
+    this.files = files;
     this.record = record;
     bucket = described.get("bucket").asInt();
     base = described.get("base").asLong();
@@ -64,14 +66,14 @@ final class LogSegment {
   }
 
   /** A segment of an action of the record. */
-  static LogSegment of(JsonNode described, Path folder, CommitRecord record) {
+  static LogSegment of(JsonNode described, LogFiles files, CommitRecord record) {
     JsonNode span = described.get("index");
     int payload = record.body.payload;
     byte[] index =
         span == null
             ? new byte[0]
             : Arrays.copyOfRange(record.body.bytes, payload + span.get(0).asInt(), payload + span.get(1).asInt());
-    return new LogSegment(described, index, folder, record);
+    return new LogSegment(described, index, files, record);
   }
 
   long end() {
@@ -93,57 +95,79 @@ final class LogSegment {
     return timesMs[Math.max(at, 0)];
   }
 
-  /** A batch of the rows, once its bytes match their checksums. */
-  ArrowRecordBatch read(int batch, BufferAllocator allocator) throws IOException {
+  /** Loads some columns of a batch of the rows, once their bytes match their checksums. */
+  void load(int batch, ChosenColumns columns, BufferAllocator allocator, VectorLoader loader) throws IOException {
     JsonNode inline = described.get("inline");
     if (inline != null) {
-      int payload = record.body.payload;
-      int from = payload + inline.get(0).asInt();
-      return message(record.body.bytes, from, payload + inline.get(1).asInt() - from, allocator);
+      int from = record.body.payload + inline.get(0).asInt();
+      whole(new SegmentPiece(record.body.bytes, -from), 0, columns, allocator, loader);
+      return;
     }
     long start = batchStarts[batch];
     long end = batch + 1 < batchStarts.length ? batchStarts[batch + 1] : described.get("bytes").asLong();
-    long low = start / blockBytes * blockBytes;
-    byte[] found = blocks(low, end);
-    int at = (int) (start - low);
-    if (start == 0) { // the first one lies behind the schema
-      at = FILE_HEAD_BYTES;
-      at += PREFIX_BYTES + ByteBuffer.wrap(found).order(ByteOrder.LITTLE_ENDIAN).getInt(at + 4);
+    boolean isNarrow = !columns.isAll && end - start > ONE_REQUEST_BYTES_MAX;
+    long known = isNarrow ? Math.min(end, start + columns.headBytesMax + (start == 0 ? blockBytes : 0)) : end;
+    SegmentPiece first = (ahead == null ? pieces(new long[] {start, known}) : ahead.get())[0];
+    long at = start == 0 ? ChosenColumns.headEnd(first, FILE_HEAD_BYTES) : start; // the first lies behind the schema
+    if (!isNarrow) {
+      whole(first, at, columns, allocator, loader);
+      return;
     }
-    return message(found, at, found.length - at, allocator);
+    if (!first.has(at + columns.headBytesMax)) first = pieces(new long[] {at, at + columns.headBytesMax})[0];
+    long body = ChosenColumns.headEnd(first, at);
+    RecordBatch head = ChosenColumns.head(first, at);
+    columns.load(head, body, pieces(columns.ranges(head, body)), allocator, loader);
   }
 
-  private static ArrowRecordBatch message(byte[] bytes, int from, int length, BufferAllocator allocator)
-      throws IOException {
-    ByteArrayInputStream source = new ByteArrayInputStream(bytes, from, length);
-    return MessageSerializer.deserializeRecordBatch(new ReadChannel(Channels.newChannel(source)), allocator);
+  /** Begins to read a small object beside others, where reads take long: its rows are asked for soon. */
+  void expect() {
+    long bytes = described.path("bytes").asLong(0);
+    if (ahead != null || described.has("inline") || bytes > ONE_REQUEST_BYTES_MAX) return;
+    ahead = files.begin(() -> pieces(new long[] {0, bytes}));
   }
 
-  /** The verified blocks around a range of bytes that begins with a block. */
-  private byte[] blocks(long low, long end) throws IOException {
+  /** A batch all of whose bytes are in one piece. */
+  private static void whole(
+      SegmentPiece piece, long at, ChosenColumns columns, BufferAllocator allocator, VectorLoader loader) {
+    SegmentPiece[] pieces = new SegmentPiece[columns.schema.getFields().size()];
+    Arrays.fill(pieces, piece);
+    columns.load(ChosenColumns.head(piece, at), ChosenColumns.headEnd(piece, at), pieces, allocator, loader);
+  }
+
+  /** The verified bytes of ranges, given in ascending order; neighbours are read together. */
+  private SegmentPiece[] pieces(long[]... ranges) throws IOException {
     long size = described.get("bytes").asLong();
     long part = described.path("part").asLong(0);
-    Path path = folder.resolve("segments").resolve(described.get("segment").asText() + ".arrow");
-    long high = Math.min((end + blockBytes - 1) / blockBytes * blockBytes, size);
-    byte[] found = new byte[Math.toIntExact(high - low)];
-    try (FileChannel file = FileChannel.open(path)) {
-      long least = part + size;
-      if (file.size() < least || (!described.has("part") && file.size() != least)) {
-        throw corrupt(path + " has " + file.size() + " bytes, the commit record says " + least);
-      }
-      ByteBuffer target = ByteBuffer.wrap(found);
-      while (target.hasRemaining() && file.read(target, part + low + target.position()) >= 0) {}
-    } catch (NoSuchFileException missing) {
-      throw corrupt(path + " is missing although the table names it");
+    String name = "segments/" + described.get("segment").asText() + ".arrow";
+    List<long[]> together = new ArrayList<>();
+    int[] places = new int[ranges.length];
+    for (int i = 0; i < ranges.length; i++) {
+      long low = part + ranges[i][0] / blockBytes * blockBytes;
+      long high = part + Math.min((ranges[i][1] + blockBytes - 1) / blockBytes * blockBytes, size);
+      long[] last = together.isEmpty() ? null : together.get(together.size() - 1);
+      if (last != null && low - last[1] <= GAP_BYTES_MAX) last[1] = Math.max(last[1], high);
+      else together.add(new long[] {low, high});
+      places[i] = together.size() - 1;
     }
+    byte[][] found = files.read(name, part + size, !described.has("part"), together.toArray(new long[0][]));
+    if (found == null) throw corrupt(files.place(name) + " is missing although the table names it");
+    SegmentPiece[] pieces = new SegmentPiece[ranges.length];
+    for (int i = 0; i < found.length; i++) verify(found[i], together.get(i)[0] - part, part, name);
+    for (int i = 0; i < pieces.length; i++) {
+      pieces[i] = new SegmentPiece(found[places[i]], together.get(places[i])[0] - part);
+    }
+    return pieces;
+  }
+
+  /** Compares the checksums of bytes that begin with a block, at a position of the segment. */
+  private void verify(byte[] found, long low, long part, String name) {
     for (int from = 0; from < found.length; from += blockBytes) {
       int length = Math.min(blockBytes, found.length - from);
       if (Xxh3.hash64(found, from, length) != blockSums[(int) ((low + from) / blockBytes)]) {
         long at = part + low + from;
-        throw corrupt(path + ": bytes [" + at + ", " + (at + length) + ") do not match their checksum");
+        throw corrupt(files.place(name) + ": bytes [" + at + ", " + (at + length) + ") do not match their checksum");
       }
     }
-    return found;
   }
 
   static RuntimeException corrupt(String what) {

@@ -11,16 +11,18 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
+import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeMode;
 import org.apache.spark.sql.types.StructType;
 
 /** One batch of a stream with the columns that its query needs, without rows that surely no filter of it wants. */
-final class PrunedStream implements MicroBatchStream, Scan {
-  final TableStream whole;
+final class PrunedStream implements SupportsRealTimeMode, MicroBatchStream, Scan {
+  final WholeStream whole;
   private final StructType required;
   private final List<Predicate> predicates;
   private final ObjectNode need;
 
-  PrunedStream(TableStream whole, StructType required, List<Predicate> predicates) {
+  PrunedStream(WholeStream whole, StructType required, List<Predicate> predicates) {
     this.whole = whole;
     this.required = required;
     this.predicates = predicates;
@@ -38,8 +40,18 @@ final class PrunedStream implements MicroBatchStream, Scan {
   }
 
   @Override
+  public InputPartition[] planInputPartitions(Offset start) {
+    return whole.planned(start, null, need);
+  }
+
+  @Override
+  public Offset mergeOffsets(PartitionOffset[] offsets) {
+    return ((SupportsRealTimeMode) whole).mergeOffsets(offsets);
+  }
+
+  @Override
   public PartitionReaderFactory createReaderFactory() {
-    return whole.readers(required.length());
+    return whole.readers(required);
   }
 
   @Override
@@ -54,7 +66,7 @@ final class PrunedStream implements MicroBatchStream, Scan {
 
   @Override
   public ColumnarSupportMode columnarSupportMode() {
-    return ColumnarSupportMode.SUPPORTED;
+    return whole.columns();
   }
 
   @Override
@@ -92,10 +104,13 @@ final class PrunedStream implements MicroBatchStream, Scan {
     whole.stop();
   }
 
-  /** Scans of equal streams read the same rows: Spark reuses their exchanges. See {@link TableStream#equals}. */
+  /**
+   * Scans of equal streams read the same rows: Spark reuses their exchanges. See {@code equals} of each
+   * {@link WholeStream}.
+   */
   @Override
   public boolean equals(Object other) {
-    if (other instanceof TableStream) return other == whole;
+    if (other instanceof WholeStream) return other == whole;
     return other instanceof PrunedStream
         && ((PrunedStream) other).whole == whole
         && ((PrunedStream) other).need.equals(need);

@@ -37,7 +37,7 @@ import scala.runtime.AbstractPartialFunction;
 final class StreamPruning extends Rule<LogicalPlan> {
   @Override
   public LogicalPlan apply(LogicalPlan plan) {
-    Map<TableStream, Need> needs = new IdentityHashMap<>();
+    Map<WholeStream, Need> needs = new IdentityHashMap<>();
     if (SourceReads.isOn()) collect(plan, needs);
     if (needs.isEmpty()) return plan;
     return plan.transformUp(
@@ -55,16 +55,17 @@ final class StreamPruning extends Rule<LogicalPlan> {
   }
 
   /** The stream of a batch's scan; null for another node. */
-  private static TableStream stream(LogicalPlan node) {
+  private static WholeStream stream(LogicalPlan node) {
     if (!(node instanceof StreamingDataSourceV2ScanRelation)) return null;
     StreamingDataSourceV2ScanRelation scan = (StreamingDataSourceV2ScanRelation) node;
-    boolean isBatch = scan.startOffset().isDefined() && scan.endOffset().isDefined();
-    return isBatch && scan.stream() instanceof TableStream ? (TableStream) scan.stream() : null;
+    boolean isRealTime = scan.stream() instanceof RealTimeStream; // its batches have no end
+    boolean isBatch = scan.startOffset().isDefined() && (isRealTime || scan.endOffset().isDefined());
+    return isBatch && scan.stream() instanceof WholeStream ? (WholeStream) scan.stream() : null;
   }
 
-  private static void collect(LogicalPlan plan, Map<TableStream, Need> needs) {
+  private static void collect(LogicalPlan plan, Map<WholeStream, Need> needs) {
     Option<Tuple3<Seq<NamedExpression>, Seq<Expression>, LogicalPlan>> found = PhysicalOperation.unapply(plan);
-    TableStream stream = found.isDefined() ? stream(found.get()._3()) : null;
+    WholeStream stream = found.isDefined() ? stream(found.get()._3()) : null;
     if (stream == null) {
       for (LogicalPlan child : CollectionConverters.asJava(plan.children())) collect(child, needs);
       return;
@@ -75,13 +76,13 @@ final class StreamPruning extends Rule<LogicalPlan> {
 
   /** What a query needs of a stream, in all the places where it uses it. */
   private static final class Need {
-    private final TableStream stream;
+    private final WholeStream stream;
     private final BitSet places = new BitSet();
 
     /** The filters of each place; a place without any wants all rows. */
     private final List<List<Predicate>> filters = new ArrayList<>();
 
-    Need(TableStream stream) {
+    Need(WholeStream stream) {
       this.stream = stream;
     }
 
@@ -126,7 +127,7 @@ final class StreamPruning extends Rule<LogicalPlan> {
       StructType required = new StructType();
       for (int i = places.nextSetBit(0); i >= 0; i = places.nextSetBit(i + 1)) {
         kept.add(scan.output().apply(i));
-        required = required.add(stream.schema.apply(i));
+        required = required.add(stream.schema().apply(i));
       }
       PrunedStream pruned = new PrunedStream(stream, required, filter());
       Object[] parts = CollectionConverters.asJava(scan.productIterator().toSeq()).toArray();

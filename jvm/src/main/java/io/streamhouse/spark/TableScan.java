@@ -70,7 +70,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     request.set("options", JsonTree.object(options));
     request.put("parallelism", Parallelism.ofSession());
     request.put("drops_rows", ParquetReaders.readBatches(required));
-    FileSystems.describe(request);
+    FileSystems.describe(request, FileSystems.session());
     if (operation != null) request.put("reads_once", operation.readsOnce());
     return request;
   }
@@ -139,7 +139,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     if (table.hasKind("changes")) return new ChangesStream(table, request());
     table.checkOptions("readStream", options);
     if (Boolean.TRUE.equals(RealTimeMode.isRealTime(Thread.currentThread()))) {
-      return new RealTimeStream(table, options, streamed(), Parallelism.ofSession());
+      return new RealTimeStream(table, options, streamed(), Parallelism.ofSession(), FileSystems.session());
     }
     Map<String, String> all = table.python.options(options);
     all.put("path", table.tableName());
@@ -219,7 +219,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     strict.put("datetimeRebaseMode", "CORRECTED");
     strict.put("int96RebaseMode", "CORRECTED");
     strict.put("parquet.page.verify-checksum.enabled", "true"); // a flipped bit is an error, not another value
-    FileSystems.configure(plan().get("file_systems"), table.python, strict);
+    FileSystems.configure(plan().get("file_systems"), table.python, FileSystems.session(), strict::put);
     return ParquetReaders.of(table.schema, required, predicates, strict, hasDeletes());
   }
 

@@ -5,6 +5,7 @@ import java.util.Map;
 import java.util.Optional;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Scan.ColumnarSupportMode;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
 import org.apache.spark.sql.connector.read.streaming.ReportsSourceMetrics;
@@ -19,12 +20,10 @@ import org.apache.spark.sql.types.StructType;
  * The stream of a table's rows or changes. Python's stream decides about offsets and batches; this one also plans a
  * batch of fewer columns and rows, for {@link PrunedStream}.
  */
-class TableStream implements MicroBatchStream, ReportsSourceMetrics {
+class TableStream implements WholeStream, ReportsSourceMetrics {
   final MicroBatchStream python;
 
-  /** The columns that Spark knows, by their places: the table's and the hidden ones. */
-  final StructType schema;
-
+  private final StructType schema;
   private final String name;
   private final PythonCalls calls;
 
@@ -49,12 +48,23 @@ class TableStream implements MicroBatchStream, ReportsSourceMetrics {
     return new TableStream(name, calls, schema, python);
   }
 
-  String name() {
+  @Override
+  public String name() {
     return name;
   }
 
-  /** The parts of a batch with the columns and the rows that a query needs. */
-  InputPartition[] planned(Offset start, Offset end, ObjectNode need) {
+  @Override
+  public StructType schema() {
+    return schema;
+  }
+
+  @Override
+  public ColumnarSupportMode columns() {
+    return ColumnarSupportMode.SUPPORTED;
+  }
+
+  @Override
+  public InputPartition[] planned(Offset start, Offset end, ObjectNode need) {
     ObjectNode asked = (ObjectNode) JsonTree.parse(start.json());
     asked.set(InternalOptions.NEED, need);
     InputPartition[] parts = python.planInputPartitions(new PythonStreamingSourceOffset(asked.toString()), end);
@@ -67,9 +77,10 @@ class TableStream implements MicroBatchStream, ReportsSourceMetrics {
     return new PythonInputPartition(part.index(), part.pickedPartition());
   }
 
-  /** The reader of planned parts: each part says itself which columns it has. */
-  PartitionReaderFactory readers(int columns) {
-    return new MixedReaderFactory(calls.work("read_stream", "{}").reader, null, columns);
+  /** Each part says itself which columns it has. */
+  @Override
+  public PartitionReaderFactory readers(StructType required) {
+    return new MixedReaderFactory(calls.work("read_stream", "{}").reader, null, required.length());
   }
 
   @Override

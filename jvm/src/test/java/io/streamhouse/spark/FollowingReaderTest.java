@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
@@ -15,7 +16,9 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.UUID;
 import java.util.stream.Stream;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.types.ArrayType;
@@ -36,10 +39,25 @@ class FollowingReaderTest {
     return JsonTree.parse(Files.readString(GOLDEN.resolve("follow").resolve("cases.json")));
   }
 
+  /** A reader of the log as it lies on the disk. */
+  static FollowingReader reader(JsonNode task, StructType schema, Path folder) {
+    LogFiles files = new LocalLogFiles(folder);
+    return new FollowingReader(task, schema, files, new LocalLogTail(files, task.get("uuid").asText()));
+  }
+
   private static FollowingReader reader(JsonNode one, Path warehouse) {
+    StructType schema = (StructType) DataType.fromJson(one.get("schema").asText());
+    return reader(one.get("task"), schema, warehouse.resolve(one.get("task").get("folder").asText()));
+  }
+
+  /** The same by a file system of Hadoop's, as it is read in a store. */
+  private static FollowingReader ofStore(JsonNode one, Path warehouse) throws IOException {
+    String folder = warehouse.resolve(one.get("task").get("folder").asText()).toUri().toString();
     ObjectNode task = one.get("task").deepCopy();
-    task.put("folder", warehouse.resolve(task.get("folder").asText()).toString());
-    return new FollowingReader(task, (StructType) DataType.fromJson(one.get("schema").asText()));
+    task.put("folder", folder);
+    StructType schema = (StructType) DataType.fromJson(one.get("schema").asText());
+    FollowingReaderFactory made = new FollowingReaderFactory(schema, UUID.randomUUID().toString(), new Configuration());
+    return (FollowingReader) made.createReader(new FollowedBuckets(task.toString()));
   }
 
   private static List<String> rows(FollowingReader reader, JsonNode one) throws IOException {
@@ -62,8 +80,16 @@ class FollowingReaderTest {
   }
 
   private static List<String> expected(JsonNode one) {
+    return expected(one, null);
+  }
+
+  /** The rows as Python reads them, or some of their columns. */
+  private static List<String> expected(JsonNode one, List<Integer> chosen) {
     List<String> found = new ArrayList<>();
-    for (JsonNode row : one.get("rows")) found.add(JsonTree.list(row).toString());
+    for (JsonNode row : one.get("rows")) {
+      List<String> values = JsonTree.list(row);
+      found.add((chosen == null ? values : chosen.stream().map(values::get).toList()).toString());
+    }
     found.sort(null);
     return found;
   }
@@ -73,12 +99,39 @@ class FollowingReaderTest {
     for (JsonNode one : cases()) {
       boolean ends = one.get("last").asLong() >= one.get("task").get("next").asLong(); // else the log ends: no waiting
       ((ObjectNode) one.get("task")).put("follows", ends);
-      FollowingReader reader = reader(one, GOLDEN.resolve(one.get("warehouse").asText()));
-      assertEquals(expected(one), rows(reader, one), one.get("name").asText());
-      FollowedOffsets reached = (FollowedOffsets) reader.getOffset();
-      assertTrue(reached.record <= one.get("last").asLong());
-      assertFalse(reader.nextWithTimeout(System.currentTimeMillis(), WAIT_MS).hasRecord());
-      reader.close(); // Arrow says here what was not given back
+      Path warehouse = GOLDEN.resolve(one.get("warehouse").asText());
+      for (FollowingReader reader : List.of(reader(one, warehouse), ofStore(one, warehouse))) {
+        assertEquals(expected(one), rows(reader, one), one.get("name").asText());
+        FollowedOffsets reached = reader.getOffset();
+        assertTrue(reached.record <= one.get("last").asLong());
+        assertFalse(reader.nextWithTimeout(System.currentTimeMillis(), WAIT_MS).hasRecord());
+        reader.close(); // Arrow says here what was not given back
+      }
+    }
+  }
+
+  /** The same log read with some of its columns, which is what a query that needs no others reads. */
+  @Test
+  void someColumnsAreThoseOfAllOfThem() throws IOException {
+    JsonNode one = cases().get(0);
+    StructType whole = (StructType) DataType.fromJson(one.get("schema").asText());
+    List<String> all = expected(one);
+    Path warehouse = GOLDEN.resolve(one.get("warehouse").asText());
+    for (List<Integer> chosen : List.of(List.of(0), List.of(4, 1), List.of(2, 6), List.<Integer>of())) {
+      StructType schema = new StructType();
+      ObjectNode asked = one.deepCopy();
+      for (int column : chosen) schema = schema.add(whole.fields()[column]);
+      for (JsonNode layout : asked.get("task").get("layouts")) {
+        ArrayNode columns = (ArrayNode) layout.get("columns");
+        ArrayNode kept = JsonTree.array();
+        for (int column : chosen) kept.add(columns.get(column));
+        ((ObjectNode) layout).set("columns", kept);
+      }
+      asked.put("schema", schema.json());
+      List<String> wanted = expected(one, chosen);
+      assertEquals(all.size(), wanted.size());
+      assertEquals(wanted, rows(reader(asked, warehouse), asked));
+      assertEquals(wanted, rows(ofStore(asked, warehouse), asked));
     }
   }
 
@@ -124,7 +177,8 @@ class FollowingReaderTest {
   @Test
   void aRecordThatIsDamagedOrNewerEndsTheBatch(@TempDir Path folder) throws IOException {
     JsonNode one = cases().get(0);
-    Path record = CommitRecord.path(copied(one, folder), 16);
+    Path table = copied(one, folder);
+    Path record = table.resolve(CommitRecord.name(16));
     byte[] whole = Files.readAllBytes(record);
     int all = rows(reader(one, folder), one).size();
     String text = new String(whole, StandardCharsets.ISO_8859_1);
@@ -135,7 +189,7 @@ class FollowingReaderTest {
     }
     Files.write(record, text.replace("\"version\":1", "\"version\":3").getBytes(StandardCharsets.ISO_8859_1));
     assertTrue(rows(reader(one, folder), one).size() < all);
-    Files.write(record, Files.readAllBytes(CommitRecord.path(record.getParent().getParent(), 15)));
+    Files.write(record, Files.readAllBytes(table.resolve(CommitRecord.name(15))));
     assertTrue(rows(reader(one, folder), one).size() < all, "a copy of another record");
     Files.write(record, whole);
     ObjectNode other = one.deepCopy();
@@ -157,18 +211,24 @@ class FollowingReaderTest {
     for (Path segment : segments) {
       byte[] whole = Files.readAllBytes(segment);
       flip(segment, whole.length - 100);
-      try {
-        rows(reader(one, folder), one);
-      } catch (Exception error) {
-        assertTrue(error instanceof AnalysisException, error.toString());
-        assertTrue(error.getMessage().contains("CORRUPT_DATA: " + segment), error.getMessage());
-        found++;
+      for (boolean isStore : new boolean[] {false, true}) {
+        try {
+          rows(isStore ? ofStore(one, folder) : reader(one, folder), one);
+        } catch (Exception error) {
+          assertTrue(error instanceof AnalysisException, error.toString());
+          String place = isStore ? "file:" + segment : segment.toString();
+          assertTrue(error.getMessage().contains("CORRUPT_DATA: " + place), error.getMessage());
+          found++;
+        }
       }
       Files.write(segment, whole);
     }
-    assertTrue(found >= 8, found + " of " + segments.size());
+    assertTrue(found >= 16, found + " of " + segments.size());
     for (Path segment : segments) Files.delete(segment);
-    assertThrows(Exception.class, () -> rows(reader(one, folder), one));
+    for (FollowingReader reader : List.of(reader(one, folder), ofStore(one, folder))) {
+      Exception error = assertThrows(AnalysisException.class, () -> rows(reader, one));
+      assertTrue(error.getMessage().contains("is missing although the table names it"), error.getMessage());
+    }
   }
 
   @Test
@@ -176,11 +236,15 @@ class FollowingReaderTest {
     JsonNode one = cases().get(0);
     Path table = copied(one, folder);
     String uuid = one.get("task").get("uuid").asText();
-    assertEquals(19, CommitRecord.read(table, uuid, 19).number);
-    assertNull(CommitRecord.read(table, "0".repeat(32), 19));
+    LogFiles files = new LocalLogFiles(table);
+    byte[] record = files.read(CommitRecord.name(19));
+    assertEquals(19, CommitRecord.of(record, files, uuid, 19).number);
+    assertNull(CommitRecord.of(record, files, "0".repeat(32), 19));
+    assertNull(CommitRecord.of(record, files, uuid, 20));
+    assertNull(CommitRecord.of(null, files, uuid, 20));
     try (Stream<Path> paths = Files.list(table.resolve("manifests"))) {
       for (Path manifest : paths.toList()) flip(manifest, 500);
     }
-    assertNull(CommitRecord.read(table, uuid, 19));
+    assertNull(CommitRecord.of(record, files, uuid, 19));
   }
 }

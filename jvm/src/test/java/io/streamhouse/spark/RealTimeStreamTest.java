@@ -2,13 +2,17 @@ package io.streamhouse.spark;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
 
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.streaming.Offset;
 import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
 import org.apache.spark.sql.types.DataTypes;
@@ -23,7 +27,7 @@ class RealTimeStreamTest {
       "{\"offsets\":{\"0\":1,\"1\":2,\"2\":3},\"history\":[7,\"a\"],\"truncation\":5}";
 
   private static final String FOLLOWED =
-      "{\"offset\":" + PLANNED + ",\"begun\":\"columns\",\"tasks\":[{\"next\":1},{\"next\":1}]}";
+      "{\"offset\":" + PLANNED + ",\"begun\":\"columns\",\"tasks\":[{\"next\":1},{\"next\":1}],\"file_systems\":[]}";
 
   private final RecordedCalls calls =
       new RecordedCalls()
@@ -40,7 +44,7 @@ class RealTimeStreamTest {
         };
     ObjectNode loaded = JsonTree.object().put("name", "sales.orders").put("pin", "p").put("schema", SCHEMA.json());
     Identifier name = Identifier.of(new String[] {"sales"}, "orders");
-    return new RealTimeStream(new ReadableTable(catalog, name, loaded), options, SCHEMA, 4);
+    return new RealTimeStream(new ReadableTable(catalog, name, loaded), options, SCHEMA, 4, new Configuration(false));
   }
 
   private static FollowedOffsets reached(int bucket, long offset, Long record) {
@@ -71,6 +75,24 @@ class RealTimeStreamTest {
         stream.mergeOffsets(found).json());
     assertEquals(PLANNED, stream.mergeOffsets(new PartitionOffset[0]).json());
     assertEquals(PLANNED, stream.mergeOffsets(new PartitionOffset[] {reached(0, 1, null), reached(1, 2, 9L)}).json());
+  }
+
+  @Test
+  void aBatchOfFewerColumnsIsOneOfTheStream() {
+    RealTimeStream stream = stream(Map.of());
+    PrunedStream pruned = new PrunedStream(stream, new StructType(), List.of());
+    assertEquals(2, pruned.planInputPartitions(stream.deserializeOffset(START)).length);
+    assertEquals(0, calls.last.get("columns").size());
+    assertEquals(Protocol.arguments("follow_log"), calls.given.get("follow_log"));
+    PartitionOffset[] found = {reached(0, 10, 9L)};
+    assertEquals(10, JsonTree.parse(pruned.mergeOffsets(found).json()).get("offsets").get("0").asInt());
+    assertEquals(stream, pruned);
+    assertEquals(pruned, stream);
+    assertEquals(stream.hashCode(), pruned.hashCode());
+    assertNotEquals(stream, stream(Map.of()));
+    assertEquals(Scan.ColumnarSupportMode.UNSUPPORTED, pruned.columnarSupportMode());
+    stream.planInputPartitions(stream.deserializeOffset(START));
+    assertEquals("[\"id\"]", calls.last.get("columns").toString());
   }
 
   @Test

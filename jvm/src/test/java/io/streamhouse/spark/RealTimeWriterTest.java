@@ -70,9 +70,9 @@ class RealTimeWriterTest {
 
   private FollowingReader reader() {
     ObjectNode task = one.get("task").deepCopy();
-    String folder = GOLDEN.resolve(one.get("warehouse").asText()).resolve(task.get("folder").asText()).toString();
-    task.put("folder", folder).put("follows", true); // up to a record that Python decides about
-    return new FollowingReader(task, schema());
+    Path folder = GOLDEN.resolve(one.get("warehouse").asText()).resolve(task.get("folder").asText());
+    task.put("follows", true); // up to a record that Python decides about
+    return FollowingReaderTest.reader(task, schema(), folder);
   }
 
   private StructType schema() {

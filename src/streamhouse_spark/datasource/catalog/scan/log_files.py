@@ -1,0 +1,79 @@
+"""The place at which Java reads a table's log in real-time mode: a folder of the disk, or of a file system of Spark.
+
+On S3 the log has a file system of its own, beside the one for the lake's files. A look for the next record is one GET
+there, also of a record that is not there yet, and what fails is soon asked again by the reader itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from streamhouse_spark.core.paths import table_prefix
+from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.datasource.catalog.scan.file_systems import REMOTE, S3A, FileSystems, scheme_of
+from streamhouse_spark.datasource.catalog.scan.hadoop_settings import HadoopSetting
+from streamhouse_spark.datasource.read.follow import INSTEAD
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.lifecycle.location import SETTINGS_PREFIX, log_settings, places_of
+from streamhouse_spark.storage.base import url_of
+
+_OF_LAKES: Final = "lake."
+_LOOKS: Final = {
+    "input.stream.type": "classic",  # others ask for an object's size before its bytes
+    "retry.limit": "2",
+    "retry.throttle.limit": "2",
+}
+"""Settings of S3A for a log: the rest of the patience is the reader's, which may be told meanwhile to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFolder:
+    """The folder of a log, and the settings of the file system that it is read by."""
+
+    folder: str
+    """A path, or a URI whose scheme names the file system with these settings."""
+    settings: tuple[HadoopSetting, ...] = ()
+
+
+def log_folder(table: TableHandle, name: str, schemes: Sequence[str], hadoop_version: str | None) -> LogFolder:
+    """Return the place of a table's log, for a stream in real-time mode of this name.
+
+    Raises `InvalidOptionError` where no file system of the session, which has these schemes, reaches it.
+    """
+    key = table_prefix(table.uuid)
+    path = table.storage.local_path(key)
+    if path is not None:
+        return LogFolder(path)
+    places = places_of(table.storage)
+    elsewhere = places.place(key) if places is not None else None
+    settings = table.settings if elsewhere is None else log_settings(table.settings)
+    given = {name: value for name, value in settings.items() if not name.startswith(_OF_LAKES)}
+    reached = FileSystems.of(elsewhere or table.storage, given, schemes, hadoop_version)
+    reached = replace(reached, own={**reached.own, S3A: f"{reached.own[S3A]}-log"})
+    location = url_of(table.storage, key).rstrip("/")
+    scheme = scheme_of(location)
+    uri = reached.uri_of(location) if scheme in REMOTE else None
+    if uri is None:
+        why = reached.reason(location) if scheme in REMOTE else f"none is known for {scheme}"
+        raise InvalidOptionError(
+            f"a stream of {name} in real-time mode follows the log by a file system of Spark, and none reaches "
+            f"{location}: {why}. Where that cannot be helped, {INSTEAD}"
+        )
+    found = [*reached.settings_for([location]), *_looks(location)]
+    return LogFolder(uri, tuple(_named(one, table.settings) if elsewhere is not None else one for one in found))
+
+
+def _looks(location: str) -> list[HadoopSetting]:
+    if scheme_of(location) != S3A:
+        return []
+    bucket = location.partition("://")[2].partition("/")[0]
+    return [HadoopSetting(f"fs.s3a.bucket.{bucket}.{key}", value) for key, value in _LOOKS.items()]
+
+
+def _named(one: HadoopSetting, given: Mapping[str, str]) -> HadoopSetting:
+    """Return a setting of the log's store by the name that the catalog has it under."""
+    own = f"{SETTINGS_PREFIX}{one.setting}"
+    return replace(one, setting=own) if one.setting is not None and own in given else one

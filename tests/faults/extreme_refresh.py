@@ -1,0 +1,180 @@
+"""A view with a smallest and a largest value that is refreshed without Spark, by the parts that a refresh is made of.
+
+Groups that are computed again, and values that are listed, are those of the rows of the source.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from sqlglot import exp
+
+from faults.sim import sim_world
+from streamhouse_spark.datasource.views import kept_extremes, packed_firsts
+from streamhouse_spark.datasource.views.changes import read_changes
+from streamhouse_spark.datasource.views.directly import LocalRows, merged_directly
+from streamhouse_spark.datasource.views.kept_extremes import Asked, KeptExtremes
+from streamhouse_spark.datasource.views.looked_up import view_rows
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.table import refreshing
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark.zset import extremes
+from streamhouse_spark.zset.added import AGAIN, Added, group_name
+from streamhouse_spark.zset.aggregates import Aggregate
+from streamhouse_spark.zset.listing import FILLED, FIRST, NUMBER, ROWS, VALUE, key_name
+from streamhouse_spark.zset.narrowed import narrowed
+from streamhouse_spark.zset.plan import SourceColumns
+from streamhouse_spark.zset.reader import parsed, plan_of
+from streamhouse_spark.zset.statements import GONE, KEY, Statements, identity_of
+
+HOT = {"table.datalake.enabled": "false"}
+SOURCE_COLUMNS = "id BIGINT NOT NULL, k INT, v INT"
+VIEW_COLUMNS = "_key STRING NOT NULL, k INT, lo INT, hi INT"
+NAMES = ("k", "lo", "hi")
+QUERY = "SELECT k, min(v) AS lo, max(v) AS hi FROM db.t GROUP BY k"
+
+Row = dict[str, Any]
+
+
+def compiled(query: str = QUERY, names: tuple[str, ...] = NAMES, *, sums: str = "bigint") -> Added:
+    """The statements of a query over a source whose columns are whole numbers; ``sums`` is the type of its sums."""
+    sources = {"t0": SourceColumns(("id", "k", "v"), ("id",), frozenset({"id"}))}
+    root = narrowed(plan_of(parsed(query), sources, {"db.t": "t0"}))
+    types = dict.fromkeys((*root.columns, *root.child.columns, *root.groups), "int")  # type: ignore[union-attr]
+    types |= {name: sums for name, found in root.exprs.items() if isinstance(found, exp.Sum)}  # type: ignore[union-attr]
+    added = Added.of(Statements(root, names, types, identity_of(root, types)))
+    assert added is not None
+    return added
+
+
+ADDED = compiled()
+
+
+def with_room(patched: pytest.MonkeyPatch, room: int) -> None:
+    """Keep so many values of each group at first."""
+    for module in (extremes, kept_extremes, packed_firsts):
+        patched.setattr(module, "ROOM", room)
+
+
+def made(storage: Storage, seed: int = 1) -> None:
+    warehouse = Warehouse("wh", storage=storage, world=sim_world(seed))
+    warehouse.create_table("source", SOURCE_COLUMNS, primary_key=["id"], properties=HOT)
+    warehouse.create_table("view", VIEW_COLUMNS, primary_key=["_key"], properties=HOT)
+
+
+def opened(storage: Storage, seed: int) -> tuple[Table, Table]:
+    warehouse = Warehouse("wh", storage=storage, world=sim_world(seed))
+    return warehouse.table("source"), warehouse.table("view")
+
+
+def groups_of(source: Table) -> dict[int | None, list[int | None]]:
+    found: dict[int | None, list[int | None]] = defaultdict(list)
+    for row in source.to_arrow().to_pylist():
+        found[row["k"]].append(row["v"])
+    return found
+
+
+def answer(groups: dict[int | None, list[int | None]]) -> dict[int | None, tuple[int | None, int | None]]:
+    found = {}
+    for key, values in groups.items():
+        there = [value for value in values if value is not None]
+        found[key] = (min(there, default=None), max(there, default=None))
+    return found
+
+
+def shown(view: Table) -> dict[int | None, tuple[int | None, int | None]]:
+    return {row["k"]: (row["lo"], row["hi"]) for row in view.to_arrow().to_pylist()}
+
+
+def hashed(key: int | None) -> str:
+    from hashlib import sha256
+
+    text = "n" if key is None else f"{len(str(key))}:{key}"
+    return sha256(text.encode()).hexdigest()
+
+
+def as_view(rows: Iterable[Row]) -> pa.Table:
+    numbers = [(name, pa.int32()) for name in NAMES]
+    return pa.Table.from_pylist(list(rows), schema=pa.schema([pa.field(KEY, pa.string(), nullable=False), *numbers]))
+
+
+def computed(source: Table, keys: Iterable[int | None]) -> list[tuple[Row, bool]]:
+    """The rows of groups, and whether they go."""
+    found = answer(groups_of(source))
+    rows = []
+    for key in keys:
+        lo, hi = found.get(key, (None, None))
+        rows.append(({KEY: hashed(key), "k": key, "lo": lo, "hi": hi}, key not in found))
+    return rows
+
+
+def listing(source: Table, lost: Iterable[int | None], added: Added = ADDED) -> Callable[[Aggregate, Asked], pa.Table]:
+    """The values of groups, as Spark lists them: the first and the last ones, and nulls."""
+    groups, wanted = groups_of(source), set(lost)
+
+    def listed(_: Aggregate, asked: Asked) -> pa.Table:
+        rows = []
+        for number, key in enumerate(sorted(groups, key=lambda k: (k is None, k))):
+            if (asked.are_all or key in wanted) and number % asked.num_parts == asked.part:
+                counts = Counter(groups[key])
+                there = sorted(value for value in counts if value is not None)
+                ends = there if len(there) <= 2 * asked.room else [*there[: asked.room], *there[-asked.room :]]
+                filled = sum(counts[value] for value in there)
+                for place, value in enumerate([*ends, *([None] if None in counts else [])]):
+                    one = hashed(key) if place == 0 else None
+                    rows.append((key, value, counts[value], len(groups[key]), filled, place == 0, one))
+        names = [added.groups[0], VALUE, NUMBER, ROWS, FILLED, FIRST, key_name(KEY)]
+        kinds = [pa.int32(), pa.int32(), *[pa.int64()] * 3, pa.bool_(), pa.string()]
+        columns = list(zip(*rows, strict=True)) or [()] * len(names)
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+        return pa.Table.from_arrays(arrays, names=names)
+
+    return listed
+
+
+def refresh(storage: Storage, seed: int, *, dies: bool = False, added: Added = ADDED) -> list[int]:
+    """Refresh the view; with ``dies`` the process ends behind the commit. Returns how many groups each step computed
+    from their rows.
+    """
+    source, view = opened(storage, seed)
+    counts: list[int] = []
+    for _ in range(4):
+        step = refreshing.next_step(view, {"source": source})
+        if step is None:
+            return counts
+        if step.new.whole_because:
+            rows = computed(source, {*answer(groups_of(source)), *shown(view)})
+            refreshing.commit_step(view, step, as_view(row for row, _ in rows), pa.array([gone for _, gone in rows]))
+            continue
+        counts.append(_by_changes(source, view, step, added, dies=dies))
+    return counts
+
+
+def _by_changes(source: Table, view: Table, step: refreshing.RefreshStep, added: Added, *, dies: bool) -> int:
+    assert step.old is not None
+    changes = read_changes(source, source.state, step.old.sources[0].ends, step.new.sources[0].ends, ["id", "k", "v"])
+    assert changes is not None, "a few changes that are there can be read"
+    kept = KeptExtremes.of(view, added, step)
+    assert kept is not None
+    local = LocalRows({"t0"}, {"t0": changes.netted(["k", "v"])}, {})
+    merged = merged_directly(added, local, partial(view_rows, view), kept.told)
+    assert merged is not None
+    lost: list[int | None] = []
+    rows, gone = as_view([]), pa.array([], pa.bool_())
+    if merged.num_rows:
+        left, sure = merged.filter(merged[AGAIN]), merged.filter(pc.invert(merged[AGAIN]))
+        lost = left[group_name(added.groups[0])].to_pylist()
+        kept.lose(left.select([KEY]))
+        again = computed(source, lost)
+        rows = pa.concat_tables([sure.select([KEY, *NAMES]).cast(rows.schema), as_view(row for row, _ in again)])
+        gone = pa.concat_arrays([*sure[GONE].chunks, pa.array([is_gone for _, is_gone in again], pa.bool_())])
+    if refreshing.commit_step(view, step, rows, gone) and not dies:
+        kept.keep(listing(source, lost, added))
+    return len(lost)

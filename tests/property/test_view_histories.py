@@ -1,0 +1,185 @@
+"""Views through random histories of their sources, without a JVM; `make view-histories HISTORIES=2000` runs more."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+from streamhouse_spark.datasource.views import changes, looked_up, refresh, run
+from streamhouse_spark.kv import keyed_writer
+from streamhouse_spark.log.commits import transaction_outcome as outcome
+from streamhouse_spark.table import refreshing
+from view_histories.grammar import Query
+from view_histories.history import DifferenceError, Figures, History, typed
+from view_histories.house import House
+
+pytestmark = pytest.mark.paimon
+
+COUNTS = Query(
+    "SELECT r.cust AS c0, count(*) AS c1, sum(r.day) AS c2 FROM {k} r GROUP BY r.cust",
+    {"c0": "int", "c1": "int", "c2": "int"},
+)
+LEAST = Query(
+    "SELECT r.note AS c0, min(r.cust) AS c1, max(r.day) AS c2, count(*) AS c3 FROM {k} r GROUP BY r.note",
+    {"c0": "text", "c1": "int", "c2": "int", "c3": "int"},
+)
+BY_KEY = Query(
+    "SELECT a.id AS c0, b.note AS c1 FROM {k} a LEFT JOIN {k} b ON a.cust = b.id", {"c0": "int", "c1": "text"}
+)
+BAG = Query("SELECT r.note AS c0 FROM {k} r WHERE r.cust > 0", {"c0": "text"})
+LOG = Query(
+    "SELECT r.cust AS c0, count(*) AS c1, count(r.qty) AS c2 FROM {o} r GROUP BY r.cust",
+    {"c0": "int", "c1": "int", "c2": "int"},
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(own_cache):
+    """No other test's tablets."""
+
+
+def histories(seeds, **given) -> Figures:
+    total = Figures()
+    for seed in seeds:
+        history = History(House(seed), **given)
+        history.run()
+        total.add(history.figures)
+    return total
+
+
+def test_views_are_what_they_say_they_are():
+    total = histories(range(2))
+    assert total.checks["over the versions that are named"] > 12
+    assert total.checks["over the newest versions"] > 6
+
+
+@pytest.mark.long
+def test_histories_meet_every_kind_of_step():
+    total = histories(range(100, 160))
+    assert total.refreshes.keys() > {"by changes", "whole", "crashed", "failed", "unchanged"}
+    assert {name.partition(",")[0] for name in total.faults} >= {
+        "crash before", "crash after", "error before", "lost ack", "own exists"
+    }  # fmt: skip
+    assert total.deeds.keys() >= {
+        "write", "write_part", "delete", "empty", "overwrite", "drop_partition", "roll_back", "make_again", "tier_rows",
+        "trim", "change_columns",
+    }  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("query", [COUNTS, LEAST, BY_KEY, BAG, LOG], ids=["counts", "least", "by key", "bag", "log"])
+def test_without_a_planted_bug_none_is_found(query):
+    assert histories(range(1000, 1006), query=query).checks["over the versions that are named"] > 60
+
+
+# -- planted bugs -----------------------------------------------------------------------------------------------------
+
+
+def a_lost_retraction():
+    """What went counts as if it had come."""
+    real = changes.LocalChanges.netted
+
+    def all_came(self, columns):
+        return real(changes.LocalChanges(self.rows, np.abs(self.weights)), columns)
+
+    return mock.patch.object(changes.LocalChanges, "netted", all_came)
+
+
+def a_doubled_batch():
+    """The changes before the last refresh count again."""
+    real = refreshing.last_refresh
+
+    def earlier(state):
+        number, lineage = real(state)
+        if lineage is None or number < 2:
+            return number, lineage
+        sources = tuple(
+            type(s)(s.name, s.uuid, s.version - 1, None, {bucket: max(end - 1, 0) for bucket, end in s.ends.items()})
+            for s in lineage.sources
+        )
+        return number, type(lineage)(sources)
+
+    return mock.patch.object(refreshing, "last_refresh", earlier)
+
+
+def a_group_that_is_not_computed_again():
+    return mock.patch.object(run.Run, "_again", lambda self, *_, **__: self._nothing())
+
+
+def a_group_that_should_vanish():
+    def without_gone(view, step, rows, gone):
+        stay = pc.invert(gone)
+        return refreshing.commit_step(view, step, typed(rows, view).filter(stay), gone.filter(stay))
+
+    return mock.patch("view_histories.history.typed_commit", without_gone)
+
+
+def rows_and_versions_are_two_commits():
+    real = refreshing.commit_step
+
+    def torn(view, step, rows, gone):
+        deleted = np.asarray(gone.to_numpy(zero_copy_only=False), np.bool_)
+        with mock.patch.object(keyed_writer, "require_writable"), mock.patch.object(outcome, "require_writable"):
+            refreshing.KeyedTable(view).change(rows, deleted)
+        return real(view, step, rows.slice(0, 0), gone.slice(0, 0))
+
+    return mock.patch.object(refreshing, "commit_step", torn)
+
+
+def the_slower_refresh_counts_too():
+    real = refreshing.commit_step
+
+    def anyway(view, step, rows, gone):
+        number = refreshing.last_refresh(view.refresh())[0] + 1
+        return real(view, refreshing.RefreshStep(number, step.old, step.new), rows, gone)
+
+    return mock.patch.object(refreshing, "commit_step", anyway)
+
+
+def a_source_that_went_on_is_looked_up():
+    """Rows that are looked up are not brought back to the version that the refresh reads."""
+    return mock.patch.object(looked_up, "rows_before", lambda rows, *_: rows)
+
+
+def equal_rows_begin_at_one():
+    return mock.patch.object(run, "counts_of", lambda _, keys: np.zeros(len(keys), np.int64))
+
+
+def lost_rows_are_overlooked():
+    """Of a table without a key, rows that were deleted, and tables that were emptied."""
+    return mock.patch.object(refreshing, "_reason", return_value=None)
+
+
+def another_table_of_the_name_is_overlooked():
+    real = refreshing._why_not_changes
+
+    def overlooked(source, then, now):
+        found = real(source, then, now)
+        return None if found is not None and "made again" in found else found
+
+    return mock.patch.object(refreshing, "_why_not_changes", overlooked)
+
+
+PLANTS = {
+    a_lost_retraction: COUNTS,
+    a_doubled_batch: COUNTS,
+    a_group_that_is_not_computed_again: LEAST,
+    a_group_that_should_vanish: LEAST,
+    rows_and_versions_are_two_commits: COUNTS,
+    the_slower_refresh_counts_too: COUNTS,
+    a_source_that_went_on_is_looked_up: BY_KEY,
+    equal_rows_begin_at_one: BAG,
+    lost_rows_are_overlooked: LOG,
+    another_table_of_the_name_is_overlooked: COUNTS,
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_planted_bugs_are_found(plant):
+    with plant(), pytest.raises(DifferenceError, match=r"strange|of one primary key"):
+        histories(range(1000, 1040), query=PLANTS[plant])
+    assert refresh.commit_step is refreshing.commit_step

@@ -1,0 +1,62 @@
+"""The step of a view to newer versions of its sources, and the reason for which it is computed anew."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.table.refreshing import commit_step, next_step
+
+pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
+
+
+@pytest.fixture
+def source(wh):
+    table = wh.create_table("d.t", "id BIGINT, day INT", partition_by=["day"])
+    table.append([{"id": number, "day": number % 3} for number in range(9)])
+    return table
+
+
+@pytest.fixture
+def view(wh, own_cache):
+    yield wh.create_table("d.v", "day INT, n BIGINT", primary_key=["day"])
+    close_tablets()
+
+
+def tier(table):
+    TieringJob(table.log, table.open_lake(), world=table.world).run(
+        run_tasks_locally(table.storage, table.settings, table.world)
+    )
+
+
+def refreshed(view, source):
+    step = next_step(view, {source.name: source})
+    assert step is not None
+    rows = source.to_arrow().group_by("day").aggregate([("id", "count")]).rename_columns(["day", "n"])
+    assert commit_step(view, step, rows.cast(view.schema), pa.array([False] * rows.num_rows))
+    return step.new.whole_because
+
+
+def test_deleted_rows_that_are_tiered_later_are_no_partition_that_was_lost(view, source):
+    tier(source)
+    source.delete(where=[("id", "<", 2)])
+    refreshed(view, source)
+    tier(source)
+    assert source.refresh().lake.dropped_rows == 2
+    source.append([{"id": 20, "day": 0}])
+    assert refreshed(view, source) is None
+    source.drop_partition({"day": 1})
+    assert "lost a partition" in refreshed(view, source)
+    source.append([{"id": 21, "day": 0}])
+    assert refreshed(view, source) is None
+
+
+def test_a_partition_that_was_dropped_together_with_a_deletion(view, source):
+    tier(source)
+    source.delete(where=[("id", "<", 2)])
+    refreshed(view, source)
+    source.drop_partition({"day": 1})
+    source.append([{"id": 20, "day": 0}])
+    assert "lost a partition" in refreshed(view, source)
