@@ -18,6 +18,7 @@ SOAK_ROUNDS ?= 1000
 KILLS ?= 100
 POWER_CUTS ?= 200
 SEEDS ?= 1000
+MINUTES ?= 10
 comma := ,
 NEWEST_SPARK := $(addprefix tests/spark/test_,append.py batch_read.py catalog_reads.py catalog_writes.py keyed.py \
   stream_read.py stream_write.py tiering.py types.py)
@@ -155,6 +156,10 @@ matrix-newest: java $(VENV_NEWEST)/newest.stamp
 interop: java $(VENV_SPARK41)/interop.stamp ## ClickHouse and the Java libraries of Iceberg and Paimon read our lakes (fetched: 0.7 GB; needs a JDK)
 	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest tests/interop -m engines $(ARGS)
 
+.PHONY: serve-engines
+serve-engines: java $(VENV_SPARK41)/engines.stamp ## MINUTES=10 of eleven clients that query a server while rows stream in: each answer is checked (fetched: 0.7 GB)
+	cd tests && PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python ../$(VENV_SPARK41)/bin/python -m many_engines --minutes $(MINUTES) $(ARGS)
+
 # Hosts are mount namespaces, each with an empty disk.
 .PHONY: cluster
 cluster: java $(VENV)/dev.stamp ## two workers that share nothing but a store; kills of executors and drivers (Linux; Spark fetches hadoop-aws)
@@ -253,7 +258,7 @@ $(VENV_SPARK41)/dev.stamp $(VENV_SPARK42)/dev.stamp: %/dev.stamp: $(PROJECT) | %
 	@$(call install,$*,dev,$*/constraints.txt)
 	@touch $@
 
-$(VENV_SPARK41)/interop.stamp $(VENV_SPARK41)/bench.stamp: $(VENV_SPARK41)/%.stamp: $(PROJECT) | $(VENV_SPARK41)/bin/python
+$(VENV_SPARK41)/interop.stamp $(VENV_SPARK41)/engines.stamp $(VENV_SPARK41)/bench.stamp: $(VENV_SPARK41)/%.stamp: $(PROJECT) | $(VENV_SPARK41)/bin/python
 	@$(call pin_spark,$(VENV_SPARK41))
 	@$(call install,$(VENV_SPARK41),$*,$(VENV_SPARK41)/constraints.txt)
 	@touch $@ $(VENV_SPARK41)/dev.stamp

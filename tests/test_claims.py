@@ -142,6 +142,7 @@ def test_extras_are_those_of_the_package():
         "dev",
         "newest",
         "interop",
+        "engines",
         "catalogs",
         "bench",
         "deploy",

@@ -401,17 +401,20 @@ class TieringService:
         *,
         settings: Mapping[str, str] | None = None,
         on_report: Callable[[TieringReport], None] | None = None,
+        on_lineage: Callable[[Mapping[str, Any]], None] | None = None,
         maintenance_ms: int = 600_000,
     ) -> None:
         """``tables`` None serves all tables that have a lake. ``on_report`` is called in a worker thread after each
-        round that moved rows. ``maintenance_ms`` is the time between two maintenances of a table.
+        round that moved rows, ``on_lineage`` with the events of OpenLineage of each round that writes.
+        ``maintenance_ms`` is the time between two maintenances of a table.
         """
         require_part("spark", spark, "a SparkSession", "dataSource")
         require_texts("settings", settings)
         if maintenance_ms < 0:
             raise InvalidOptionError(f"maintenance_ms is {maintenance_ms}, expected at least 0")
-        if on_report is not None and not callable(on_report):
-            raise InvalidOptionError(f"on_report is {shown(on_report)}, expected a function")
+        for name, called in {"on_report": on_report, "on_lineage": on_lineage}.items():
+            if called is not None and not callable(called):
+                raise InvalidOptionError(f"{name} is {shown(called)}, expected a function")
         from streamhouse_spark.datasource.tiering_tasks import spark_tasks
         from streamhouse_spark.service.tiering_service import Service
         from streamhouse_spark.warehouse.connection import Connection
@@ -422,6 +425,7 @@ class TieringService:
             connection,
             tables,
             on_report=on_report,
+            on_lineage=on_lineage,
             maintenance_ms=maintenance_ms,
         )
 

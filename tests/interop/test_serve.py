@@ -120,6 +120,30 @@ def test_engines_read_the_newest_rows(warehouse, serve, keyed):
         catalog.load_table("s.t").transaction().set_properties(a="b").commit_transaction()
 
 
+@pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
+def test_engines_read_older_states(warehouse, serve, keyed):
+    """Each snapshot of the lake by its id, while the newest one has hot rows; and the lake's by time."""
+    table = warehouse.create_table("s.t", "id BIGINT NOT NULL, n BIGINT", primary_key=["id"] if keyed else [])
+    write, expected = table.upsert if keyed else table.append, {}
+    for number in range(3):
+        write(rows(*range(10 * number, 10 * number + 10)))
+        if number:
+            table.delete(pa.table({"id": [number]})) if keyed else table.delete(where=[("id", "=", number)])
+        tier(table)
+        expected[table.refresh().lake.snapshot_id] = sorted(table.to_arrow()["id"].to_pylist())
+    write(rows(100))
+    server = serve()
+    loaded = load_catalog("sh", type="rest", uri=f"{server.url}/iceberg").load_table("s.t")
+    connection = duck(server)
+    for snapshot, ids in expected.items():
+        found = loaded.scan(snapshot_id=snapshot).to_arrow()["id"].to_pylist()
+        assert sorted(found) == ids
+        then = connection.execute(f"SELECT id FROM sh.s.t AT (VERSION => {snapshot}) ORDER BY id").fetchall()
+        assert [row[0] for row in then] == ids
+    newest = connection.execute("SELECT id FROM sh.s.t ORDER BY id").fetchall()
+    assert [row[0] for row in newest] == sorted(table.to_arrow()["id"].to_pylist())
+
+
 @pytest.mark.parametrize(
     ("num_engines", "duration_s"), [(4, 8), pytest.param(10, 600, marks=[pytest.mark.soak, pytest.mark.timeout(1_200)])]
 )

@@ -94,7 +94,9 @@ def test_a_table_shows_what_it_was_made_with(spark, database, wh: Warehouse):
     assert (described["id"].data_type, described["id"].comment) == ("bigint", "the key")
     assert described["Comment"].data_type == "all of them"
     assert described["Provider"].data_type == "streamhouse"
-    for fact in ("table.log.ttl=3d", "status.buckets=4", "status.lake.format=iceberg", "status.log.end-offsets="):
+    lineage = f"openlineage.dataset.name={wh.storage.url}/{database}.orders"
+    facts = ("table.log.ttl=3d", "status.buckets=4", "status.lake.format=iceberg", "status.log.end-offsets=", lineage)
+    for fact in facts:
         assert fact in described["Table Properties"].data_type
     assert spark.table(name).schema["id"].nullable is False
     assert texts(spark.sql(f"SHOW TABLES IN streamhouse.{database}").select("tableName")) == ["orders"]
@@ -108,6 +110,7 @@ def test_the_create_statement_that_is_shown_makes_the_same_table(spark, database
     """)
     statement = texts(spark.sql(f"SHOW CREATE TABLE {name}"))[0]
     assert "status." not in statement
+    assert "openlineage." not in statement
     spark.sql(f"DROP TABLE {name}")
     spark.sql(statement)
     table = wh.table(f"{database}.orders")

@@ -50,7 +50,9 @@ def adopt(
     the table later leaves the lake table, with all that was tiered. Where both kinds of table have the name,
     -p table.datalake.format=paimon says which one.
     """
-    report = session.warehouse.adopt_table(table, lake, primary_key=primary_key, properties=properties, dry_run=dry_run)
+    warehouse = session.warehouse
+    with session.output.working(f"adopt {lake or table}"):
+        report = warehouse.adopt_table(table, lake, primary_key=primary_key, properties=properties, dry_run=dry_run)
     document = {**asdict(report), "dry_run": dry_run}
     session.output.document(document, lambda console: _render(report, console, dry_run=dry_run))
 

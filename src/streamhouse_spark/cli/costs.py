@@ -45,7 +45,9 @@ def costs(session: Session, database: str | None, prices: Mapping[str, str]) -> 
     Queries and streams are not written down and not counted. A table that cannot be read is named, and the
     command fails.
     """
-    found = session.warehouse.costs(parse_prices(prices), database=database)
+    known = parse_prices(prices)
+    with session.output.working("look at all tables"):
+        found = session.warehouse.costs(known, database=database)
     session.output.document(found.to_json(), lambda console: _render_all(found, console))
     for name, reason in found.failed.items():
         click.echo(f"{name} is not in the estimate: {reason}", err=True)

@@ -83,7 +83,8 @@ def compact(session: Session, table: str, *, purge: bool, dry_run: bool) -> None
     where it is true.
     """
     opened = session.warehouse.table(table)
-    report = opened.lake.compact(purge=purge, dry_run=dry_run)
+    with session.output.working(f"compact the lake of {opened.name}"):
+        report = opened.lake.compact(purge=purge, dry_run=dry_run)
     row = {
         "table": opened.name,
         "files_removed": report.files_removed,
@@ -120,7 +121,8 @@ def optimize(session: Session, table: str, *, order_by: str, where: str | None, 
     """
     opened = session.warehouse.table(table)
     condition = None if where is None else parse_where(where, opened.refresh().schema.arrow)
-    report = opened.lake.optimize(order_by, filter=condition, dry_run=dry_run)
+    with session.output.working(f"optimize the lake of {opened.name}"):
+        report = opened.lake.optimize(order_by, filter=condition, dry_run=dry_run)
     row = {
         "table": opened.name,
         "files_removed": report.files_removed,
@@ -155,7 +157,8 @@ def expire_snapshots(
     """
     opened = session.warehouse.table(table)
     moment_ms = opened.storage.now_ms() - (SNAPSHOTS_KEPT_MS if older_than_ms is None else older_than_ms)
-    report = opened.lake.expire_snapshots(retain_last=retain_last, older_than_ms=moment_ms, dry_run=dry_run)
+    with session.output.working(f"expire snapshots of {opened.name}"):
+        report = opened.lake.expire_snapshots(retain_last=retain_last, older_than_ms=moment_ms, dry_run=dry_run)
     row = {
         "table": opened.name,
         "snapshots": len(report.snapshots),
@@ -183,7 +186,9 @@ def remove_orphan_files(session: Session, table: str, *, older_than_ms: int | No
     Lost rounds and killed tasks leave them behind. `streamhouse maintain` does it too, and cleans the log.
     """
     lake = session.warehouse.table(table).lake
-    found = lake.remove_orphan_files(grace_ms=GRACE_MS if older_than_ms is None else older_than_ms, dry_run=dry_run)
+    grace_ms = GRACE_MS if older_than_ms is None else older_than_ms
+    with session.output.working(f"look for files of {table} that nobody needs"):
+        found = lake.remove_orphan_files(grace_ms=grace_ms, dry_run=dry_run)
     session.output.rows(pa.Table.from_pylist([{"file": key, "dry_run": dry_run} for key in found], schema=_ORPHANS))
 
 
@@ -204,7 +209,8 @@ def rewrite_manifests(session: Session, table: str, *, dry_run: bool) -> None:
     Rounds join small manifests by themselves: this is for tables that other engines wrote to.
     """
     opened = session.warehouse.table(table)
-    report = opened.lake.rewrite_manifests(dry_run=dry_run)
+    with session.output.working(f"rewrite manifests of {opened.name}"):
+        report = opened.lake.rewrite_manifests(dry_run=dry_run)
     row = {
         "table": opened.name,
         "manifests_removed": report.removed,

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import click
 import pyarrow as pa
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -56,6 +65,15 @@ class Output:
         """Print a message beside the results. Only people at a terminal want it."""
         if sys.stderr.isatty():
             click.secho(text, err=True, dim=True)
+
+    @contextmanager
+    def working(self, text: str) -> Iterator[None]:
+        """Show on stderr that work goes on which has no parts to count; without a terminal it does nothing."""
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        console = Console(file=sys.stderr)
+        with Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True) as progress:
+            progress.add_task(text, total=None)
+            yield
 
     def progress(self, unit: str) -> Progress:
         """Show a progress bar on stderr; without a terminal it does nothing."""

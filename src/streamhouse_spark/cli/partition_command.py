@@ -12,6 +12,7 @@ from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
 from streamhouse_spark.schema.partition_fields import split_fields
 from streamhouse_spark.table.partitions import DropPartitionReport, drop_partitions
+from streamhouse_spark.table.table import Table
 
 
 @click.command(
@@ -40,13 +41,18 @@ def drop_partition(session: Session, table: str, values: Mapping[str, str], *, y
     chosen = PartitionMatches((match,))
     what = f"partition ({match}) of {opened.name}"
     if dry_run:
-        _show(session, drop_partitions(opened, chosen, dry_run=True), f"would drop {what}")
+        _show(session, _dropped(session, opened, chosen, dry_run=True), f"would drop {what}")
         return
     if not yes:
-        found = drop_partitions(opened, chosen, dry_run=True)
+        found = _dropped(session, opened, chosen, dry_run=True)
         if not click.confirm(f"drop {what} with {found.rows:,} rows?", err=True):
             raise click.Abort
-    _show(session, drop_partitions(opened, chosen), f"dropped {what}")
+    _show(session, _dropped(session, opened, chosen, dry_run=False), f"dropped {what}")
+
+
+def _dropped(session: Session, table: Table, chosen: PartitionMatches, *, dry_run: bool) -> DropPartitionReport:
+    with session.output.working(f"{'look at' if dry_run else 'drop'} partitions of {table.name}"):
+        return drop_partitions(table, chosen, dry_run=dry_run)
 
 
 @click.command(

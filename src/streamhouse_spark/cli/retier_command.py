@@ -35,7 +35,9 @@ def retier(session: Session, table: str, *, dry_run: bool, allow_loss: bool) -> 
     round of `streamhouse tier` has moved them. The files of the former lake stay until the table is dropped. Refused,
     with the numbers, where rows are in the lake alone.
     """
-    report = session.warehouse.table(table).retier(allow_loss=allow_loss, dry_run=dry_run)
+    opened = session.warehouse.table(table)
+    with session.output.working(f"retier {opened.name}"):
+        report = opened.retier(allow_loss=allow_loss, dry_run=dry_run)
     session.output.document(asdict(report), lambda console: _render(report, console))
 
 

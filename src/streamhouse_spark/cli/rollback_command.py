@@ -9,6 +9,7 @@ import click
 from streamhouse_spark.cli.session import Command, Session
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.table.rollback import RollbackReport
+from streamhouse_spark.table.table import Table
 
 
 @click.command(
@@ -34,17 +35,22 @@ def rollback(session: Session, table: str, *, version: str, yes: bool, dry_run: 
     parse_table_name(table).require_table("roll back")
     opened = session.warehouse.table(table)
     if dry_run:
-        _show(session, opened.rollback_to_version(version, dry_run=True), "would roll")
+        _show(session, _rolled(session, opened, version, dry_run=True), "would roll")
         return
     if not yes:
-        found = opened.rollback_to_version(version, dry_run=True)
+        found = _rolled(session, opened, version, dry_run=True)
         if not click.confirm(
             f"roll {opened.name} back to commit {version}: {found.rows_deleted:,} rows go, {found.rows_added:,} come "
             "back?",
             err=True,
         ):
             raise click.Abort
-    _show(session, opened.rollback_to_version(version), "rolled")
+    _show(session, _rolled(session, opened, version, dry_run=False), "rolled")
+
+
+def _rolled(session: Session, table: Table, version: str, *, dry_run: bool) -> RollbackReport:
+    with session.output.working(f"{'look at' if dry_run else 'roll back'} {table.name}"):
+        return table.rollback_to_version(version, dry_run=dry_run)
 
 
 def _show(session: Session, report: RollbackReport, verb: str) -> None:

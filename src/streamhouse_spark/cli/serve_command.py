@@ -73,6 +73,13 @@ streamhouse -w s3://bucket/warehouse serve --access rights.toml --audit-log audi
     help="How long a query may go on reading the hot rows that it began with.",
 )
 @click.option(
+    "--lake-after",
+    type=click.FloatRange(0.1, 3600),
+    metavar="SECONDS",
+    help="Answer with the lake alone, and a header Warning, where hot rows are not ready by then; by default engines "
+    "wait.",
+)
+@click.option(
     "--vend-role",
     metavar="ARN",
     help="Give clients that may read a table credentials for its files alone, of this role of S3's; off by default.",
@@ -100,6 +107,7 @@ def serve(
     insecure: bool,
     client_config: Mapping[str, str],
     grace_minutes: int,
+    lake_after: float | None,
     vend_role: str | None,
     vend_minutes: int,
     check: bool,
@@ -143,7 +151,7 @@ def serve(
 
     log_to_stderr()
     audit = AuditLog(audit_log, clock) if audit_log is not None else None
-    options = ServeOptions(rights, client_config, grace_minutes * 60_000, audit, vend)
+    options = ServeOptions(rights, client_config, grace_minutes * 60_000, audit, lake_after, vend)
 
     def started(url: str, flight: str | None) -> None:
         also = f", Arrow Flight at {flight}" if flight else ""

@@ -90,7 +90,8 @@ def clone(session: Session, source: str, target: str, *, version: str | None) ->
     """
     parse_table_name(source).require_table("clone")
     parse_table_name(target).require_table("clone to")
-    made = session.warehouse.clone_table(source, target, version=version)
+    with session.output.working(f"clone {source}"):
+        made = session.warehouse.clone_table(source, target, version=version)
     began = version_of_clone(session.warehouse.table(source).refresh(), made.uuid)
     session.output.document(
         {"source": source, "target": target, "version": began.version, "lake_snapshot": began.lake_snapshot},
@@ -119,7 +120,9 @@ def branch(session: Session, table: str, name: str) -> None:
     lake is.
     """
     parse_table_name(table).require_table("make a branch of")
-    made = session.warehouse.table(table).create_branch(name)
+    opened = session.warehouse.table(table)
+    with session.output.working(f"make the branch {name} of {table}"):
+        made = opened.create_branch(name)
     session.output.document(
         {"table": table, **asdict(made)},
         lambda console: console.print(
@@ -139,7 +142,9 @@ def publish_branch(session: Session, table: str, name: str) -> None:
     else nothing is. Publishing again publishes once.
     """
     parse_table_name(table).require_table("publish a branch of")
-    done = session.warehouse.table(table).fast_forward(name)
+    opened = session.warehouse.table(table)
+    with session.output.working(f"publish the branch {name} of {table}"):
+        done = opened.fast_forward(name)
     session.output.document(
         asdict(done),
         lambda console: console.print(

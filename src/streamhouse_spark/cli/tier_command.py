@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 import pyarrow as pa
@@ -23,6 +24,9 @@ from streamhouse_spark.warehouse.opened_tables import OpenedTables
 if TYPE_CHECKING:
     from streamhouse_spark.lake.tiering.job import TieringReport
     from streamhouse_spark.service.endpoint import Address, Observed
+    from streamhouse_spark.service.lineage import LineageListener
+
+T = TypeVar("T")
 
 _TIERED: Final = pa.schema([
     ("table", pa.string()),
@@ -49,6 +53,9 @@ streamhouse -w ./warehouse tier
 # the same in a container: probes and Prometheus' metrics at port 9464
 streamhouse -w s3://bucket/warehouse tier --listen 0.0.0.0:9464
 
+# a service that tells OpenLineage of each round
+streamhouse -w s3://bucket/warehouse tier --lineage http://marquez:5000/api/v1/lineage
+
 # the same on Spark, which writes the files on its executors
 streamhouse -w s3://bucket/warehouse tier --master 'local[4]'
 """,
@@ -62,9 +69,21 @@ streamhouse -w s3://bucket/warehouse tier --master 'local[4]'
     metavar="HOST:PORT",
     help="Answer /livez, /readyz and /metrics (Prometheus) here while the service runs. Shows names of tables.",
 )
+@click.option(
+    "--lineage",
+    metavar="URL|FILE",
+    help="Send events of OpenLineage about the service's rounds there; with OPENLINEAGE_API_KEY as the bearer token.",
+)
 @click.pass_obj
 def tier(
-    session: Session, tables: Sequence[str], *, once: bool, on_spark: bool, master: str | None, listen: str | None
+    session: Session,
+    tables: Sequence[str],
+    *,
+    once: bool,
+    on_spark: bool,
+    master: str | None,
+    listen: str | None,
+    lineage: str | None,
 ) -> None:
     """Move rows from the hot logs into the lakes.
 
@@ -75,14 +94,17 @@ def tier(
     address = _address(listen) if listen is not None else None
     if address is not None and once:
         raise InvalidOptionError("--listen is for the service: leave --once away, and it runs until it is stopped")
+    if lineage is not None and once:
+        raise InvalidOptionError("--lineage is for the service: leave --once away, and it runs until it is stopped")
+    listener = _listener(lineage) if lineage is not None else None
     chosen = _with_lakes(session, tables)
     if on_spark or master:
-        _tier_on_spark(session, chosen, tables, master, address, once=once)
+        _tier_on_spark(session, chosen, tables, master, address, listener, once=once)
     elif once:
-        session.output.rows(_as_rows(chosen.each(tier_here)))
+        session.output.rows(_as_rows(_each(session, chosen, tier_here)))
         fail_for(chosen)
     else:
-        _serve_here(session, tables, address)
+        _serve_here(session, tables, address, listener)
 
 
 def tier_here(table: Table) -> TieringReport:
@@ -93,7 +115,9 @@ def tier_here(table: Table) -> TieringReport:
     return job.run(run_tasks_in_threads(table.storage, table.settings, table.world))
 
 
-def _serve_here(session: Session, names: Sequence[str], address: Address | None) -> None:
+def _serve_here(
+    session: Session, names: Sequence[str], address: Address | None, listener: LineageListener | None
+) -> None:
     from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
     from streamhouse_spark.service.endpoint import observed
     from streamhouse_spark.service.tiering_service import Service
@@ -102,10 +126,17 @@ def _serve_here(session: Session, names: Sequence[str], address: Address | None)
     warehouse, output = session.warehouse, session.output
     tasks = run_tasks_in_threads(warehouse.storage, warehouse.settings, warehouse.world)
     connection = Connection.of(session.warehouse_location, session.settings)
-    service = Service(tasks, connection, list(names) or None, on_report=_reporter(output))
+    report = _reporter(output)
+    service = Service(tasks, connection, list(names) or None, on_report=report, on_lineage=listener)
     output.remark(f"tiering {warehouse.url} until Ctrl-C")
     with _until_stopped() as stop, _listening(service, address), observed(service):
         service.run(stop)
+
+
+def _listener(target: str) -> LineageListener:
+    from streamhouse_spark.service.lineage import listener_to
+
+    return listener_to(target, os.environ.get("OPENLINEAGE_API_KEY"))
 
 
 def _address(listen: str) -> Address:
@@ -132,6 +163,7 @@ def _tier_on_spark(
     names: Sequence[str],
     master: str | None,
     address: Address | None,
+    listener: LineageListener | None,
     *,
     once: bool,
 ) -> None:
@@ -144,16 +176,33 @@ def _tier_on_spark(
     try:
         if once:
             tier_one = lambda table: tier_on_spark(spark, location, [table.name], settings=settings)  # noqa: E731
-            reports = [report for reports in chosen.each(tier_one) for report in reports.values()]
+            reports = [report for reports in _each(session, chosen, tier_one) for report in reports.values()]
             session.output.rows(_as_rows(reports))
             fail_for(chosen)
         else:
             report = _reporter(session.output)
-            service = TieringService(spark, location, list(names) or None, settings=settings, on_report=report)
+            service = TieringService(
+                spark, location, list(names) or None, settings=settings, on_report=report, on_lineage=listener
+            )
             with _until_stopped() as stop, _listening(service, address):
                 service.run(stop)
     finally:
         spark.stop()
+
+
+def _each(session: Session, chosen: OpenedTables, work: Callable[[Table], T]) -> list[T]:
+    """Work on one table after the other, and show how many are done."""
+    with session.output.progress("tables") as progress:
+        task = progress.add_task("tier", total=len(chosen.tables))
+
+        def counted(table: Table) -> T:
+            progress.update(task, description=f"tier {table.name}")
+            try:
+                return work(table)
+            finally:
+                progress.advance(task)
+
+        return chosen.each(counted)
 
 
 def _with_lakes(session: Session, names: Sequence[str]) -> OpenedTables:

@@ -17,6 +17,7 @@ from streamhouse_spark.serve.admission import Admission
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.guard import ICEBERG, Guard
 from streamhouse_spark.serve.iceberg.rest import iceberg_routes
+from streamhouse_spark.serve.iceberg.stand_in import StandIns
 from streamhouse_spark.serve.iceberg.system_documents import SystemDocuments
 from streamhouse_spark.serve.iceberg.vending import Vending
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
@@ -46,15 +47,14 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
     counts = ServedCounts()
     overview = Overview(warehouse, counts)
     vending = Vending(warehouse, options.vend) if options.vend is not None else None
+    stand_ins = StandIns(options.lake_after_s, counts) if options.lake_after_s is not None else None
+    system = SystemDocuments(grace_ms=options.grace_ms)
     routes = [
         Route("/health", _health, methods=["GET", "HEAD"]),
         Route(f"{API}/openapi.json", _openapi, methods=["GET"]),
         *overview.routes(),
         Mount(API, routes=rows_routes(opened, counts)),
-        Mount(
-            ICEBERG,
-            routes=iceberg_routes(tables, options.client_config, vending, SystemDocuments(grace_ms=options.grace_ms)),
-        ),
+        Mount(ICEBERG, routes=iceberg_routes(tables, options.client_config, vending, system, stand_ins)),
     ]
     middleware = [
         Middleware(_Counted, counts=counts, clock=clock),

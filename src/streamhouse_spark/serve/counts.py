@@ -16,6 +16,7 @@ class ServedCounts:
         self._requests: Counter[tuple[str, str, int]] = Counter()
         self._rows: Counter[tuple[str, str]] = Counter()
         self._busy_s: Counter[tuple[str, str]] = Counter()
+        self._lake_alone: Counter[str] = Counter()
 
     def answered(self, method: str, area: str, status: int, busy_s: float) -> None:
         """Count a request of an area, such as ``iceberg``, and the time until its answer began."""
@@ -27,6 +28,11 @@ class ServedCounts:
         with self._lock:
             self._rows[table, mode] += num_rows
 
+    def showed_lake_alone(self, table: str) -> None:
+        """Count an answer with the lake in the place of hot rows."""
+        with self._lock:
+            self._lake_alone[table] += 1
+
     @property
     def requests(self) -> Mapping[tuple[str, str, int], int]:
         with self._lock:
@@ -36,6 +42,11 @@ class ServedCounts:
     def rows(self) -> Mapping[tuple[str, str], int]:
         with self._lock:
             return dict(self._rows)
+
+    @property
+    def lake_alone(self) -> Mapping[str, int]:
+        with self._lock:
+            return dict(self._lake_alone)
 
     @property
     def busy_s(self) -> Mapping[tuple[str, str], float]:

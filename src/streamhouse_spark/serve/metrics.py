@@ -34,6 +34,7 @@ def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServedCounts) -
     answered = [((method, area, str(status)), float(n)) for (method, area, status), n in counts.requests.items()]
     busy = [(labels, seconds) for labels, seconds in counts.busy_s.items()]
     rows = [(labels, float(n)) for labels, n in counts.rows.items()]
+    lake_alone = [((table,), float(n)) for table, n in counts.lake_alone.items()]
     return [
         *found,
         Measure("streamhouse_table_unreadable", "1 for a table that cannot be read.", "gauge", ("table",), failed),
@@ -46,4 +47,11 @@ def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServedCounts) -
         ),
         Measure("streamhouse_serve_busy_seconds", "Time to answers.", "counter", ("method", "area"), busy),
         Measure("streamhouse_serve_rows", "Rows written over HTTP.", "counter", ("table", "mode"), rows),
+        Measure(
+            "streamhouse_serve_lake_alone",
+            "Answers to Iceberg clients without the hot rows, which took too long or could not be made.",
+            "counter",
+            ("table",),
+            lake_alone,
+        ),
     ]

@@ -32,7 +32,13 @@ def openapi() -> dict[str, Any]:
         "paths": {
             "/api/v1/overview": {"get": _operation("All tables, with rows and lag.")},
             "/api/v1/tables": {"get": _operation("The names of all tables.")},
-            "/api/v1/tables/{table}": {"get": _operation("A table's columns and keys.", _TABLE)},
+            "/api/v1/tables/{table}": {
+                "get": _operation(
+                    "A table's columns and keys, its last tiering rounds, and who reads and writes it.",
+                    _TABLE,
+                    _query("costs", "With any value: also an estimate of a month's requests and dollars."),
+                )
+            },
             "/api/v1/tables/{table}/rows": {
                 "get": _operation(
                     "Some rows, hot and cold; a name such as orders$lake or orders$history shows that.",

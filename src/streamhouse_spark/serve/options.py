@@ -42,5 +42,7 @@ class ServeOptions:
     grace_ms: int = GRACE_MS
     """Time for which the files of a table's hot rows stay readable, at least."""
     audit: AuditLog | None = None
+    lake_after_s: float | None = None
+    """Time after which an engine gets the lake alone, because hot rows are not ready; None lets it wait."""
     vend: VendOptions | None = None
     """How clients get credentials for the files of tables; None for not at all."""

@@ -30,6 +30,7 @@ from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.rights import client_of, require
 from streamhouse_spark.serve.row_bodies import media_type, parsed_rows, python_rows, written_rows
+from streamhouse_spark.serve.table_facts import table_facts
 from streamhouse_spark.table.dead_letters import DEAD_LETTERS
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
@@ -84,18 +85,12 @@ class _Rows:
 
     async def describe(self, request: Request) -> Response:
         require(request, "read", request.path_params["table"])
-        table = await run_in_threadpool(self._opened, request)
-        state = table.state
-        columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in table.schema]
-        return JSONResponse(
-            {
-                "table": table.name,
-                "version": state.version,
-                "primary_key": list(state.primary_key),
-                "partition_by": list(state.parsed.partitioned_by),
-                "columns": columns,
-            }
-        )
+        return await run_in_threadpool(self._describe, request)
+
+    def _describe(self, request: Request) -> Response:
+        table = self._opened(request)
+        costs = table.costs().to_json() if "costs" in request.query_params else None
+        return JSONResponse(table_facts(table) | ({"costs": costs} if costs is not None else {}))
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CLEANINGS_PER_GRACE: Final = 4
+_IDLE_S: Final = 75
+"""Time that a connection may be idle. A client that sends into one that is just closed gets an error of the network:
+engines keep them for longer than uvicorn's five seconds."""
 _FLIGHT_ENDS_S: Final = 5
 """Time that streams get to send the batch that they are at."""
 
@@ -61,6 +64,7 @@ def serve(
         log_level="warning",
         access_log=False,
         server_header=False,
+        timeout_keep_alive=_IDLE_S,
         timeout_graceful_shutdown=10,
     )
     server = _server_of(config)

@@ -21,6 +21,7 @@ from streamhouse_spark.lake.tiering.round import RunTasks
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.claims import release_claim, try_claim
 from streamhouse_spark.service.known_tables import KnownTables
+from streamhouse_spark.service.lineage import LineageListener, RoundEvents
 from streamhouse_spark.service.maintenance_schedule import MAINTENANCE_MS, Upkeep, UpkeepStatus
 from streamhouse_spark.storage.read_ahead import at_once
 from streamhouse_spark.table.table import Table
@@ -112,11 +113,13 @@ class Service:
         tables: Sequence[str] | None = None,
         *,
         on_report: Callable[[TieringReport], None] | None = None,
+        on_lineage: LineageListener | None = None,
         maintenance_ms: int = MAINTENANCE_MS,
     ) -> None:
         self._connection = connection
         self._names = list(tables) if tables is not None else None
         self._on_report = on_report
+        self._on_lineage = on_lineage
         self._maintenance_ms = maintenance_ms
         self._clock = connection.warehouse().world.clock
         self._service_id = connection.warehouse().world.ids.new_uuid()
@@ -305,7 +308,7 @@ class Service:
 
     def _tier(self, entry: _Entry) -> None:
         self._note(entry, doing="tiering")
-        report = tier_table(entry.table, self._stoppable(entry))
+        report = self._round(entry)
         entry.last_duration_ms = report.duration_ms
         done = 1 if report.snapshots else 0
         entry.upkeep.add_rounds(len(report.snapshots))
@@ -324,10 +327,28 @@ class Service:
         if report.snapshots and self._on_report is not None:
             self._on_report(report)
 
-    def _stoppable(self, entry: _Entry) -> RunTasks:
+    def _round(self, entry: _Entry) -> TieringReport:
+        """Tier the table; whoever listens is told."""
+        if self._on_lineage is None:
+            return tier_table(entry.table, self._stoppable(entry, None))
+        events = RoundEvents(self._on_lineage, entry.table, self._connection.warehouse().world)
+        try:
+            report = tier_table(entry.table, self._stoppable(entry, events))
+        except Stopped:
+            events.stopped()
+            raise
+        except BaseException as error:
+            events.failed(error)
+            raise
+        events.ended(report)
+        return report
+
+    def _stoppable(self, entry: _Entry, events: RoundEvents | None) -> RunTasks:
         def run(tasks: Sequence[TieringTask]) -> Sequence[Sequence[LakeFile]]:
             if self._stop.is_set():
                 raise Stopped
+            if tasks and events is not None:
+                events.writes()
             try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed: a round may take long
             return self._run_tasks(tasks)
 

@@ -36,6 +36,9 @@ ASKS_FOR_MORE = re.compile(
 )
 
 ELSEWHERE = {
+    "while its hot rows were looked for; ask again": (
+        "unit/serve/test_virtual_tables.py::test_rows_that_went_from_the_lake_while_it_was_looked_at_do_not_come_back"
+    ),
     "JOB_ENDED": (
         "unit/datasource/catalog/procedures/test_jobs.py::test_what_was_committed_before_a_job_that_ends_early_stays"
     ),

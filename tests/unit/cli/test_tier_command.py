@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -9,7 +10,10 @@ import sys
 import urllib.request
 from pathlib import Path
 
+from click.testing import CliRunner
+
 import streamhouse_spark as sh
+from streamhouse_spark.cli.app import streamhouse
 from waiting import wait_for
 
 
@@ -19,6 +23,7 @@ def test_the_service_answers_probes_and_ends_at_sigterm(tmp_path):
     )
     table.append([{"id": 1}])
     command = [str(Path(sys.executable).with_name("streamhouse")), "-w", str(tmp_path / "wh"), "tier", "--listen", "0"]
+    command += ["--lineage", str(tmp_path / "events")]
     with (tmp_path / "err").open("w+") as err, subprocess.Popen(command, stdout=err, stderr=err, text=True) as service:
         try:
             told = lambda: re.search(r"listening at (http://127\.0\.0\.1:\d+)/metrics", (tmp_path / "err").read_text())  # noqa: E731
@@ -32,6 +37,17 @@ def test_the_service_answers_probes_and_ends_at_sigterm(tmp_path):
         finally:
             service.kill()
     assert "default.t: 1 rows" in (tmp_path / "err").read_text()
+    events = [json.loads(line)["eventType"] for line in (tmp_path / "events").read_text().splitlines()]
+    assert events == ["START", "COMPLETE"]
+
+
+def test_events_of_one_round_are_not_asked_for(tmp_path):
+    sh.Warehouse(str(tmp_path / "wh")).create_table("t", "id INT")
+    words = ["-w", str(tmp_path / "wh"), "tier", "--once", "--lineage", str(tmp_path / "events")]
+    result = CliRunner().invoke(streamhouse, words)
+    assert result.exit_code != 0
+    assert "--lineage is for the service" in result.output
+    assert not (tmp_path / "events").exists()
 
 
 def metric(url: str, name: str) -> float | None:

@@ -115,7 +115,7 @@ BESIDE = {
     "create": {"like": "log"},
     "alter": {"dropped": "name"},
     "append": {"txn_app_id": "app", "txn_version": "1"},
-    "tier": {"listen": "127.0.0.1:0"},
+    "tier": {"listen": "127.0.0.1:0", "lineage": "http://127.0.0.1:1/events"},
     "serve": {
         "token_file": "tokens",
         "access": "rights",
@@ -123,6 +123,7 @@ BESIDE = {
         "tls_cert": "cert.pem",
         "tls_key": "key.pem",
         "vend_role": "arn:aws:iam::1:role/x",
+        "lake_after": "5",
     },
 }
 """Options that do not go with the others: each is given wrong values too, and need not be right."""

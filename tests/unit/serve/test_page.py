@@ -9,6 +9,7 @@ import pytest
 
 from browser import CHROMIUM, browser
 from serving import served
+from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.serve import overview
 from streamhouse_spark.table.tiering import tier_table
@@ -87,6 +88,38 @@ def test_a_screen_reader_and_a_keyboard_are_enough(warehouse, page):
         asked = len([address for address in page.asked if "overview" in address])
         page.run("new Promise(done => setTimeout(done, 3500))")
         assert len([address for address in page.asked if "overview" in address]) == asked, "it was paused"
+
+
+@pytest.mark.long
+def test_facts_of_a_table(warehouse, page):
+    orders = warehouse.table("sales.orders")
+    orders.move_consumer("dashboard", {0: 30})
+    orders.append([{"id": 1}], transaction=Transaction("checkout", 7))
+    for _ in range(2):
+        tier_table(orders, run_tasks_locally(orders.storage, orders.settings, orders.world))
+        orders.append([{"id": n} for n in range(5)])
+    with served(warehouse) as url:
+        page.show(url)
+        page.wait("document.querySelectorAll('#tables tr').length == 2")
+        page.run("[...document.querySelectorAll('button.name')].find(b => b.textContent == 'sales.orders').focus()")
+        page.key("Enter", 13)
+        page.wait("document.querySelectorAll('#facts dt').length >= 9")
+        names = page.run("[...document.querySelectorAll('#facts dt')].map(e => e.textContent)")
+        facts = dict(
+            zip(names, page.run("[...document.querySelectorAll('#facts dd')].map(e => e.textContent)"), strict=True)
+        )
+        assert facts["Columns"] == "id int64, amount double"
+        assert facts["Last rounds"].startswith("5 rows, ")
+        assert facts["Readers"].startswith("dashboard, 21 rows behind, seen ")
+        assert facts["Writers"].startswith("checkout, version 7, ")
+        page.run("document.querySelector('#facts button').focus()")
+        page.key("Enter", 13)
+        page.wait("[...document.querySelectorAll('#facts dd')].at(-1).textContent.startsWith('$')")
+        assert "PUT and LIST" in page.run("document.activeElement.textContent"), "a screen reader reads it"
+        for view in page.run("[...at('view').options].map(o => o.value)"):
+            page.run(f"at('view').value = '{view}'; read()")
+            refused = view in ("$partitions", "$lineage")
+            assert refused or page.run("at('query-status').textContent").endswith(" rows"), view
 
 
 @pytest.mark.long

@@ -255,6 +255,53 @@ def test_a_lake_that_moved_on_while_a_document_was_made(storage, clock, warehous
     assert len(calls) == 2
 
 
+@pytest.mark.parametrize("gone", ["deleted", "dropped"])
+def test_rows_that_went_from_the_lake_while_it_was_looked_at_do_not_come_back(
+    storage, clock, warehouse, served, monkeypatch, gone
+):
+    """The log forgets them as soon as it knows a snapshot without them: an older snapshot has them still."""
+    by = ["name"] if gone == "dropped" else []
+    table = warehouse.create_table("s.t", COLUMNS, partition_by=by, properties={"table.log.ttl": "1ms"})
+    table.append(rows(1, 2, name="a"))
+    table.append(rows(3, name="b"))
+    tier(table)
+    clock.advance(100 * GRACE_MS)
+    table.maintain(grace_ms=GRACE_MS)
+    original, looks = virtual_tables.newest_document, []
+
+    def looked_at(lake):
+        found = original(lake)
+        looks.append(found)
+        if len(looks) == 1:
+            table.drop_partition({"name": "a"}) if gone == "dropped" else table.delete(where=[("name", "=", "a")])
+            table.append(rows(4, name="b"))
+            tier(table)
+            assert not any(one.rows for one in table.refresh().deletions), "the log knows them no more"
+        return found
+
+    monkeypatch.setattr(virtual_tables, "newest_document", looked_at)
+    assert shown(storage, served) == [3, 4]
+    assert len(looks) >= 2
+
+
+def test_a_recorded_snapshot_that_was_expired_is_no_reason_to_look_again(
+    storage, clock, warehouse, served, monkeypatch
+):
+    """The lake is ahead of the log's record, and no longer has the recorded snapshot."""
+    table = warehouse.create_table("s.t", COLUMNS)
+    table.append(rows(1))
+    tier(table)
+    recorded = table.refresh().lake.snapshot_id
+    monkeypatch.setattr(TieringJob, "_record", lambda *_: None)
+    table.append(rows(2))
+    tier(table)
+    table.open_lake().place.load().maintenance.expire_snapshots().by_id(recorded).commit()  # as another engine does
+    assert recorded not in [one.snapshot_id for one in table.open_lake().place.load().metadata.snapshots]
+    assert table.refresh().lake.snapshot_id == recorded
+    table.append(rows(3))
+    assert shown(storage, served) == [1, 2, 3]
+
+
 def test_calls_that_wait_share_one_look(storage, warehouse, served):
     """Twenty engines ask while rows stream in: nobody waits for more than the work under way and one more."""
     table = warehouse.create_table("s.t", COLUMNS)

@@ -1,7 +1,8 @@
 """The properties of a table in Spark: the table's own, and status facts under ``status.``.
 
 Status facts are shown by DESCRIBE EXTENDED and SHOW TBLPROPERTIES, and never set; a CREATE TABLE that repeats them, as
-SHOW CREATE TABLE prints it, leaves them out.
+SHOW CREATE TABLE prints it, leaves them out. So it is with ``openlineage.``, the names by which OpenLineage's listener
+in Spark calls the table.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from streamhouse_spark.core.dataset_names import NAME_PROPERTY, NAMESPACE_PROPERTY, PROPERTY_PREFIX, dataset_name
 from streamhouse_spark.handle import TableHandle, log_url
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.system_tables import bucket_lags
 
 PROVIDER = "streamhouse"
-STATUS_PREFIX = "status."
+SHOWN_PREFIXES = ("status.", PROPERTY_PREFIX)
+"""Beginnings of properties that are shown, and never set."""
 
 
 def properties_of(table: TableHandle) -> dict[str, str]:
@@ -26,6 +29,7 @@ def properties_of(table: TableHandle) -> dict[str, str]:
         "location": log_url(table),
         "is_managed_location": "true",  # so that SHOW CREATE TABLE leaves the location out
         **_log_status(state),
+        **_names(table),
     }
     return {**shown, **_lake_status(table, state)} if state.has_lake else shown
 
@@ -38,6 +42,11 @@ def _log_status(state: TableState) -> dict[str, str]:
         "status.log.start-offsets": _offsets({bucket: log.start for bucket, log in state.buckets.items()}),
         "status.log.end-offsets": _offsets(state.ends),
     }
+
+
+def _names(table: TableHandle) -> dict[str, str]:
+    found = dataset_name(table.storage.url, table.name)
+    return {NAMESPACE_PROPERTY: found.namespace, NAME_PROPERTY: found.name}
 
 
 def _lake_status(table: TableHandle, state: TableState) -> dict[str, str]:

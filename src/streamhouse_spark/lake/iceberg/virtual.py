@@ -103,6 +103,12 @@ def virtual_key(state: TableState, real: IcebergDocument | None, epoch: int, gen
     return virtual_location(state.table_uuid, epoch, f"{name}-{generation}")
 
 
+def lake_as_virtual(storage: Storage, state: TableState, real: IcebergDocument, key: str) -> IcebergDocument:
+    """Return a version of the lake with the identity that the virtual table of this key has. Nothing is written."""
+    at = StorageFiles(storage).location_of(key)
+    return IcebergDocument(real.location, _moved(real.metadata, at, state.table_uuid))
+
+
 def newest_document(lake: IcebergLake) -> IcebergDocument | None:
     """Return the newest version of the lake table; None before the first. Raises `LakeMismatchError` for another's."""
     table = lake.place.find()

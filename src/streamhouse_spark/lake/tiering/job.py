@@ -135,6 +135,8 @@ class TieringJob:
             if finished:
                 break
             state = self._refreshed()
+            if not done and not self._is_before_drop:
+                targets = state.ends  # rows that were deleted meanwhile go: so those that were added come, or none
         files = [file for _, written in done for file in written]
         return TieringReport(
             table=state.name,

@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.serve.answers import iceberg_answer, iceberg_error
+from streamhouse_spark.serve.iceberg.stand_in import StandIns
 from streamhouse_spark.serve.iceberg.system_documents import SystemDocuments
 from streamhouse_spark.serve.iceberg.vending import Vended, Vending
 from streamhouse_spark.serve.iceberg.virtual_tables import Document, ServedTable, VirtualTables
@@ -50,20 +51,27 @@ def iceberg_routes(
     client_config: Mapping[str, str],
     vending: Vending | None = None,
     system: SystemDocuments | None = None,
+    stand_ins: StandIns | None = None,
 ) -> list[Route]:
     """Return the routes below ``/iceberg``. ``client_config`` is handed to clients: it holds no credentials."""
-    return _Catalog(tables, client_config, vending, system or SystemDocuments()).routes()
+    return _Catalog(tables, client_config, vending, system or SystemDocuments(), stand_ins).routes()
 
 
 class _Catalog:
     def __init__(
-        self, tables: VirtualTables, client_config: Mapping[str, str], vending: Vending | None, system: SystemDocuments
+        self,
+        tables: VirtualTables,
+        client_config: Mapping[str, str],
+        vending: Vending | None,
+        system: SystemDocuments,
+        stand_ins: StandIns | None,
     ) -> None:
         self._tables = tables
         self._warehouse = tables.warehouse
         self._client_config = dict(client_config)
         self._vending = vending
         self._system = system
+        self._stand_ins = stand_ins
 
     def routes(self) -> list[Route]:
         found = [self._route("/v1/config", self._config)]
@@ -135,10 +143,11 @@ class _Catalog:
             suffix = LAKE
         return self._tables.table(f"{database}.{base}"), suffix.lower() or None
 
-    def _document(self, table: ServedTable, suffix: str | None) -> Document:
+    def _document(self, table: ServedTable, suffix: str | None) -> tuple[Document, str | None]:
+        """Return the document, and why it is of the lake alone where it should not be."""
         if suffix is None:
-            return table.newest()
-        return table.lake() if suffix == LAKE else self._system.newest(table.table, suffix)
+            return self._stand_ins.document(table) if self._stand_ins is not None else (table.newest(), None)
+        return table.lake() if suffix == LAKE else self._system.newest(table.table, suffix), None
 
     def _load(self, request: Request) -> Response:
         table, suffix = self._readable(request)
@@ -146,12 +155,14 @@ class _Catalog:
             if suffix not in (None, LAKE):
                 self._system.require_shown(table.table, suffix or "")
             return _no_content(request)
-        document = self._document(table, suffix)
+        document, stands_in = self._document(table, suffix)
         asked = {one.strip().lower() for one in request.headers.get(_DELEGATION, "").split(",")}
         vended = self._vended(request, table, suffix) if _VENDED in asked else None
         snapshots = request.query_params.get("snapshots", "all")
         version = f"{document.location} {snapshots}" + (f" {vended.credentials.ends_ms}" if vended else "")
         headers = {"ETag": f'W/"{hashlib.sha256(version.encode()).hexdigest()[:32]}"'}
+        if stands_in is not None:
+            headers["Warning"] = _warning(stands_in)
         if request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)
         if vended is not None:
@@ -192,6 +203,12 @@ def _given(request: Request, vended: Vended) -> dict[str, str]:
     """Note for the audit log that a client gets credentials; returns the headers of the answer with them."""
     request.scope.setdefault("state", {})["credentials_until"] = vended.ends
     return {"Cache-Control": "no-store"}
+
+
+def _warning(reason: str) -> str:
+    """Return the value of a header `Warning`, whatever characters the reason has."""
+    plain = "".join(c if " " <= c <= "~" and c not in '"\\' else "?" for c in reason)
+    return f'199 streamhouse "the rows of the lake alone: {plain[:300]}"'
 
 
 def _with_refs_only(text: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from streamhouse_spark.core.forks import new_lock
@@ -24,7 +25,13 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.lake.iceberg.table import IcebergLake
-from streamhouse_spark.lake.iceberg.virtual import IcebergDocument, VirtualLake, newest_document, virtual_key
+from streamhouse_spark.lake.iceberg.virtual import (
+    IcebergDocument,
+    VirtualLake,
+    lake_as_virtual,
+    newest_document,
+    virtual_key,
+)
 from streamhouse_spark.lake.tiering.ahead import tier_ahead
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.log.commits.state import TableState
@@ -66,6 +73,19 @@ class _Made:
     """Number of the last look that found it to be the newest."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    lake: IcebergDocument | None
+    recorded: int | None
+    """The snapshot that the log had recorded before the lake was looked at: this has it, or had it."""
+    state: TableState
+    epoch: int
+
+
+def _snapshot_of(state: TableState) -> int | None:
+    return state.lake.snapshot_id if state.lake is not None else None
+
+
 class ServedTable:
     """One table. Safe for threads: one of them makes a document, the others wait for it."""
 
@@ -84,13 +104,26 @@ class ServedTable:
 
     def lake(self) -> Document:
         """Return the lake table's own document. Raises `TableNotFoundError` before its first round."""
+        found, state = self._newest_lake()
+        return Document(found.location, found.metadata.model_dump_json(), state.version)
+
+    def lake_in_its_place(self) -> Document:
+        """Return the lake's rows as a document of this table: an engine that has had its hot rows takes both for one
+        table. Makes nothing. Raises as `lake`.
+        """
+        real, state = self._newest_lake()
+        key = virtual_key(state, real, self.table.storage.now_ms() // self._epoch_ms, 0)
+        found = lake_as_virtual(self.table.storage, state, real, key)
+        return Document(found.location, backdated(found.metadata.model_dump_json(), self._newest_ms()), state.version)
+
+    def _newest_lake(self) -> tuple[IcebergDocument, TableState]:
         state = self._checked(self.table.refresh())
         found = self._lake_document(state)
         if found is None:
             raise TableNotFoundError(
                 f"table {self.table.name} has no lake table yet; run: streamhouse tier --once {self.table.name}"
             )
-        return Document(found.location, found.metadata.model_dump_json(), state.version)
+        return found, state
 
     def newest(self) -> Document:
         """Return the document of the table's newest state, with its hot rows.
@@ -104,37 +137,42 @@ class ServedTable:
                 return made.document
             self._looks = look = self._looks + 1
             looked = self._look()
-            if made is not None and self._is_of(made, *looked):
+            if made is not None and self._is_of(made, looked):
                 self._made = replace(made, look=look)
                 return made.document
             if made is not None and (left_ms := made.rest_until_ms - self._boot_ms()) > 0:
                 self.table.world.clock.sleep_ms(left_ms)
                 self._looks = look = self._looks + 1
                 looked = self._look()
-            self._made = replace(self._make(*looked), look=look)
+            self._made = replace(self._make(looked), look=look)
             return self._made.document
 
-    def _look(self) -> tuple[IcebergDocument | None, TableState, int]:
+    def _look(self) -> _Looked:
         """Look at the lake, and then at the log, which so is never behind it."""
-        lake = self._lake_document(self._checked(self.table.state))
-        return lake, self._checked(self.table.refresh()), self.table.storage.now_ms() // self._epoch_ms
+        before = self._checked(self.table.state)
+        lake = self._lake_document(before)
+        state = self._checked(self.table.refresh())
+        return _Looked(lake, _snapshot_of(before), state, self.table.storage.now_ms() // self._epoch_ms)
 
-    def _is_of(self, made: _Made, lake: IcebergDocument | None, state: TableState, epoch: int) -> bool:
-        location = lake.location if lake is not None else None
-        return (made.document.version, made.lake_location, made.epoch) == (state.version, location, epoch)
+    def _is_of(self, made: _Made, looked: _Looked) -> bool:
+        location = looked.lake.location if looked.lake is not None else None
+        state = looked.state
+        return (made.document.version, made.lake_location, made.epoch) == (state.version, location, looked.epoch)
 
-    def _make(self, real: IcebergDocument | None, state: TableState, epoch: int) -> _Made:
+    def _make(self, looked: _Looked) -> _Made:
         table, began_ms = self.table, self._boot_ms()
         run_tasks = run_tasks_in_threads(table.storage, table.settings, table.world)
         for attempt in range(_ATTEMPTS_MAX):
             if attempt:
-                real, state, epoch = self._look()
+                looked = self._look()
+            real, epoch = looked.lake, looked.epoch
             location = real.location if real is not None else None
             before = self._made
             is_same = before is not None and (before.lake_location, before.epoch) == (location, epoch)
-            virtual, generation = self._begun(state, real, epoch, before.generation if before and is_same else 0)
+            generation = before.generation if before and is_same else 0
+            virtual, generation = self._begun(looked.state, real, epoch, generation)
             try:
-                state = tier_ahead(table.log, virtual, run_tasks, self._checked)
+                state = tier_ahead(table.log, virtual, run_tasks, partial(self._require_not_behind, looked))
             except (OffsetsTrimmedError, LakeRolledBackError, CommitConflictError):
                 if attempt == _ATTEMPTS_MAX - 1:
                     raise
@@ -145,6 +183,22 @@ class ServedTable:
             now_ms = self._boot_ms()
             return _Made(document, location, epoch, generation, now_ms + max(self._pause_ms, now_ms - began_ms))
         raise AssertionError
+
+    def _require_not_behind(self, looked: _Looked, state: TableState) -> None:
+        """Require that the lake that was looked at has what the log says that a lake has: the log forgets deleted rows,
+        and dropped partitions, as soon as it knows a snapshot without them.
+
+        Raises `LakeRolledBackError`: the lake is to be looked at again.
+        """
+        self._checked(state)
+        recorded = _snapshot_of(state)
+        if recorded is None or recorded == looked.recorded:
+            return
+        if looked.lake is not None and any(one.snapshot_id == recorded for one in looked.lake.metadata.snapshots):
+            return
+        raise LakeRolledBackError(
+            f"the lake of {state.name} moved on to snapshot {recorded} while its hot rows were looked for; ask again"
+        )
 
     def _begun(
         self, state: TableState, real: IcebergDocument | None, epoch: int, generation: int

@@ -193,6 +193,26 @@ def test_two_services_tier_each_row_once(events, other_process, overtaken):
     assert events.lake.to_arrow().num_rows == appended
 
 
+def test_a_round_that_begins_again_shows_one_state(events):
+    """Rows were added and then others deleted while it was in vain: a lake without these has those."""
+    events.append(event_rows(10))
+    _tier(events)
+    some = events.to_arrow()["id"].to_pylist()[:2]
+    events.append(event_rows(5, seed=1))
+    local, calls = run_tasks_locally(events.storage, events.settings, events.world), []
+
+    def run(tasks):
+        calls.append(tasks)
+        if len(calls) == 1:
+            events.append(event_rows(5, seed=2))
+            assert events.delete(where=[("id", "in", some)])
+            raise CommitConflictError("another tiering service was faster")
+        return local(tasks)
+
+    assert len(_job(events).run(run).snapshots) == 1
+    assert _lake_rows(events) == sorted_rows(events.to_arrow())
+
+
 def test_a_service_that_always_loses_gives_up(events, monkeypatch):
     events.append(event_rows(5))
     lake = events.open_lake()

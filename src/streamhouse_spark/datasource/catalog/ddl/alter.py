@@ -16,7 +16,7 @@ from streamhouse_spark.core.text_size import TextSize
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, table_path
 from streamhouse_spark.datasource.catalog.ddl.databases import require_database
-from streamhouse_spark.datasource.catalog.description import PROVIDER, STATUS_PREFIX
+from streamhouse_spark.datasource.catalog.description import PROVIDER, SHOWN_PREFIXES
 from streamhouse_spark.datasource.write.schema_merging import merge_columns as add_columns
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.checks.check import CONSTRAINT, stored_key
@@ -167,7 +167,7 @@ def _check_of(path: TablePath, change: Mapping[str, Any], properties: Mapping[st
 
 
 def _require_own(path: TablePath, name: str) -> None:
-    if name in _OF_SPARK or name.startswith((STATUS_PREFIX, "option.")):
+    if name in _OF_SPARK or name.startswith((*SHOWN_PREFIXES, "option.")):
         raise InvalidOptionError(f"ALTER TABLE {path}: {name} is shown of a table and cannot be changed; leave it out")
 
 

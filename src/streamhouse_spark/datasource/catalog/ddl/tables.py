@@ -16,7 +16,7 @@ from streamhouse_spark.core.text_values import parse_names
 from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, rows_path_of
 from streamhouse_spark.datasource.catalog.ddl.databases import require_database
 from streamhouse_spark.datasource.catalog.ddl.partitions import drop_rows, empty_partitions, partition_rows
-from streamhouse_spark.datasource.catalog.description import PROVIDER, STATUS_PREFIX, properties_of
+from streamhouse_spark.datasource.catalog.description import PROVIDER, SHOWN_PREFIXES, properties_of
 from streamhouse_spark.datasource.catalog.transforms import parse_partitioning
 from streamhouse_spark.datasource.spark_schema import EXPRESSION_METADATA, split_defaults
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, WarehouseNotFoundError
@@ -116,14 +116,14 @@ def table_properties(path: TablePath, given: Mapping[str, str]) -> dict[str, str
         )
     passed_by = {"provider", "external", "collation", *_OF_SPARK}
     return {
-        name: value for name, value in given.items() if name not in passed_by and not name.startswith(STATUS_PREFIX)
+        name: value for name, value in given.items() if name not in passed_by and not name.startswith(SHOWN_PREFIXES)
     }
 
 
 def _copied(like: Mapping[str, str]) -> dict[str, str]:
     """Return those of another table's properties that a table like it has: CREATE TABLE … LIKE."""
     return {
-        name: value for name, value in like.items() if name not in _OF_ONE_TABLE and not name.startswith(STATUS_PREFIX)
+        name: value for name, value in like.items() if name not in _OF_ONE_TABLE and not name.startswith(SHOWN_PREFIXES)
     }
 
 

@@ -113,6 +113,7 @@ def test_of_a_set_and_an_unset_of_one_property_the_last_counts(table, alter):
         ({"change": "update_comment", "path": ["name", "x"], "comment": "x"}, InvalidOptionError, "only whole columns"),
         ({"change": "set_property", "name": "bucket.num", "value": "9"}, InvalidOptionError, "fixed"),
         ({"change": "set_property", "name": "status.lake.snapshot", "value": "9"}, InvalidOptionError, "cannot be"),
+        ({"change": "set_property", "name": "openlineage.dataset.name", "value": "x"}, InvalidOptionError, "cannot be"),
         ({"change": "set_property", "name": "provider", "value": "x"}, InvalidOptionError, "cannot be changed"),
         ({"change": "set_property", "name": "no.such", "value": "9"}, InvalidOptionError, "unknown table property"),
         ({"change": "remove_property", "name": "a'`$b"}, InvalidOptionError, "unknown table property"),

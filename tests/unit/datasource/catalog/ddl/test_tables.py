@@ -74,6 +74,18 @@ def test_status_facts_follow_log_and_lake(catalog):
     assert json.loads(shown["status.lake.offsets"]) == ends, "what the lake holds is read all the same"
 
 
+def test_the_names_of_openlineage_are_shown_and_copied_to_no_other_table(catalog):
+    catalog.create("sales", "orders", "id bigint")
+    table = catalog.connection.table("sales.orders")
+    shown = properties_of(table)
+    names = shown["openlineage.dataset.namespace"], shown["openlineage.dataset.name"]
+    assert names == ("file", f"{table.storage.url}/sales.orders")
+    catalog.create("sales", "again", "id bigint", properties={k: v for k, v in shown.items() if "lineage" in k})
+    again = catalog.connection.table("sales.again")
+    assert "openlineage.dataset.name" not in again.state.properties
+    assert properties_of(again)["openlineage.dataset.name"].endswith("/sales.again")
+
+
 def test_what_is_shown_creates_the_same_table(catalog):
     catalog.create("sales", "a", "id bigint, dt date", [identity("dt"), bucket(3, "id")], properties={"comment": "c"})
     table = catalog.connection.table("sales.a")

@@ -85,9 +85,13 @@ class ReadableTable implements SupportsRead, SupportsMetadataColumns {
   public Map<String, String> properties() {
     Map<String, String> found = JsonTree.texts(loaded.get("properties"));
     if (isAskedBy("ShowCreateTableExec")) {
-      found.keySet().removeIf(key -> key.startsWith("status.") || key.equals(TableCatalog.PROP_LOCATION));
+      found.keySet().removeIf(ReadableTable::isShownAlone);
     }
     return found;
+  }
+
+  private static boolean isShownAlone(String key) {
+    return key.startsWith("status.") || key.startsWith("openlineage.") || key.equals(TableCatalog.PROP_LOCATION);
   }
 
   boolean hasKind(String kind) {

@@ -1,0 +1,71 @@
+"""Facts about one table for people and programs: its columns, its last rounds, who reads and writes it, its costs."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.table.table import Table
+
+
+def table_facts(table: Table) -> dict[str, Any]:
+    """Describe the state that was read last; asks storage for nothing."""
+    state = table.state
+    columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in table.schema]
+    return {
+        "table": table.name,
+        "version": state.version,
+        "primary_key": list(state.primary_key),
+        "partition_by": list(state.parsed.partitioned_by),
+        "columns": columns,
+        "buckets": state.num_buckets,
+        "properties": {key: value for key, value in state.properties.items() if key != VIEW},
+        "rounds": _rounds(state),
+        "readers": _readers(state),
+        "writers": _writers(state),
+        "view": _view(state, table.name),
+    }
+
+
+def _rounds(state: TableState) -> list[dict[str, Any]]:
+    """Return the tiering rounds whose snapshots the log still knows, the newest first, and the rows of each."""
+    found = []
+    for before, after in pairwise(state.lake_history):
+        rows = sum(max(0, end - before.offsets.get(bucket, 0)) for bucket, end in after.offsets.items())
+        found.append({"snapshot_id": str(after.snapshot_id), "recorded_at": _time(after.time_ms), "rows": rows})
+    return found[::-1]
+
+
+def _readers(state: TableState) -> list[dict[str, Any]]:
+    """Return the consumers that report their positions, as streams with a ``consumerId`` do."""
+    ends = state.ends
+    return [
+        {
+            "consumer": name,
+            "lag_rows": sum(max(0, end - entry.offsets.get(bucket, 0)) for bucket, end in ends.items()),
+            "seen_at": _time(entry.time_ms),
+        }
+        for name, entry in sorted(state.consumers.items())
+    ]
+
+
+def _writers(state: TableState) -> list[dict[str, Any]]:
+    """Return the writers whose last version is remembered, such as streams; those that wrote last come first."""
+    newest = sorted(state.transactions.items(), key=lambda item: (-item[1].time_ms, item[0]))
+    return [{"writer": name, "version": entry.version, "wrote_at": _time(entry.time_ms)} for name, entry in newest]
+
+
+def _view(state: TableState, name: str) -> Mapping[str, Any] | None:
+    """Return the query that the table keeps; None where it is no materialised table."""
+    if VIEW not in state.properties:
+        return None
+    definition = ViewDefinition.of(state.properties, name)
+    return {"query": definition.query, "mode": definition.mode, "freshness_s": definition.freshness_ms / 1000}
+
+
+def _time(time_ms: int) -> str:
+    return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

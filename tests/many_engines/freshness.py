@@ -1,0 +1,84 @@
+"""How old rows are that an engine sees: its next query behind an append has the row, and how much longer it takes than
+the same query of the lake alone, with ten thousand rows in the hot log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import pyarrow as pa
+
+from many_engines.engines import KINDS, Addresses
+from many_engines.processes import Server
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+ENGINES = ("DuckDB", "Spark, Iceberg's runtime")
+GOAL_MS = 300
+LAKE_ROWS, HOT_ROWS = 100_000, 10_000
+
+
+@dataclass(frozen=True)
+class Freshness:
+    engine: str
+    lake_ms: float
+    """Median of the query of the lake."""
+    behind_ms: float
+    """Median of the query behind an append."""
+    beyond_ms: float
+    """Median of the differences of the turns."""
+
+    def __str__(self) -> str:
+        word = "met" if self.beyond_ms <= GOAL_MS else "MISSED"
+        return (
+            f"{self.engine}: the lake alone {self.lake_ms:,.0f} ms, behind an append {self.behind_ms:,.0f} ms, "
+            f"{self.beyond_ms:,.0f} ms beyond (at most {GOAL_MS}: {word})"
+        )
+
+
+def freshness(folder: Path, engines: Sequence[str], rounds: int) -> list[Freshness]:
+    """Measure one engine after the other. Raises `AssertionError` where a query misses the row before it."""
+    table = Warehouse(str(folder / "warehouse")).create_table("s.fresh", "id BIGINT, n BIGINT", buckets=4)
+    _append(table, LAKE_ROWS)
+    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    _append(table, HOT_ROWS)
+    found = []
+    with ExitStack() as stack:
+        server = Server(folder, 0)
+        stack.callback(server.stop)
+        for name in engines:
+            engine = KINDS[name].open(Addresses(server.http, server.flight, str(folder / "warehouse")))
+            found.append(_of_engine(name, engine, table, rounds))
+    return found
+
+
+def _of_engine(name, engine, table, rounds: int) -> Freshness:
+    lake_ms, behind_ms = [], []
+    for number in range(-3, rounds):
+        _append(table, 1)
+        rows = table.refresh().num_rows
+        took_ms, count = _timed(lambda: engine.count("sh.s.fresh"))
+        assert count == rows, f"{name} counts {count} rows of {rows}"
+        of_lake_ms, count = _timed(lambda: engine.count(engine.lake_of.format("s", "fresh")))
+        assert count == LAKE_ROWS
+        if number >= 0:  # the first ones warm up
+            lake_ms.append(of_lake_ms)
+            behind_ms.append(took_ms)
+    beyond_ms = median(b - a for a, b in zip(lake_ms, behind_ms, strict=True))
+    return Freshness(name, median(lake_ms), median(behind_ms), beyond_ms)
+
+
+def _append(table, num_rows: int) -> None:
+    table.append(pa.table({"id": range(num_rows), "n": [1] * num_rows}))
+
+
+def _timed(work) -> tuple[float, int]:
+    began = time.perf_counter()
+    found = work()
+    return 1_000 * (time.perf_counter() - began), found

@@ -1,0 +1,67 @@
+"""People at a terminal see that a long command works: a bar where its parts can be counted, else a sign of life."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from streamhouse_spark.cli.app import streamhouse
+from streamhouse_spark.cli.output import Output
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+LONG = {
+    "append": ("sales.orders", "-", "--format", "csv"),
+    "tier": ("--once",),
+    "maintain": (),
+    "verify": ("sales.orders",),
+    "compact": ("sales.orders",),
+    "optimize": ("sales.orders", "--order-by", "id"),
+    "expire-snapshots": ("sales.orders",),
+    "remove-orphan-files": ("sales.orders",),
+    "rewrite-manifests": ("sales.orders",),
+    "retier": ("sales.orders", "--dry-run"),
+    "adopt": ("sales.adopted", "--lake", "sales.orders", "--dry-run"),
+    "rollback": ("sales.orders", "--to", "1", "--dry-run"),
+    "drop-partition": ("sales.orders", "day=1", "--yes"),
+    "clone": ("sales.orders", "sales.again"),
+    "branch": ("sales.orders", "b"),
+    "publish-branch": ("sales.orders", "audit"),
+    "relocate": (),
+    "costs": (),
+}
+
+
+@pytest.fixture
+def url(tmp_path):
+    warehouse = Warehouse(str(tmp_path / "wh"))
+    table = warehouse.create_table("sales.orders", "id BIGINT, day INT", partition_by=["day"])
+    table.append([{"id": 1, "day": 1}, {"id": 2, "day": 2}])
+    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    table.create_branch("audit")
+    return warehouse.url
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_command_shows_that_it_works(url, name, monkeypatch):
+    shown, progress, working = [], Output.progress, Output.working
+    monkeypatch.setattr(Output, "progress", lambda self, unit: shown.append(unit) or progress(self, unit))
+    monkeypatch.setattr(Output, "working", lambda self, text: shown.append(text) or working(self, text))
+    result = CliRunner().invoke(streamhouse, ["-w", url, name, *LONG[name]], input="id,day\n3,3\n")
+    known = ("adopt",)  # a lake table of ours cannot be adopted, which is found out after a look at it
+    assert result.exit_code == 0 or name in known, result.output
+    assert shown, "nothing tells that it works"
+
+
+def test_a_sign_of_life_is_for_terminals(capsys, monkeypatch):
+    with Output(as_json=False).working("compact the lake"):
+        pass
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with Output(as_json=False).working("compact the lake"):
+        pass
+    out, err = capsys.readouterr()
+    assert out == "", "the results' stream stays clean"
+    assert "compact the lake" in err

@@ -1,0 +1,75 @@
+"""Facts about a table: rounds, readers, writers, and the query of a materialised one."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.testclient import TestClient
+
+from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
+from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.serve.app import make_app
+from streamhouse_spark.serve.table_facts import table_facts
+from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+
+@pytest.fixture
+def table(tmp_path):
+    warehouse = Warehouse(str(tmp_path / "wh"))
+    properties = {"bucket.key": "id", "table.log.ttl": "3d"}
+    return warehouse.create_table("s.t", "id BIGINT NOT NULL, name STRING", buckets=2, properties=properties)
+
+
+def tier(table):
+    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+
+
+def test_a_new_table(table):
+    found = table_facts(table)
+    assert found["columns"][0] == {"name": "id", "type": "int64", "nullable": False}
+    assert (found["buckets"], found["properties"]["table.log.ttl"]) == (2, "3d")
+    assert (found["rounds"], found["readers"], found["writers"], found["view"]) == ([], [], [], None)
+
+
+def test_rounds_say_how_many_rows_each_moved(table):
+    for number in (3, 5, 2):
+        table.append([{"id": n, "name": "x"} for n in range(number)])
+        tier(table)
+    found = table_facts(table)["rounds"]
+    assert [one["rows"] for one in found] == [2, 5], "the newest first; of the oldest that is known nobody knows it"
+    assert found[0]["snapshot_id"] == str(table.state.lake.snapshot_id)
+    assert found[0]["recorded_at"] >= found[1]["recorded_at"]
+
+
+def test_readers_and_writers(table):
+    table.append([{"id": n, "name": "x"} for n in range(10)])
+    table.append([{"id": 1, "name": "y"}], transaction=Transaction("first", 1))
+    table.append([{"id": 2, "name": "y"}], transaction=Transaction("second", 9))
+    table.move_consumer("all", dict(table.refresh().ends))
+    table.move_consumer("none", {0: 0, 1: 0})
+    found = table_facts(table)
+    assert [(one["consumer"], one["lag_rows"]) for one in found["readers"]] == [("all", 0), ("none", 12)]
+    assert {(one["writer"], one["version"]) for one in found["writers"]} == {("first", 1), ("second", 9)}
+    assert all(one["wrote_at"].endswith("Z") for one in found["writers"])
+
+
+def test_a_materialised_table_shows_its_query(tmp_path):
+    warehouse = Warehouse(str(tmp_path / "wh"))
+    definition = ViewDefinition("SELECT 1 AS one", "incremental", 60_000, ("one",), "natural", {})
+    table = warehouse.create_table(
+        "s.v", "one INT NOT NULL", primary_key=["one"], properties={VIEW: definition.to_text()}
+    )
+    found = table_facts(table)
+    assert found["view"] == {"query": "SELECT 1 AS one", "mode": "incremental", "freshness_s": 60.0}
+    assert VIEW not in found["properties"]
+
+
+def test_they_are_answered_over_http(table):
+    table.append([{"id": 1, "name": "x"}])
+    client = TestClient(make_app(Warehouse(table.storage.url)))
+    plain = client.get("/api/v1/tables/s.t").json()
+    assert plain == table_facts(table)
+    costs = client.get("/api/v1/tables/s.t?costs=1").json()["costs"]
+    assert costs["estimate"]["total_usd"] > 0
+    assert costs["workload"]["commits_per_day"] > 0
