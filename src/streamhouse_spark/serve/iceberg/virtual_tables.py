@@ -238,8 +238,13 @@ class ServedTable:
 
 
 def backdated(text: str, newest_ms: int) -> str:
-    """Return the metadata with no snapshot later than a time, and each later than those before it."""
+    """Return the metadata with no snapshot later than a time, and each later than those before it.
+
+    It has no log of earlier metadata: DuckDB looks there for a transaction that is older than the metadata, and fails
+    where all of them are newer. Without one it takes the snapshot of that time.
+    """
     metadata = json.loads(text)
+    metadata["metadata-log"] = []
     times: dict[int, int] = {}
     latest_ms = newest_ms
     for snapshot in reversed(metadata["snapshots"]):
