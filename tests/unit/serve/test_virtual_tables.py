@@ -194,11 +194,11 @@ def test_no_snapshot_is_younger_than_a_reader_by_its_own_clock(warehouse, served
 
 def test_an_old_transaction_of_duckdb_finds_no_log_of_metadata_that_is_all_newer(warehouse, served):
     table = warehouse.create_table("s.t", COLUMNS)
-    for number in range(3):
+    table.append(rows(0))
+    tier(table)
+    for number in range(1, 4):
         table.append(rows(number))
-        tier(table)
-    assert table.open_lake().place.load().metadata.metadata_log
-    assert json.loads(served.table("s.t").newest().text)["metadata-log"] == []
+        assert json.loads(served.table("s.t").newest().text)["metadata-log"] == []
 
 
 def test_a_state_is_given_up_and_its_files_go_after_the_grace(storage, clock, warehouse, served):
