@@ -21,7 +21,7 @@ from streamhouse_spark.errors import ErrorKind
 from unit.wrong_values import WRONG
 
 FUNCTIONS = ("configure", "register", "tier", "lookup_join", "delta_join", "TieringService")
-TAKEN = {"spark", "builder", "df", "on_report", "trigger"}
+TAKEN = {"spark", "builder", "df", "on_report", "on_lineage", "trigger"}
 """Parameters of others' types: anything that looks right is taken, and Spark judges it."""
 KINDS = {"str": str, "int": int | np.integer, "Sequence[str]": object, "Mapping[str, str]": dict}
 
@@ -104,7 +104,14 @@ def right(name: str, place: Path) -> dict[str, Any]:
             "max_offsets_per_trigger": 1,
             **shared,
         },
-        "TieringService": {"spark": Session(), "tables": ["left"], "on_report": print, "maintenance_ms": 1, **shared},
+        "TieringService": {
+            "spark": Session(),
+            "tables": ["left"],
+            "on_report": print,
+            "on_lineage": print,
+            "maintenance_ms": 1,
+            **shared,
+        },
     }[name]
 
 

@@ -317,7 +317,7 @@ def test_by_key_counted_where_the_recorded_snapshot_was_expired(keyed):
     keyed.upsert([{**row, "n": -1} for row in people(0, 8)])
     tier(keyed)
     compacted = keyed.lake.compact().snapshot
-    keyed.lake.expire_snapshots(retain_last=1, older_than_ms=keyed.storage.now_ms())
+    keyed.open_lake().expire(keep_last=1, keep_ms=0)  # as another engine does
     assert keyed.lake.snapshots()["snapshot_id"].to_pylist() == [compacted.id]
     assert keyed.refresh().lake.snapshot_id != compacted.id
     assert keyed.drop_partition({"day": MON}, dry_run=True).rows == 8

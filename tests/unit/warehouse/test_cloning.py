@@ -8,6 +8,7 @@ import pytest
 
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
+from streamhouse_spark.core.lineage import REFRESHES
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError, TableNotFoundError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
@@ -351,7 +352,7 @@ def test_the_clone_of_a_view_is_a_table_that_nobody_refreshes(wh):
     view = wh.create_table(
         "d.v", "_key STRING, id BIGINT, day INT", primary_key=["_key"], properties={VIEW: query.to_text()}
     )
-    view.upsert([{"_key": "a", "id": 1, "day": 1}])
+    view.upsert([{"_key": "a", "id": 1, "day": 1}], transaction=Transaction(REFRESHES, 1))
     clone = wh.clone_table("d.v", "d.c")
     assert VIEW in view.refresh().properties
     assert VIEW not in clone.state.properties

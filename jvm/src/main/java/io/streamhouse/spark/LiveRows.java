@@ -10,8 +10,9 @@ import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /**
- * Reads files by Spark's Parquet reader and leaves out rows that were deleted, by their positions in the file. These are
- * counted where a file is read whole, and read as a column elsewhere, which takes as long as reading another column.
+ * Reads files by Spark's Parquet reader and leaves out rows that were deleted, by their positions in the file. These
+ * are counted where a file is read from its start and no filter leaves out rows, and read as a column elsewhere, which
+ * takes as long as reading another column.
  */
 final class LiveRows implements PartitionReader<ColumnarBatch> {
   private final LakeFiles partition;
