@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,9 +66,7 @@ def _figure(bench: Bench, spark: SparkSession, wh: Warehouse, buckets: int, rate
         trigger = {"realTime": f"{BATCH_S} seconds"} if way == "real-time" else {"processingTime": "0 seconds"}
         ages[way] = ages_of(spark, table, bench.directory(name), rate, seconds, trigger)
     ours, peer = (percentile(found, 0.5) for found in ages.values())
-    said = [
-        ", ".join(f"p{share} {percentile(found, share / 100):.1f}" for share in (90, 99)) for found in ages.values()
-    ]
+    said = [tail_of(found) for found in ages.values()]
     return Figure(
         name=f"from append to foreach, {buckets} bucket{'s' * (buckets > 1)}, {rate} rows/s",
         unit="ms",
@@ -80,6 +78,11 @@ def _figure(bench: Bench, spark: SparkSession, wh: Warehouse, buckets: int, rate
         goal=ratio_at_most(0.1),
         note=f"{said[0]}; micro-batches {said[1]}; {len(ages['real-time'])} rows",
     )
+
+
+def tail_of(ages: Sequence[float]) -> str:
+    """The slow ones, in words."""
+    return ", ".join(f"p{share} {percentile(ages, share / 100):.1f}" for share in (90, 99))
 
 
 def ages_of(

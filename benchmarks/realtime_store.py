@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import streamhouse_spark
 from benchmarks.counting import Counts, counted
 from benchmarks.measure import Bench, Figure, percentile, ratio_at_most
-from benchmarks.realtime import BATCH_S, STATE_STORE, ages_of, writers
+from benchmarks.realtime import BATCH_S, STATE_STORE, ages_of, tail_of, writers
 from benchmarks.remote_lake import BUCKET, moto
 from benchmarks.spark import session_builder
 from streamhouse_spark import Table, Warehouse
@@ -77,9 +77,7 @@ def _figure(bench: Bench, spark: SparkSession, wh: Warehouse, rate: int) -> Figu
         ages[way] = ages_of(spark, _table(wh, name), bench.directory(name), rate, seconds, trigger)
     ours, peer = (percentile(found, 0.5) for found in ages.values())
     appends = _append_ms(_table(wh, f"alone_{rate}"))
-    said = [
-        ", ".join(f"p{share} {percentile(found, share / 100):.1f}" for share in (90, 99)) for found in ages.values()
-    ]
+    said = [tail_of(found) for found in ages.values()]
     return Figure(
         name=f"from append to foreach, log on S3, {DELAY_MS} ms a request, {rate} rows/s",
         unit="ms",

@@ -18,7 +18,6 @@ from itertools import pairwise
 from reprlib import recursive_repr
 from types import FunctionType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from dataclasses import dataclass, replace
@@ -101,22 +100,14 @@ def _decorator(kind: type | None = None, /, **options: bool) -> Any:
 
 
 def _replaced(value: Any, /, **changes: Any) -> Any:
-    """Return a copy with other values of some fields, as `dataclasses.replace` does, which takes five times as long."""
+    """Return a copy with other values of some fields, as `dataclasses.replace` does, in a quarter of its time."""
     kind = type(value)
-    if (copied := _copies.get(kind)) is None:
-        copied = _copies[kind] = _copying(kind)
-    return copied(value, changes)
+    return value.__replace__(**changes) if "__replace__" in vars(kind) else dataclasses.replace(value, **changes)
 
 
 if not TYPE_CHECKING:
     dataclass = _decorator
     replace = _replaced
-
-
-_Copied = Callable[[Any, Mapping[str, Any]], Any]
-_copies: Final[WeakKeyDictionary[type, _Copied]] = WeakKeyDictionary()
-_initialised: Final[WeakKeyDictionary[type, _Class]] = WeakKeyDictionary()
-"""Classes without an ``__init__`` in their body."""
 
 
 def _decorated(of: _Class) -> type:
@@ -126,8 +117,6 @@ def _decorated(of: _Class) -> type:
     else:
         _give(of, made)
     of.keep_fields()
-    if "__init__" in made:
-        _initialised[of.kind] = of
     return of.kind
 
 
@@ -145,7 +134,8 @@ def _give(of: _Class, made: Mapping[str, _Later | None]) -> None:
 
 def _makers(of: _Class) -> dict[str, _Make | None]:
     """Return the makers of all that the class gets. A method in its body stays, or is refused by `TypeError`."""
-    makers: dict[str, _Make | None] = {"__init__": _init, "__match_args__": _match_args, "__replace__": _replacing}
+    copying = _replacing if "__init__" in of.body else _copying
+    makers: dict[str, _Make | None] = {"__init__": _init, "__match_args__": _match_args, "__replace__": copying}
     if of.asks("repr"):
         makers["__repr__"] = _repr
     if of.asks("eq"):
@@ -269,29 +259,36 @@ def _stored(of: _Class, field: dataclasses.Field[Any], scope: dict[str, Any]) ->
     return f"_set(self, {name!r}, {value})"
 
 
-def _copying(kind: type) -> _Copied:
-    """Make the function that copies a value of a class with changes. Whatever does more than to store fields is asked
-    as `dataclasses` does it.
+def _copying(of: _Class, name: str) -> FunctionType:
+    """Make the method that `replace` calls, and `copy.replace` from Python 3.13 on. Where more is done than to store
+    fields, `dataclasses` does it.
     """
-    of, fields = _initialised.get(kind), dataclasses.fields(kind)
+    fields, kind = _all(of), of.kind
     names = [field.name for field in fields]
     slots = {name: next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None) for name in names}
     has_slots = {isinstance(slot, MemberDescriptorType) for slot in slots.values()}
     is_plain = len(has_slots) == 1 and all(field.init for field in fields) and not hasattr(kind, "__post_init__")
-    if of is None or not is_plain:
-        return lambda value, changes: dataclasses.replace(value, **changes)
+    if not is_plain:
+        return _replacing(of, name)
     scope: dict[str, Any] = {"_names": frozenset(names), "_replace": dataclasses.replace, "_kind": kind}
-    lines = ["if not changes.keys() <= _names:", "    return _replace(value, **changes)", "made = _new(_kind)"]
+    lines = ["if self.__class__ is not _kind or not changes.keys() <= _names:", "    return _replace(self, **changes)"]
+    lines.append("made = _new(_kind)")
     scope["_new"] = kind.__new__
     if has_slots == {True}:
         scope["_puts"] = {name: slot.__set__ for name, slot in slots.items() if slot is not None}
         scope |= {f"_put_{name}": put for name, put in scope["_puts"].items()}
-        lines += [f"_put_{name}(made, value.{name})" for name in names]
+        lines += [f"_put_{name}(made, self.{name})" for name in names]
         lines.append("for name in changes: _puts[name](made, changes[name])")
     else:
-        lines.append(f"made.__dict__.update({', '.join(f'{name}=value.{name}' for name in names)})")
+        lines.append(f"made.__dict__.update({', '.join(f'{name}=self.{name}' for name in names)})")
         lines.append("made.__dict__.update(changes)")
-    return _compiled(of, "copied", ["value", "changes"], [*lines, "return made"], scope)
+    return _compiled(of, name, ["self", "/", "**changes"], [*lines, "return made"], scope)
+
+
+def _replacing(of: _Class, name: str) -> FunctionType:
+    """Make that method for a class with an ``__init__`` of its own."""
+    scope: dict[str, Any] = {"_replace": dataclasses.replace}
+    return _compiled(of, name, ["self", "/", "**changes"], ["return _replace(self, **changes)"], scope)
 
 
 def _repr(of: _Class, _: str) -> Callable[[Any], str]:
@@ -303,15 +300,6 @@ def _repr(of: _Class, _: str) -> Callable[[Any], str]:
         return f"{self.__class__.__qualname__}({inner})"
 
     return __repr__
-
-
-def _replacing(_: _Class, __: str) -> Callable[..., Any]:
-    """Make the method that `copy.replace` calls, from Python 3.13 on."""
-
-    def __replace__(self: Any, /, **changes: Any) -> Any:  # noqa: N807 - it becomes the method
-        return dataclasses.replace(self, **changes)
-
-    return __replace__
 
 
 def _compared(of: _Class, name: str) -> FunctionType:

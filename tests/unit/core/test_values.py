@@ -16,7 +16,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 import pytest
 
 from streamhouse_spark.core.forks import cached_property
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.values import dataclass, replace
 
 T = TypeVar("T")
 
@@ -105,6 +105,20 @@ def test_copy_replaces_fields_from_python_3_13_on():
     place = Place(1, ("a",))
     replaced = copy.replace if sys.version_info >= (3, 13) else Place.__replace__
     assert replaced(place, row=2) == Place(2, ("a",))
+
+
+class Named(Place):
+    """A class below that has no fields, and an ``__init__`` of its own."""
+
+    def __init__(self, row: int, names: tuple[str, ...] = (), notes: object = None) -> None:
+        super().__init__(row * 10, names, [])
+
+
+def test_a_copy_of_a_class_below_is_made_by_its_own_init():
+    assert replace(Named(1), names=("a",)) == dataclasses.replace(Named(1), names=("a",)) == Named(10, ("a",))
+    assert type(replace(Named(1), row=2)) is Named
+    with pytest.raises(TypeError, match="new"):
+        replace(Place(1), new=2)
 
 
 def test_a_frozen_value_stays_as_it_is():
