@@ -103,11 +103,11 @@ class PlainRows:
             return None
         forms = self._forms(state)
         names = tuple(row)
-        if names not in forms:
+        form = forms.get(names)
+        if form is None and names not in forms:
             if len(forms) >= _FORMS_MAX:
-                forms.clear()
-            forms[names] = self._form(state, names)
-        form = forms[names]
+                forms.clear()  # at any moment for others, who look once
+            form = forms[names] = self._form(state, names)
         if form is None:
             return None
         values = tuple(row.values())
