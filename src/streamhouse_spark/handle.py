@@ -119,9 +119,13 @@ class TableHandle:
             state.schema_id, state.partition_by, of.statistics_columns, of.log_compression, written_before
         )
 
-    def open_lake(self) -> LakeTable:
-        """Open the lake side of this table. Raises `InvalidOptionError` if it has none, `MissingExtraError`."""
+    def open_lake(self, then: TableState | None = None) -> LakeTable:
+        """Open the lake side of this table, or the one of an older state, which lies elsewhere where the lake was built
+        anew since. Raises `InvalidOptionError` if it has none, `MissingExtraError`.
+        """
         state = self.state
+        if then is not None and then.lake_location != state.lake_location:
+            state = then
         if not state.has_lake:
             raise InvalidOptionError(
                 f"table {self.name} has no lake: table.datalake.enabled is false; set it to true, then tier the table",

@@ -76,7 +76,7 @@ def _stand_ins(table: TableHandle, pin: Pin, begun: Begun) -> Iterator[Pin]:
 
 
 def _newest_of_lake(table: TableHandle, state: TableState) -> LakeSnapshot | None:
-    newest = table.open_lake().newest()
+    newest = table.open_lake(state).newest()
     require_of_history(table.log, newest)
     require_dropped(state, newest)
     return newest
