@@ -25,7 +25,7 @@ def lake(request):
 @pytest.fixture(params=[False, True], ids=["log", "keyed"])
 def table(request, wh, own_cache, lake):
     properties = {"table.datalake.format": lake, "table.statistics.columns": "n"}
-    key = ["id"] if request.param else None
+    key = ["id"] if request.param else []
     return wh.create_table("t", "id BIGINT NOT NULL, n INT, gone STRING", primary_key=key, properties=properties)
 
 

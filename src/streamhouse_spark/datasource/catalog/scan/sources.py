@@ -17,7 +17,7 @@ from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.query.predicate_tree import Node
-from streamhouse_spark.read.columns_then import state_of_time
+from streamhouse_spark.read.columns_then import same_columns, state_of_time
 from streamhouse_spark.read.commit_changes import plan_changes
 from streamhouse_spark.read.deleted_rows import require_changes_told
 from streamhouse_spark.read.pieces import (
@@ -120,7 +120,7 @@ def _union(asked: Question) -> Sources:
 def _require_columns_of(asked: Question, as_of_ms: int) -> None:
     """Require that the name was loaded with the columns of that time: an option of a read comes too late for that."""
     then = state_of_time(asked.table, asked.state, as_of_ms)
-    if then.schema != asked.state.schema:
+    if not same_columns(then.schema, asked.state.schema):
         raise SchemaMismatchError(
             f"{asked.pin.name} as of {as_of_ms} ms has the columns {', '.join(then.schema.names)}, and was loaded with "
             f"those of today, {', '.join(asked.state.schema.names)}; in place of the option asOfTimestamp use "
