@@ -46,40 +46,38 @@ class Noting(LocalStorage):
 
 @pytest.fixture
 def processes(tmp_path, clock):
-    """A table of a process that notes what it reads, and the same of another one."""
+    """A table of a process that notes what it reads, the same of another one, and the notes."""
     url = str(tmp_path)
     Warehouse(url, storage=LocalStorage(url, fsync=False, world=sim_world(0, clock))).create_table("d.t", "id INT")
-    opened = []
-    for seed in (1, 2):
-        world = sim_world(seed, clock)
-        storage = Noting(url, world) if seed == 1 else LocalStorage(url, fsync=False, world=world)
-        opened.append(Warehouse(url, storage=storage, world=world).table("d.t"))
-    return opened
+    slow_world, world = sim_world(1, clock), sim_world(2, clock)
+    notes, storage = Noting(url, slow_world), LocalStorage(url, fsync=False, world=world)
+    slow = Warehouse(url, storage=notes, world=slow_world).table("d.t")
+    return slow, Warehouse(url, storage=storage, world=world).table("d.t"), notes
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_records_of_others_are_read_before_the_turn(processes, clock, fails):
-    slow, other = processes
+    slow, other, notes = processes
     slow.append([{"id": 0}])
     for number in range(OTHERS):
         other.append([{"id": number}])
     clock.advance(offers.BEHIND_MS)
-    slow.storage.before.clear()
-    slow.storage.within.clear()
-    slow.storage.fails = fails
+    notes.before.clear()
+    notes.within.clear()
+    notes.fails = fails
     slow.append([{"id": 99}])
-    records = len(slow.storage.within)
+    records = len(notes.within)
     if fails:
         assert records > OTHERS, "what could not be seen before is read in the turn"
     else:
-        assert records <= 3, slow.storage.within
-    slow.storage.fails = False
+        assert records <= 3, notes.within
+    notes.fails = False
     assert slow.to_arrow().num_rows == other.to_arrow().num_rows == OTHERS + 2
 
 
 def test_a_long_read_does_not_make_the_others_wait(processes, clock, monkeypatch):
     """As of a DELETE that looks for its rows while others append."""
-    slow, other = processes
+    slow, other, notes = processes
     slow.append([{"id": 7}])
     read = type(slow).refresh
     appended = []
@@ -91,19 +89,19 @@ def test_a_long_read_does_not_make_the_others_wait(processes, clock, monkeypatch
             for number in range(OTHERS):
                 other.append([{"id": 100 + number}])
             clock.advance(1_000)
-            slow.storage.within.clear()
+            notes.within.clear()
         return state
 
     monkeypatch.setattr(type(slow), "refresh", and_others_append)
     assert slow.delete(where=[("id", "=", 7)]) == 1
     assert appended
-    assert len(slow.storage.within) <= 3, slow.storage.within
+    assert len(notes.within) <= 3, notes.within
     assert sorted(slow.to_arrow()["id"].to_pylist()) == [100 + number for number in range(OTHERS)]
 
 
 def test_who_has_just_looked_does_not_look_twice(processes):
-    slow, _ = processes
+    slow, _, notes = processes
     slow.append([{"id": 0}])
-    slow.storage.before.clear()
+    notes.before.clear()
     slow.append([{"id": 1}])
-    assert slow.storage.before == []
+    assert notes.before == []
