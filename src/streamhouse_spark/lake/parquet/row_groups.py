@@ -134,9 +134,9 @@ def _is_alike(stored: pa.DataType, wanted: pa.DataType) -> bool:
     if family_of(stored) is None or family_of(stored) != family_of(wanted):
         return False
     if types.is_decimal(stored) or types.is_decimal(wanted):
-        return types.is_decimal(stored) and types.is_decimal(wanted) and stored.scale == wanted.scale
+        return types.is_decimal(stored) and types.is_decimal(wanted) and bool(stored.scale == wanted.scale)
     if types.is_timestamp(stored):
-        return stored.unit in _MICROSECONDS and wanted.unit == "us"
+        return stored.unit in _MICROSECONDS and bool(wanted.unit == "us")
     return stored.equals(wanted) or bool(stored.bit_width < wanted.bit_width)
 
 
