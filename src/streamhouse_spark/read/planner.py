@@ -13,7 +13,6 @@ from dataclasses import field, replace
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
 from streamhouse_spark.log.buckets.filtered import filtered_buckets
@@ -213,13 +212,7 @@ def scan_pinned(table: TableHandle, pin: Pin, wanted: Wanted) -> LakeScan:
 
 def scan_lake(table: TableHandle, state: TableState, snapshot_id: int, wanted: Wanted) -> LakeScan:
     """Find the files of a lake snapshot by the columns that the state has. Raises `SnapshotExpiredError`."""
-    lake = table.open_lake(state)
-    if lake.location != table.state.lake_location and not lake.exists():
-        raise SnapshotExpiredError(
-            f"{state.name} as of commit {state.version}: its lake was built anew since (retier), and the former lake "
-            f"table at {lake.location} is gone; bring its files back, or choose a later commit of {state.name}$commits"
-        )
-    scan = lake.scan_files(
+    scan = table.open_lake(state).scan_files(
         snapshot_id=snapshot_id,
         columns=wanted.schema(state).names,
         schema=state.schema,
