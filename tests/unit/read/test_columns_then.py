@@ -175,3 +175,22 @@ def test_the_first_change_after_a_time():
 
     assert [commit(300, ms) for ms in (0, 99, 100, 150, 199, 200, 500)] == [10, 10, 20, 20, 20, None, None]
     assert [commit(150, ms) for ms in (99, 100, 149, 150)] == [10, 20, 20, None], "a clock that ran ahead"
+
+
+@pytest.mark.parametrize("is_tiered", [False, True])
+def test_other_partitions_and_columns_since_lose_no_row_of_a_filter(wh, clock, is_tiered):
+    table = wh.create_table("t", "id BIGINT, d STRING, e STRING", partition_by=["d"])
+    table.append([{"id": i, "d": "ab"[i % 2], "e": "xyz"[i % 3]} for i in range(12)])
+    if is_tiered:
+        tier(table)
+    then = clock.now_ms()
+    clock.advance(1000)
+    table.set_partitioning(["e"])
+    table.add_columns("late INT")
+    clock.advance(1000)
+    table.append([{"id": 100, "d": "a", "e": "x", "late": 1}])
+    tier(table)
+    for where, step in (([("d", "=", "a")], 2), ([("e", "=", "x")], 3), (None, 1)):
+        found = table.to_arrow(as_of_timestamp_ms=then, filter=where)
+        assert found.column_names == ["id", "d", "e"]
+        assert sorted(found["id"].to_pylist()) == list(range(0, 12, step))
