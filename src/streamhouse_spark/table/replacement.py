@@ -31,6 +31,7 @@ from streamhouse_spark.log.commits.transaction_outcome import known_transaction
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.row_choice import Choose, PartitionChoice, RowChoice
+from streamhouse_spark.query.row_mask import mask_of
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Pruning, Wanted, plan_pin
@@ -264,7 +265,7 @@ def rows_of(table: TableHandle, pin: Pin, choice: RowChoice) -> dict[int, Offset
     """Find the chosen rows of a pin: bucket → offsets. Raises `InvalidOptionError` for rows without an offset."""
     plan = plan_pin(table, pin, Wanted(choice.columns, Pruning(choice.node))).plan(table)
     found: dict[int, list[npt.NDArray[np.int64]]] = {}
-    for batch in read_batches(table, plan, (BUCKET, LOG_OFFSET), filter=choice.expression):
+    for batch in read_batches(table, plan, (BUCKET, LOG_OFFSET), filter=choice.expression, mask=mask_of(choice.node)):
         chosen = batch if choice.expression is not None else batch.filter(pa.array(choice.mask(_as_table(batch))))
         if not chosen.num_rows:
             continue

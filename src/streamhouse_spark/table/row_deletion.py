@@ -48,7 +48,7 @@ def delete_matching(table: TableHandle, where: Any, transaction: Transaction | N
         table.world.wait_to_retry(attempt)
         state = table.refresh()
         require_deletable(state)
-        found = _matching(table, pin_newest(state), Projection.of(state.schema, None, filter_))
+        found = _matching(table, pin_newest(state), Projection.of(state.schema, (), filter_))
         try:
             return commit_deletion(table, found, ReadBase.of(state), transaction)
         except CommitConflictError:
@@ -154,7 +154,7 @@ def _matching(table: TableHandle, pin: Pin, projection: Projection) -> dict[int,
     """Find the rows of a pin that a filter wants: bucket → offsets."""
     plan = plan_pin(table, pin, Wanted.of(projection)).plan(table)
     found: dict[int, list[npt.NDArray[np.int64]]] = {}
-    for batch in read_batches(table, plan, (BUCKET, LOG_OFFSET), filter=projection.filter):
+    for batch in read_batches(table, plan, (BUCKET, LOG_OFFSET), filter=projection.filter, mask=projection.mask):
         if batch.num_rows:
             if batch.column(LOG_OFFSET.name).null_count:
                 raise InvalidOptionError(
