@@ -19,6 +19,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.columns_then import pin_of_time
 from streamhouse_spark.read.executor import read_tables
+from streamhouse_spark.read.former_table import table_of_time
 from streamhouse_spark.read.pieces import ReadPlan
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
@@ -39,7 +40,8 @@ def read_union(
         raise InvalidOptionError(
             f"as_of_timestamp_ms is {as_of_timestamp_ms!r}, expected milliseconds since 1970 as a whole number"
         )
-    pin = pin_of_time(table, state, as_of_timestamp_ms)
+    table = table_of_time(table, as_of_timestamp_ms)
+    pin = pin_of_time(table, table.state, as_of_timestamp_ms)
     return read_pin(table, pin, Projection.of(pin.state.schema, columns, parse_filter(where)))
 
 
@@ -57,12 +59,13 @@ def plan_union(table: TableHandle, columns: Sequence[str], *, as_of_timestamp_ms
     Raises `OffsetsTrimmedError`, `SnapshotExpiredError`, `SchemaMismatchError`.
     """
 
-    def plan(pin: Pin) -> ReadPlan:
-        return plan_pin(table, pin, Wanted(tuple(columns))).plan(table)
+    def plan(pin: Pin, of: TableHandle = table) -> ReadPlan:
+        return plan_pin(of, pin, Wanted(tuple(columns))).plan(of)
 
     state = table.refresh()
     if as_of_timestamp_ms is not None:
-        return plan(pin_of_time(table, state, as_of_timestamp_ms))
+        then = table_of_time(table, as_of_timestamp_ms)
+        return plan(pin_of_time(then, then.state, as_of_timestamp_ms), then)
     return with_stand_ins(table, pin_newest(state), Begun(columns), plan)
 
 

@@ -21,6 +21,7 @@ from streamhouse_spark.log.segments.metadata_columns import (
 )
 from streamhouse_spark.read.binlog import binlog_schema
 from streamhouse_spark.read.columns_then import state_of_time
+from streamhouse_spark.read.former_table import table_of_time
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.views import BINLOG, CHANGELOG, LAKE, open_view
 
@@ -85,7 +86,10 @@ def batch_target(table: TableHandle, suffix: str | None, options: ReadOptions) -
 
 def _columns_of(table: TableHandle, as_of_ms: int | None) -> TableSchema:
     """Return the columns that a read of the table, or one as of a time, shows."""
-    return table.state.schema if as_of_ms is None else state_of_time(table, table.state, as_of_ms).schema
+    if as_of_ms is None:
+        return table.state.schema
+    then = table_of_time(table, as_of_ms)
+    return state_of_time(then, then.state, as_of_ms).schema
 
 
 def stream_target(table: TableHandle, suffix: str | None, options: StreamReadOptions) -> ReadTarget:

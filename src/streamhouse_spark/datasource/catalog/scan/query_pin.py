@@ -20,6 +20,7 @@ from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.columns_then import state_of_time, with_schema
+from streamhouse_spark.read.former_table import table_of_time
 from streamhouse_spark.read.pin import pin_as_of
 from streamhouse_spark.table.tags import version_of
 from streamhouse_spark.table.views import CHANGELOG, LAKE, open_view
@@ -57,6 +58,8 @@ class QueryPin:
     """And the schema whose columns such a stream has; without a suffix the one of ``as_of_ms``."""
     after_us: int | None = None
     """And the time that was shown with the commit before the first, of a stream."""
+    is_former: bool = False
+    """Whether another table took this one's place since: it is read as of a time before that."""
     is_net: bool = False
     """And whether rows of a log table that were both added and removed by these commits are left out."""
 
@@ -104,18 +107,21 @@ def pin_of(table: TableHandle, suffix: str | None, version: str | None, timestam
     else:
         if version is not None:
             state = state_at(table.log, table.storage, version_of(state, version))
+        then = table
         if as_of_ms is not None:
-            state, schema_id = _of_time(table, state, as_of_ms)
+            then = table_of_time(table, as_of_ms)
+            state, schema_id = _of_time(then, then.state, as_of_ms)
             pin_as_of(with_schema(state, schema_id), as_of_ms)
         pin = QueryPin(
-            table.name,
-            table.uuid,
+            then.name,
+            then.uuid,
             None,
             state.version,
             chosen,
             as_of_ms,
             attempt=state.attempt,
             schema_id=schema_id,
+            is_former=then is not table,
         )
     _STATES.keep(state)
     return pin
@@ -123,9 +129,18 @@ def pin_of(table: TableHandle, suffix: str | None, version: str | None, timestam
 
 def pin_of_columns(table: TableHandle, as_of_ms: int) -> QueryPin:
     """Make the pin for a name loaded now, with the columns of a time: the read's options have the time."""
-    state, schema_id = _of_time(table, table.state, as_of_ms)
+    then = table_of_time(table, as_of_ms)
+    state, schema_id = _of_time(then, then.state, as_of_ms)
     _STATES.keep(state)
-    return QueryPin(table.name, table.uuid, None, state.version, attempt=state.attempt, schema_id=schema_id)
+    return QueryPin(
+        then.name,
+        then.uuid,
+        None,
+        state.version,
+        attempt=state.attempt,
+        schema_id=schema_id,
+        is_former=then is not table,
+    )
 
 
 def _of_time(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[TableState, int]:
@@ -157,7 +172,7 @@ def pinned(connection: Connection, pin: QueryPin) -> tuple[TableHandle, TableSta
     if state is None:
         state = state_at(table.log, table.storage, pin.commit)
         _STATES.keep(state)
-    if table.log.state.dropped:
+    if table.log.state.dropped and not pin.is_former:
         raise TableNotFoundError(f"table {pin.table} ({pin.uuid}) was dropped; open it again by its name")
     if pin.suffix is None and pin.schema_id is not None:
         state = with_schema(state, pin.schema_id)
