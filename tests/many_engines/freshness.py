@@ -13,13 +13,15 @@ from statistics import median
 
 import pyarrow as pa
 
-from many_engines.engines import KINDS, Addresses
+from many_engines.engines import Addresses
+from many_engines.kinds import KINDS
+from many_engines.place import place_of
 from many_engines.processes import Server
+from many_engines.query_servers import query_servers
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
-ENGINES = ("DuckDB", "Spark, Iceberg's runtime")
+ENGINES = ("DuckDB", "Spark, Iceberg's runtime", "Trino", "Flink")
 GOAL_MS = 300
 LAKE_ROWS, HOT_ROWS = 100_000, 10_000
 
@@ -44,16 +46,18 @@ class Freshness:
 
 def freshness(folder: Path, engines: Sequence[str], rounds: int) -> list[Freshness]:
     """Measure one engine after the other. Raises `AssertionError` where a query misses the row before it."""
-    table = Warehouse(str(folder / "warehouse")).create_table("s.fresh", "id BIGINT, n BIGINT", buckets=4)
+    place = place_of(folder)
+    table = place.open().create_table("s.fresh", "id BIGINT, n BIGINT", buckets=4)
     _append(table, LAKE_ROWS)
     tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
     _append(table, HOT_ROWS)
     found = []
     with ExitStack() as stack:
+        others = stack.enter_context(query_servers(folder, (KINDS[name].server for name in engines)))
         server = Server(folder, 0)
         stack.callback(server.stop)
         for name in engines:
-            engine = KINDS[name].open(Addresses(server.http, server.flight, str(folder / "warehouse")))
+            engine = KINDS[name].open(Addresses(server.http, server.flight, place.url, place.settings, others))
             found.append(_of_engine(name, engine, table, rounds))
     return found
 
