@@ -16,6 +16,10 @@ public final class FlinkCluster {
             .setNumSlotsPerTaskManager(8)
             .build();
     new MiniCluster(cluster).start();
-    SqlGateway.main(new String[0]);
+    try {
+      SqlGateway.main(new String[0]);
+    } finally {
+      System.exit(1); // threads of the cluster would keep the process
+    }
   }
 }

@@ -32,6 +32,7 @@ io.tmp.dirs: {folder}
 sql-gateway.endpoint.rest.address: 127.0.0.1
 sql-gateway.endpoint.rest.bind-address: 127.0.0.1
 sql-gateway.endpoint.rest.port: {gateway}
+sql-gateway.endpoint.rest.bind-port: "{gateway}"
 """
 LOGGING = """\
 rootLogger.level = WARN

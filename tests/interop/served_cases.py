@@ -23,6 +23,7 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ORDERS = "order_id BIGINT NOT NULL, customer BIGINT, region STRING, amount DOUBLE, placed DATE"
 PEOPLE = "id BIGINT NOT NULL, name STRING, balance DOUBLE"
+ANSWERS_MIN, ROUNDS_MIN = 8, 4
 NAMES = ("orders", "people", "young", "evolved")
 """Tables of the database `sales` that engines read."""
 
@@ -141,15 +142,15 @@ def block_with(page: str, language: str, begin: str) -> str:
 
 
 def every_answer_is_one_state(
-    warehouse: Warehouse, ask: Callable[[], Callable[[str], list[Any]]], seconds: float, readers: int = 2
-) -> int:
+    warehouse: Warehouse, ask: Callable[[], Callable[[str], list[Any]]], *, readers: int
+) -> None:
     """Ask while batches of ten rows stream in and rounds run: each answer has all rows of the batches up to some one,
-    which is no older than the last one before the question. ``ask`` opens a client. Returns the number of answers.
+    which is no older than the last one before the question. ``ask`` opens a client.
     """
     table = warehouse.create_table("sales.stream", "id BIGINT, n BIGINT", buckets=3)
     table.append(pa.table({"id": range(10), "n": [0] * 10}))
     tier(table)
-    stop, written = threading.Event(), [1]
+    stop, written, rounds = threading.Event(), [1], [0]
 
     def append() -> None:
         own = Warehouse(warehouse.url, warehouse.settings).table("sales.stream")
@@ -162,11 +163,12 @@ def every_answer_is_one_state(
         own = Warehouse(warehouse.url, warehouse.settings).table("sales.stream")
         while not stop.is_set():
             tier(own)
+            rounds[0] += 1
             time.sleep(0.5)
 
     def read() -> list[int]:
         found, query = [], ask()
-        while not stop.is_set():
+        while len(found) < ANSWERS_MIN or rounds[0] < ROUNDS_MIN:
             before = written[0]
             ((count, most, ids),) = query("SELECT count(*), max(n), sum(id) FROM sales.stream")
             assert (count, ids) == (10 * (most + 1), 45 * (most + 1)), "a torn state"
@@ -177,16 +179,19 @@ def every_answer_is_one_state(
     with ThreadPoolExecutor(readers + 2) as pool:
         background = [pool.submit(append), pool.submit(tier_on)]
         reading = [pool.submit(read) for _ in range(readers)]
-        time.sleep(seconds)
-        stop.set()
-        for reader in reading:
-            found = reader.result()
-            assert found == sorted(found), "an answer went back"
-            assert len(found) >= 3
+        try:
+            for found in [reader.result() for reader in reading]:
+                assert found == sorted(found), "an answer went back"
+        finally:
+            stop.set()
         for thread in background:
             thread.result()
-    assert written[0] > 10
-    return sum(len(reader.result()) for reader in reading)
+
+
+def what_writes_change(warehouse: Warehouse) -> Any:
+    """The tables, the version of one of them, and the versions of the lake's metadata."""
+    versions = [key for key in lake_files(warehouse) if key.endswith(".metadata.json")]
+    return warehouse.tables("sales"), warehouse.table("sales.people").refresh().version, versions
 
 
 def lake_files(warehouse: Warehouse) -> list[str]:
