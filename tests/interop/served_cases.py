@@ -147,20 +147,20 @@ def every_answer_is_one_state(
     """Ask while batches of ten rows stream in and rounds run: each answer has all rows of the batches up to some one,
     which is no older than the last one before the question. ``ask`` opens a client.
     """
-    table = warehouse.create_table("sales.stream", "id BIGINT, n BIGINT", buckets=3)
+    table = warehouse.create_table("sales.streamed", "id BIGINT, n BIGINT", buckets=3)
     table.append(pa.table({"id": range(10), "n": [0] * 10}))
     tier(table)
     stop, written, rounds = threading.Event(), [1], [0]
 
     def append() -> None:
-        own = Warehouse(warehouse.url, warehouse.settings).table("sales.stream")
+        own = Warehouse(warehouse.url, warehouse.settings).table("sales.streamed")
         while not stop.is_set():
             own.append(pa.table({"id": range(10), "n": [written[0]] * 10}))
             written[0] += 1
             time.sleep(0.02)
 
     def tier_on() -> None:
-        own = Warehouse(warehouse.url, warehouse.settings).table("sales.stream")
+        own = Warehouse(warehouse.url, warehouse.settings).table("sales.streamed")
         while not stop.is_set():
             tier(own)
             rounds[0] += 1
@@ -170,7 +170,7 @@ def every_answer_is_one_state(
         found, query = [], ask()
         while len(found) < ANSWERS_MIN or rounds[0] < ROUNDS_MIN:
             before = written[0]
-            ((count, most, ids),) = query("SELECT count(*), max(n), sum(id) FROM sales.stream")
+            ((count, most, ids),) = query("SELECT count(*), max(n), sum(id) FROM sales.streamed")
             assert (count, ids) == (10 * (most + 1), 45 * (most + 1)), "a torn state"
             assert most + 1 >= before, "rows that were durable before the query began are missing"
             found.append(most)

@@ -137,7 +137,7 @@ def test_lists_of_tables_and_columns(warehouse, sh):
     assert ("sales",) in sh.query("SHOW DATABASES")
     assert set(NAMES) <= {row[0] for row in sh.query("SHOW TABLES FROM sales")}
     assert [row[0] for row in sh.query("DESCRIBE sales.people")] == ["id", "name", "balance"]
-    snapshots = {row[0] for row in sh.query("SELECT snapshot_id FROM sales.people$snapshots")}
+    snapshots = {row[0] for row in sh.query("SELECT snapshot_id FROM sales.`people$snapshots`")}
     assert warehouse.table("sales.people").refresh().lake.snapshot_id in snapshots
 
 
