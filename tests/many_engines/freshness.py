@@ -24,6 +24,8 @@ from streamhouse_spark.table.tiering import tier_table
 ENGINES = ("DuckDB", "Spark, Iceberg's runtime", "Trino", "Flink")
 GOAL_MS = 300
 LAKE_ROWS, HOT_ROWS = 100_000, 10_000
+WARM_UP = 10
+"""Turns before those that count: a JVM is slow at first."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +66,14 @@ def freshness(folder: Path, engines: Sequence[str], rounds: int) -> list[Freshne
 
 def _of_engine(name, engine, table, rounds: int) -> Freshness:
     lake_ms, behind_ms = [], []
-    for number in range(-3, rounds):
+    for number in range(-WARM_UP, rounds):
         _append(table, 1)
         rows = table.refresh().num_rows
         took_ms, count = _timed(lambda: engine.count("sh.s.fresh"))
         assert count == rows, f"{name} counts {count} rows of {rows}"
         of_lake_ms, count = _timed(lambda: engine.count(engine.lake_of.format("s", "fresh")))
         assert count == LAKE_ROWS
-        if number >= 0:  # the first ones warm up
+        if number >= 0:
             lake_ms.append(of_lake_ms)
             behind_ms.append(took_ms)
     beyond_ms = median(b - a for a, b in zip(lake_ms, behind_ms, strict=True))
