@@ -51,8 +51,8 @@ _REFUSED: Final = [
     "POST /v1/{prefix}/tables/rename",
     "POST /v1/{prefix}/transactions/commit",
 ]
-"""Writes are named too, so that clients send them and get the refusal: Iceberg's Java library deletes the files of a
-commit that a server forbids, and leaves those of one that it cannot send."""
+"""Writes are named too, so that clients send them and get the refusal, which says how to write: Iceberg's Java library
+and pyiceberg send nothing that a server does not name, and say no more than that."""
 _CREDENTIALS: Final = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
 _DELEGATION: Final = "x-iceberg-access-delegation"
 _VENDED: Final = "vended-credentials"
