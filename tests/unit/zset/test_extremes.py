@@ -258,12 +258,12 @@ def values_behind_are_taken_in(patched):
 
 
 def equal_values_are_kept_apart(patched):
-    patched.setattr(extremes, "_begins", lambda *columns: np.arange(len(columns[0])))
+    patched.setattr(extremes, "begins_of", lambda *columns: np.arange(len(columns[0])))
 
 
 def the_last_comes_first(patched):
-    real = extremes._ranks
-    patched.setattr(extremes, "_ranks", lambda values, _: real(values, "min"))
+    real = extremes.ranks_of
+    patched.setattr(extremes, "ranks_of", lambda values, _: real(values, "min"))
 
 
 def a_null_is_a_value(patched):
@@ -287,7 +287,7 @@ def a_group_that_ran_out_is_known(patched):
 
 
 def nan_is_the_smallest(patched):
-    real = extremes._ranks
+    real = extremes.ranks_of
 
     def ranks(values, order):
         found = real(values, order)
@@ -295,7 +295,7 @@ def nan_is_the_smallest(patched):
             found = np.where(np.isnan(values.to_numpy()), -(1 << 40), found)
         return found
 
-    patched.setattr(extremes, "_ranks", ranks)
+    patched.setattr(extremes, "ranks_of", ranks)
 
 
 PLANTS = [

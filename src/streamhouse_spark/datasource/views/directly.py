@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
+from streamhouse_spark.core.grouping import distinct
 from streamhouse_spark.core.slicing import one_array
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.zset.added import AGAIN, Added, group_name
@@ -60,6 +61,21 @@ def merged_directly(added: Added, rows: LocalRows, find: Find, tell: Tell | None
         return None if delta is None else _merged(added, root, delta, find, tell)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # a number that does not fit, a type without this function
         return None
+
+
+def changes_directly(added: Added, rows: LocalRows) -> tuple[pa.Table, ChangesOf] | None:
+    """Return the keys of groups with changes, each once, and the changes of their values; None where Spark has to
+    compute them.
+    """
+    root = added.root
+    delta = _delta(root.child, rows) if _is_plain(added, root) else None
+    if delta is None:
+        return None
+    groups = distinct(delta.select(list(root.groups)))
+    if added.statements.identity == "hash":
+        groups = groups.append_column(KEY, _hashed(groups, root.groups))
+    keys = {name: groups.column(column) for name, column in added.key_columns.items()}
+    return pa.table(keys), _changes_of(root, groups, delta)
 
 
 def _is_plain(added: Added, root: Group) -> bool:
@@ -170,9 +186,11 @@ def _merged(added: Added, root: Group, delta: pa.Table, find: Find, tell: Tell |
     if statements.identity == "hash":
         groups = groups.append_column(KEY, _hashed(groups, root.groups))
     keys = {name: groups.column(column) for name, column in added.key_columns.items()}
-    told = tell(pa.table(keys), _changes_of(root, groups, delta)) if tell is not None else None
     found = find(pa.table(keys))
     there = found.column(found.num_columns - 1)
+    told = None
+    if tell is not None:
+        told = tell(pa.table(keys), there.to_numpy(), _changes_of(root, groups, delta))
     old = {column: found.column(name) for column, name in zip(root.columns, statements.names, strict=True)}
     new = {part.column: _New.of(part, groups, old[part.column]).as_told(told) for part in added.aggregates}
     values = {
