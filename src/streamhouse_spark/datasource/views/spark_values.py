@@ -35,7 +35,8 @@ class SparkValues:
     def changes(self, keys: pa.Table) -> ChangesOf:
         """Return how the changes of groups with these keys are found."""
         from streamhouse_spark.zset.extremes import ValueChanges, group_numbers
-        from streamhouse_spark.zset.listing import CHANGES_MAX, NUMBER, VALUE
+        from streamhouse_spark.zset.first_values import NUMBER
+        from streamhouse_spark.zset.listing import CHANGES_MAX, VALUE
 
         def changes_of(column: str) -> ValueChanges | None:
             rows = self._rows(next(found for found in self._added.extremes if found.column == column))
