@@ -28,7 +28,7 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table import refreshing
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
-from streamhouse_spark.zset import extremes
+from streamhouse_spark.zset import extremes, first_values
 from streamhouse_spark.zset.added import AGAIN, Added, group_name
 from streamhouse_spark.zset.first_values import ALL_ROWS, LIST, NUMBER, FirstValues
 from streamhouse_spark.zset.listing import key_name, value_names
@@ -64,6 +64,12 @@ def with_room(patched: pytest.MonkeyPatch, room: int) -> None:
     """Keep so many values of each group at first."""
     for module in (extremes, kept_extremes, packed_firsts):
         patched.setattr(module, "ROOM", room)
+
+
+def with_all_room(patched: pytest.MonkeyPatch, room: int) -> None:
+    """Keep so many values of each group whose distinct values are counted."""
+    for module in (extremes, first_values):
+        patched.setattr(module, "ALL_ROOM", room)
 
 
 def made(storage: Storage, seed: int = 1) -> None:

@@ -12,7 +12,7 @@ from decimal import Decimal
 import pytest
 
 import streamhouse_spark as sh
-from faults.extreme_refresh import with_room
+from faults.extreme_refresh import with_all_room, with_room
 from property.test_kept_extremes import in_shares
 from spark.test_refresh_ways import WAYS, by_spark, by_the_driver, refreshed
 from streamhouse_spark.datasource.views import relations
@@ -27,6 +27,9 @@ QUERIES = {
     " FROM SOURCE) q GROUP BY id % 3",
     "others": "SELECT g, min(f) AS lo, max(f) AS hi, max(b) AS b, min(at) AS first, max(i * -1) AS most, min(5) AS five"
     " FROM SOURCE WHERE s IS NULL OR s <> 'q' GROUP BY g",
+    "distinct": "SELECT g, count(DISTINCT s) AS s, max(i) AS hi, count(DISTINCT i) AS i FROM SOURCE GROUP BY g",
+    "distinct others": "SELECT id % 3 AS r, count(DISTINCT f) AS f, count(DISTINCT b) + count(DISTINCT at) AS n"
+    " FROM SOURCE GROUP BY id % 3",
     "doubles": "SELECT f, min(s) AS lo, max(i) AS hi, min(at) AS first FROM SOURCE GROUP BY f",
     "wide": "SELECT d, b, day, max(s) AS hi, min(id) AS lo FROM SOURCE WHERE id > 2 GROUP BY d, b, day",
     "all": "SELECT min(i) AS lo, max(s) AS hi FROM SOURCE",
@@ -91,6 +94,8 @@ def sources_are_not_read(patched):
 def test_a_random_history(spark, source, name, monkeypatch):
     chance = random.Random(name)
     with_room(monkeypatch, 2)
+    if chance.random() < 0.5:
+        with_all_room(monkeypatch, 4)
     in_shares(monkeypatch, 2)
     source.upsert([row(chance, number) for number in range(20)])
     view, query = kept(spark, source, name)
@@ -123,7 +128,7 @@ def test_groups_come_in_shares_until_no_source_is_read(spark, source, monkeypatc
     assert 1 < sum(counts) <= 4
 
 
-@pytest.mark.parametrize("name", ["plain", "others"])
+@pytest.mark.parametrize("name", ["plain", "others", "distinct"])
 def test_no_source_is_read_for_the_next_value(spark, source, name, monkeypatch):
     """The first value that goes is looked for, and all others are known from then on, by both ways."""
     source.upsert([{"id": n, "g": n % 2, "i": n, "s": f"s{n:02}", "f": n / 4} for n in range(30)])

@@ -27,7 +27,7 @@ from streamhouse_spark.datasource.views.materialize import materialized
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, StreamhouseError
 from streamhouse_spark.table import refreshing
 from streamhouse_spark.table.refreshing import last_refresh
-from streamhouse_spark.zset import added, extremes
+from streamhouse_spark.zset import added, extremes, first_values
 from view_histories import tables
 from view_histories.duck import in_duckdb, reference
 from view_histories.grammar import Grammar, Kinds, Query
@@ -415,6 +415,8 @@ def keeping_little(seed: int) -> Iterator[None]:
         if seed % 3:
             for module in (extremes, kept_extremes, packed_firsts):
                 stack.enter_context(mock.patch.object(module, "ROOM", seed % 3))
+            for module in (extremes, first_values):
+                stack.enter_context(mock.patch.object(module, "ALL_ROOM", seed % 3))
         yield
 
 

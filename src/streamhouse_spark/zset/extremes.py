@@ -1,4 +1,5 @@
-"""The first values of groups, so that a smallest or largest value that goes has a next one. Pure.
+"""The first values of groups, so that a smallest or largest value that goes has a next one; and all values of groups
+that have few, so that distinct ones are counted. Pure.
 
 Of each group and order up to ``room`` distinct values are kept, the first ones, each with the number of rows that have
 it. Of all rows behind the last kept value nothing but their number is known. So the kept values are exact: a change of
@@ -23,6 +24,8 @@ from streamhouse_spark.core.values import dataclass
 ROOM: Final = 8
 """Values that are kept of a group at first."""
 ROOM_MAX: Final = 512
+ALL_ROOM: Final = 1_024
+"""Values that are kept of a group where all are asked for."""
 _GROWTH: Final = 4
 """A group that ran out gets this many times the room: where values go in their order, as the oldest do, more are kept,
 and they are looked for less often."""
@@ -30,7 +33,8 @@ UNKNOWN: Final = -1
 """The number of rows of an unknown group."""
 _NO_BOUND: Final = np.iinfo(np.int64).max
 
-Order = Literal["min", "max"]
+Order = Literal["min", "max", "all"]
+"""``all`` are the first ones too, as many as there is room for."""
 Numbers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -64,6 +68,10 @@ class First:
         there = self.lengths > 0
         places = np.where(there, np.cumsum(self.lengths) - self.lengths, 0)
         return self.values.take(pa.array(places, mask=~there))
+
+    def number(self) -> pa.Array:
+        """Return how many values each group has, null where not all are kept."""
+        return pa.array(self.lengths, pa.int64(), mask=self.behind > 0)
 
     def followed_by(self, other: First) -> First:
         """Return these groups, and the other ones behind them."""
@@ -141,6 +149,13 @@ class Firsts:
         """Return the very first value of each group in each order; null for unknown groups."""
         return [first.shown() for first in self.lists]
 
+    def told(self, orders: Sequence[Order]) -> list[pa.Array]:
+        """Return the very first value of each group, or where all are asked for their number; null for unknown ones."""
+        found = []
+        for first, order in zip(self.lists, orders, strict=True):
+            found.append(first.number() if order == "all" else first.shown())
+        return found
+
     def changed(self, changes: Sequence[ValueChanges], orders: Sequence[Order]) -> Firsts:
         """Return the groups behind some changes, as each list has them: all are of the same rows."""
         rows = self.rows.copy()
@@ -180,7 +195,7 @@ def _changed(first: First, changes: ValueChanges, order: Order, room: Numbers) -
     stay = totals > 0
     places, totals = places[begins][stay], totals[stay]
     of_group = groups[places]
-    kept = place_within(of_group, size) < room[of_group]
+    kept = place_within(of_group, size) < (ALL_ROOM if order == "all" else room[of_group])
     behind = behind + _sums(of_group[~kept], totals[~kept], size)
     lengths = np.bincount(of_group[kept], minlength=size)
     right &= (behind >= 0) & ~((lengths == 0) & (behind > 0))
@@ -197,7 +212,7 @@ def ranks_of(values: pa.Array, order: Order) -> Numbers:
             pc.rank(values, sort_keys="ascending", tiebreaker="dense") if len(values) else pa.array([], pa.int64())
         )
     ranks: Numbers = numbers.to_numpy().astype(np.int64)
-    return ranks if order == "min" else ~ranks
+    return ~ranks if order == "max" else ranks
 
 
 def _bounds(first: First, ranks: Numbers) -> Numbers:

@@ -7,14 +7,14 @@ give add up to those of all rows, for as many values as have room, however rows 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.slicing import one_array
-from streamhouse_spark.zset.extremes import Bools, Numbers, begins_of, codes_of, place_within, ranks_of
+from streamhouse_spark.zset.extremes import ALL_ROOM, Bools, Numbers, begins_of, codes_of, place_within, ranks_of
 
 LIST: Final = "__streamhouse_list"
 """The list that a value is of, by its number; `ALL_ROWS` for the number of all rows of a group."""
@@ -32,8 +32,12 @@ class FirstValues:
     It gives the columns that it got, and `LIST` and `NUMBER`. In a row of one list the columns of the others are null.
     """
 
-    def __init__(self, groups: Sequence[str], values: Sequence[str], room: int) -> None:
-        self._groups, self._values, self._room = list(groups), list(values), room
+    def __init__(
+        self, groups: Sequence[str], values: Sequence[str], room: int, whole: Collection[str] = frozenset()
+    ) -> None:
+        """``whole`` are columns of which all values are asked for: they have `ALL_ROOM`."""
+        self._groups, self._values = list(groups), list(values)
+        self._rooms = {name: ALL_ROOM if name in whole else room for name in values}
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         known: pa.Table | None = None
@@ -85,7 +89,7 @@ class FirstValues:
         totals = np.add.reduceat(numbers[filled[order]], begins) if len(begins) else numbers[:0]
         of_value = of_group[order][begins]
         within, counts = place_within(of_value, size), np.bincount(of_value, minlength=size)[of_value]
-        stay = (within < self._room) | (within >= counts - self._room)
+        stay = (within < self._rooms[name]) | (within >= counts - self._rooms[name])
         nulls = np.zeros(size, np.int64)
         np.add.at(nulls, groups[~there], numbers[~there])
         empty, first = np.unique(groups[~there], return_index=True)

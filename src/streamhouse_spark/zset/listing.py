@@ -24,9 +24,15 @@ def key_name(column: str) -> str:
 
 
 def value_names(added: Added) -> dict[str, str]:
-    """Return the lists: the argument of smallest and largest values → the name of its column, in their order."""
-    of = dict.fromkeys(part.of for part in added.extremes)
+    """Return the lists: the argument of aggregates → the name of its column, in their order."""
+    of = dict.fromkeys(part.of for part in added.listed)
     return {argument: f"__streamhouse_value_{number}" for number, argument in enumerate(of)}
+
+
+def whole_names(added: Added) -> list[str]:
+    """Return the columns of which all values are asked for, as far as there is room for all."""
+    names = value_names(added)
+    return [names[of] for of in dict.fromkeys(part.of for part in added.listed if part.kind == "distinct")]
 
 
 def changed_values(added: Added, part: Aggregate, writer: Writer, *, one_task: bool = False) -> str | None:

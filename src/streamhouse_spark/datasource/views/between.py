@@ -90,7 +90,7 @@ class ChangesBetween:
                 return found
         values = SparkValues(relations, self._added, writer)
         keys = values.changed_keys()
-        changes = {part.column: values.changes(keys)(part.column) for part in self._added.extremes}
+        changes = {part.column: values.changes(keys)(part.column) for part in self._added.listed}
         return keys, changes.__getitem__
 
     def _nothing(self) -> tuple[pa.Table, ChangesOf]:

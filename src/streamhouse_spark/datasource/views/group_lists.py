@@ -1,5 +1,5 @@
-"""The lists of smallest and largest values that a view needs, by the keys of its rows: of changes, and of values that
-were cut from rows.
+"""The lists of smallest, largest and distinct values that a view needs, by the keys of its rows: of changes, and of
+values that were cut from rows.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from streamhouse_spark.core.slicing import one_array
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.keys.key_codec import encode_keys, stored_keys
+from streamhouse_spark.schema.ddl import parse_type
 from streamhouse_spark.zset.added import Added
 from streamhouse_spark.zset.extremes import ChangesOf, Firsts, Numbers, Order, ValueChanges, group_numbers
 from streamhouse_spark.zset.first_values import ALL_ROWS, LIST, NUMBER
@@ -38,7 +39,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class GroupLists:
-    """The lists of a view, one for each column that is a smallest or a largest value."""
+    """The lists of a view, one for each column that is a smallest or a largest value, or a number of distinct ones."""
 
     columns: tuple[str, ...]
     """Their columns in the plan."""
@@ -57,10 +58,13 @@ class GroupLists:
         shown = dict(zip(added.statements.root.columns, added.statements.names, strict=True))
         names = value_names(added)
         return cls(
-            tuple(part.column for part in added.extremes),
-            tuple(schema.column(shown[part.column]).type for part in added.extremes),
-            tuple(_ORDERS[part.kind] for part in added.extremes),
-            tuple(list(names).index(part.of) for part in added.extremes),
+            tuple(part.column for part in added.listed),
+            tuple(
+                parse_type(part.of_type) if part.of_type else schema.column(shown[part.column]).type
+                for part in added.listed
+            ),
+            tuple(_ORDERS[part.kind] for part in added.listed),
+            tuple(list(names).index(part.of) for part in added.listed),
             tuple(names.values()),
             added.groups,
             {name: schema.column(name).type for name in added.key_columns},
@@ -99,7 +103,7 @@ class GroupLists:
         return Listed(self.stored(keys), rows, found)
 
 
-_ORDERS: Final[Mapping[str, Order]] = {"min": "min", "max": "max"}
+_ORDERS: Final[Mapping[str, Order]] = {"min": "min", "max": "max", "distinct": "all"}
 
 
 def _whole(column: pa.ChunkedArray) -> Numbers:

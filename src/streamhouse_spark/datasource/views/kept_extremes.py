@@ -94,7 +94,7 @@ class KeptExtremes:
         """Return the values; None for a view without smallest and largest values, or whose groups are computed from
         their rows whenever something goes.
         """
-        if not added.extremes or any(part.kind == "grown" for part in added.aggregates):
+        if not added.listed or any(part.kind == "grown" for part in added.aggregates):
             return None
         return cls(view, added, step, between)
 
@@ -127,8 +127,8 @@ class KeptExtremes:
 
     def as_told(self) -> Told:
         """Return the new values of the same groups, with those that were listed meanwhile."""
-        columns = self._lists.columns
-        return Told(self._firsts.known, self._firsts.rows, dict(zip(columns, self._firsts.shown(), strict=True)))
+        values = self._firsts.told(self._lists.orders)
+        return Told(self._firsts.known, self._firsts.rows, dict(zip(self._lists.columns, values, strict=True)))
 
     def list_lost(self, groups: pa.Table, keys: pa.Table, num_rows: int, values: ListValues) -> bool:
         """List groups that have lost a value, and a share of the others; ``num_rows`` are those of all sources. Returns
@@ -261,5 +261,5 @@ def _of(changes: ValueChanges, chosen: Bools) -> ValueChanges:
 def _form_of(added: Added, types: Sequence[pa.DataType]) -> str:
     """Return a text of all that the values depend on besides the rows of the sources."""
     root = added.root
-    lists = [[part.kind, part.of, str(kind)] for part, kind in zip(added.extremes, types, strict=True)]
+    lists = [[part.kind, part.of, str(kind)] for part, kind in zip(added.listed, types, strict=True)]
     return json.dumps([lists, root.groups, list(added.key_columns), Writer("", ()).rows(root.child, "new")])

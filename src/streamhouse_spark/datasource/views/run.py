@@ -172,8 +172,11 @@ class Run:
     def _list_lost(self, added: Added, merged: pa.Table | None, kept: KeptExtremes, values: SparkValues) -> bool:
         """List the groups whose new row is not told. Returns whether some of them are told now."""
         from streamhouse_spark.zset.added import AGAIN
+        from streamhouse_spark.zset.extremes import ALL_ROOM
 
         lost = merged.filter(merged.column(AGAIN)) if merged is not None and merged.num_rows else None
+        for name in _numbers_of_distinct(added) if lost is not None else ():
+            lost = lost.filter(pc.less_equal(lost.column(name), ALL_ROOM))
         if lost is None or not lost.num_rows:
             return False
         num_rows = sum(map(rows_at_most, self._inputs.states.values()))
@@ -238,6 +241,12 @@ def new_relations(spark: SparkSession, parsed: ParsedQuery, sources: Mapping[str
     keyed = {name: bool(source.state.primary_key) for name, source in sources.items()}
     prefix = f"streamhouse_{World().ids.new_uuid().replace('-', '')}_"
     return Relations(spark, prefix, parsed.sources, keyed)
+
+
+def _numbers_of_distinct(added: Added) -> list[str]:
+    """Return the view's columns that are numbers of distinct values."""
+    names = dict(zip(added.root.columns, added.statements.names, strict=True))
+    return [names[part.column] for part in added.listed if part.kind == "distinct"]
 
 
 def _groups_of(added: Added, rows: pa.Table) -> pa.Table:

@@ -30,7 +30,7 @@ class SparkValues:
     def changed_keys(self) -> pa.Table:
         """Return the keys of the groups with changes, each once."""
         names = list(self._added.key_columns)
-        return distinct(pa.concat_tables([self._rows(part).select(names) for part in self._added.extremes]))
+        return distinct(pa.concat_tables([self._rows(part).select(names) for part in self._added.listed]))
 
     def changes(self, keys: pa.Table) -> ChangesOf:
         """Return how the changes of groups with these keys are found."""
@@ -39,7 +39,7 @@ class SparkValues:
         from streamhouse_spark.zset.listing import CHANGES_MAX, VALUE
 
         def changes_of(column: str) -> ValueChanges | None:
-            rows = self._rows(next(found for found in self._added.extremes if found.column == column))
+            rows = self._rows(next(found for found in self._added.listed if found.column == column))
             if rows.num_rows > CHANGES_MAX:
                 return None
             groups = group_numbers(keys, rows.select(keys.column_names))
@@ -50,9 +50,10 @@ class SparkValues:
     def listed(self, asked: Asked) -> pa.Table:
         """Return the columns of `listing.listed_values`. The rows are read once, and cut where they are read."""
         from streamhouse_spark.zset.first_values import FirstValues
-        from streamhouse_spark.zset.listing import listed_values, value_names, values_of
+        from streamhouse_spark.zset.listing import listed_values, value_names, values_of, whole_names
 
-        cut = FirstValues(self._added.groups, list(value_names(self._added).values()), asked.room)
+        names = list(value_names(self._added).values())
+        cut = FirstValues(self._added.groups, names, asked.room, whole_names(self._added))
         name = self._relations.cut_as("cut", values_of(self._added, self._rows_of(asked)), cut)
         return self._relations.sql(listed_values(self._added, name)).toArrow()
 
