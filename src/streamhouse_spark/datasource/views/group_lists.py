@@ -31,7 +31,7 @@ class Listed:
     """As a tablet has them, each once."""
     rows: Numbers
     lists: list[tuple[ValueChanges, Numbers]]
-    """Of each list the values, and how many rows of each group have one."""
+    """The values of each list, and how many rows of each group have one."""
 
     def firsts(self, room: Numbers, orders: Sequence[Order]) -> Firsts:
         return Firsts.of_rows(self.rows, room, orders, self.lists)

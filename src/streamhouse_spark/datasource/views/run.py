@@ -174,10 +174,12 @@ class Run:
         from streamhouse_spark.zset.added import AGAIN
         from streamhouse_spark.zset.extremes import ALL_ROOM
 
-        lost = merged.filter(merged.column(AGAIN)) if merged is not None and merged.num_rows else None
-        for name in _numbers_of_distinct(added) if lost is not None else ():
+        if merged is None or not merged.num_rows:
+            return False
+        lost = merged.filter(merged.column(AGAIN))
+        for name in _numbers_of_distinct(added):  # groups with more are not kept whole
             lost = lost.filter(pc.less_equal(lost.column(name), ALL_ROOM))
-        if lost is None or not lost.num_rows:
+        if not lost.num_rows:
             return False
         num_rows = sum(map(rows_at_most, self._inputs.states.values()))
         return kept.list_lost(_groups_of(added, lost), lost.select(list(added.key_columns)), num_rows, values.listed)
