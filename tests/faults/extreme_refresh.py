@@ -1,11 +1,11 @@
 """A view with a smallest and a largest value that is refreshed without Spark, by the parts that a refresh is made of.
 
-Groups that are computed again, and values that are listed, are those of the rows of the source.
+Groups that are computed again, and values that are listed, are those of the rows of the source, in a few tasks.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -17,18 +17,21 @@ from sqlglot import exp
 
 from faults.sim import sim_world
 from streamhouse_spark.datasource.views import kept_extremes, packed_firsts
+from streamhouse_spark.datasource.views.between import ChangesBetween
 from streamhouse_spark.datasource.views.changes import read_changes
 from streamhouse_spark.datasource.views.directly import LocalRows, merged_directly
+from streamhouse_spark.datasource.views.inputs import Inputs
 from streamhouse_spark.datasource.views.kept_extremes import Asked, KeptExtremes
 from streamhouse_spark.datasource.views.looked_up import view_rows
+from streamhouse_spark.datasource.views.relations import Relations
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table import refreshing
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
-from streamhouse_spark.zset import extremes
+from streamhouse_spark.zset import extremes, first_values
 from streamhouse_spark.zset.added import AGAIN, Added, group_name
-from streamhouse_spark.zset.aggregates import Aggregate
-from streamhouse_spark.zset.listing import FILLED, FIRST, NUMBER, ROWS, VALUE, key_name
+from streamhouse_spark.zset.first_values import ALL_ROWS, LIST, NUMBER, FirstValues
+from streamhouse_spark.zset.listing import key_name, value_names
 from streamhouse_spark.zset.narrowed import narrowed
 from streamhouse_spark.zset.plan import SourceColumns
 from streamhouse_spark.zset.reader import parsed, plan_of
@@ -61,6 +64,12 @@ def with_room(patched: pytest.MonkeyPatch, room: int) -> None:
     """Keep so many values of each group at first."""
     for module in (extremes, kept_extremes, packed_firsts):
         patched.setattr(module, "ROOM", room)
+
+
+def with_all_room(patched: pytest.MonkeyPatch, room: int) -> None:
+    """Keep so many values of each group whose distinct values are counted."""
+    for module in (extremes, first_values):
+        patched.setattr(module, "ALL_ROOM", room)
 
 
 def made(storage: Storage, seed: int = 1) -> None:
@@ -115,33 +124,35 @@ def computed(source: Table, keys: Iterable[int | None]) -> list[tuple[Row, bool]
     return rows
 
 
-def listing(source: Table, lost: Iterable[int | None], added: Added = ADDED) -> Callable[[Aggregate, Asked], pa.Table]:
-    """The values of groups, as Spark lists them: the first and the last ones, and nulls."""
-    groups, wanted = groups_of(source), set(lost)
+def listing(source: Table, added: Added = ADDED) -> Callable[[Asked], pa.Table]:
+    """The values of groups, as tasks of Spark cut them from their rows."""
+    group, (value,) = added.groups[0], value_names(added).values()
 
-    def listed(_: Aggregate, asked: Asked) -> pa.Table:
-        rows = []
-        for number, key in enumerate(sorted(groups, key=lambda k: (k is None, k))):
-            if (asked.are_all or key in wanted) and number % asked.num_parts == asked.part:
-                counts = Counter(groups[key])
-                there = sorted(value for value in counts if value is not None)
-                ends = there if len(there) <= 2 * asked.room else [*there[: asked.room], *there[-asked.room :]]
-                filled = sum(counts[value] for value in there)
-                for place, value in enumerate([*ends, *([None] if None in counts else [])]):
-                    one = hashed(key) if place == 0 else None
-                    rows.append((key, value, counts[value], len(groups[key]), filled, place == 0, one))
-        names = [added.groups[0], VALUE, NUMBER, ROWS, FILLED, FIRST, key_name(KEY)]
-        kinds = [pa.int32(), pa.int32(), *[pa.int64()] * 3, pa.bool_(), pa.string()]
-        columns = list(zip(*rows, strict=True)) or [()] * len(names)
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-        return pa.Table.from_arrays(arrays, names=names)
+    def listed(asked: Asked) -> pa.Table:
+        wanted = set(asked.lost[group].to_pylist())
+        if asked.like is not None:
+            share = share_of(asked.lost[group][asked.like].as_py(), asked.num_shares)
+            wanted |= {key for key in groups_of(source) if share_of(key, asked.num_shares) == share}
+        rows = source.to_arrow().select(["k", "v"]).rename_columns([group, value])
+        rows = rows.filter(pa.array([key in wanted for key in rows[group].to_pylist()], pa.bool_()))
+        cut = FirstValues([group], [value], asked.room)
+        tasks = [rows.slice(start, 1 + rows.num_rows // 3) for start in range(0, rows.num_rows, 1 + rows.num_rows // 3)]
+        schema = pa.schema([(group, pa.int32()), (value, pa.int32()), (LIST, pa.int32()), (NUMBER, pa.int64())])
+        found = pa.Table.from_batches([batch for task in tasks for batch in cut(task.to_batches())], schema)
+        of_all = [number == ALL_ROWS for number in found[LIST].to_pylist()]
+        keys = [hashed(key) if is_all else None for key, is_all in zip(found[group].to_pylist(), of_all, strict=True)]
+        return found.append_column(key_name(KEY), pa.array(keys, pa.string()))
 
     return listed
 
 
+def share_of(key: int | None, num_shares: int) -> int:
+    return (7 if key is None else key) % num_shares
+
+
 def refresh(storage: Storage, seed: int, *, dies: bool = False, added: Added = ADDED) -> list[int]:
-    """Refresh the view; with ``dies`` the process ends behind the commit. Returns how many groups each step computed
-    from their rows.
+    """Refresh the view; with ``dies`` the process ends behind the commit. Returns of how many groups each step read
+    rows.
     """
     source, view = opened(storage, seed)
     counts: list[int] = []
@@ -157,24 +168,37 @@ def refresh(storage: Storage, seed: int, *, dies: bool = False, added: Added = A
     return counts
 
 
+def between(source: Table, step: refreshing.RefreshStep, added: Added = ADDED) -> ChangesBetween:
+    """The changes up to a step, which the driver reads itself."""
+    no_session: Any = None
+    relations = partial(Relations, no_session, "relation_", ["source"], {"source": True})
+    sources = {"source": source}
+    return ChangesBetween(relations, Inputs(relations(), sources, step), sources, added)
+
+
 def _by_changes(source: Table, view: Table, step: refreshing.RefreshStep, added: Added, *, dies: bool) -> int:
     assert step.old is not None
     changes = read_changes(source, source.state, step.old.sources[0].ends, step.new.sources[0].ends, ["id", "k", "v"])
     assert changes is not None, "a few changes that are there can be read"
-    kept = KeptExtremes.of(view, added, step)
+    kept = KeptExtremes.of(view, added, step, between(source, step, added))
     assert kept is not None
     local = LocalRows({"t0"}, {"t0": changes.netted(["k", "v"])}, {})
-    merged = merged_directly(added, local, partial(view_rows, view), kept.told)
+    found = partial(merged_directly, added, local, partial(view_rows, view))
+    merged = found(kept.told)
     assert merged is not None
     lost: list[int | None] = []
     rows, gone = as_view([]), pa.array([], pa.bool_())
     if merged.num_rows:
-        left, sure = merged.filter(merged[AGAIN]), merged.filter(pc.invert(merged[AGAIN]))
+        left = merged.filter(merged[AGAIN])
         lost = left[group_name(added.groups[0])].to_pylist()
-        kept.lose(left.select([KEY]))
-        again = computed(source, lost)
+        groups = left.select([group_name(added.groups[0])]).rename_columns(list(added.groups))
+        if lost and kept.list_lost(groups, left.select([KEY]), source.state.num_rows, listing(source, added)):
+            merged = found(lambda *_: kept.as_told())
+            assert merged is not None
+        left, sure = merged.filter(merged[AGAIN]), merged.filter(pc.invert(merged[AGAIN]))
+        again = computed(source, left[group_name(added.groups[0])].to_pylist())
         rows = pa.concat_tables([sure.select([KEY, *NAMES]).cast(rows.schema), as_view(row for row, _ in again)])
         gone = pa.concat_arrays([*sure[GONE].chunks, pa.array([is_gone for _, is_gone in again], pa.bool_())])
     if refreshing.commit_step(view, step, rows, gone) and not dies:
-        kept.keep(listing(source, lost, added))
+        kept.keep()
     return len(lost)

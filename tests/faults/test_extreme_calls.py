@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -52,9 +52,18 @@ def new_store() -> Storage:
     source.upsert(rows_of(range(60)))
     refresh(storage, 3)
     source.delete([0])
-    assert refresh(storage, 4) == [1], "the first value that goes is looked for, and then all are kept"
+    assert refresh(storage, 4) == [1], "the first value that goes is looked for, and with it those of all groups"
     source.delete([1, 2, 3])
     source.upsert([{"id": 59, "k": 0, "v": 59}, {"id": 60, "k": 4, "v": -1}])
+    return storage
+
+
+def behind_store() -> Storage:
+    """The same, and the view went on without this host's values."""
+    storage = new_store()
+    refresh(storage, 12, dies=True)
+    source, _ = opened(storage, 13)
+    source.delete([4, 5, 6])
     return storage
 
 
@@ -69,10 +78,10 @@ def lower(source: Table, number: int) -> None:
     source.delete(least[:number])
 
 
-def check(share: Share) -> None:
+def check(share: Share, make: Callable[[], Storage] = new_store) -> None:
     with one_thing_at_a_time():
         for number, attempt in enumerate(
-            sweep(new_store, lambda storage: refresh(storage, 5), share=share, faults=tuple(Fault))
+            sweep(make, lambda storage: refresh(storage, 5), share=share, faults=tuple(Fault))
         ):
             if number % 3 == 0:
                 close_tablets()
@@ -89,6 +98,18 @@ def test_it_holds(share: Share) -> None:
     check(share)
 
 
+@pytest.mark.sampled(31)
+def test_it_holds_where_values_are_brought_forward(share: Share) -> None:
+    check(share, behind_store)
+
+
+def test_values_that_are_brought_forward_are_not_looked_for() -> None:
+    storage = behind_store()
+    assert refresh(storage, 5) == [0]
+    require_right(storage, 20)
+    close_tablets()
+
+
 def test_values_that_are_kept_are_not_looked_for() -> None:
     storage = new_store()
     assert refresh(storage, 5) == [0]
@@ -101,15 +122,8 @@ def test_values_that_are_kept_are_not_looked_for() -> None:
 
 
 def values_of_another_refresh_count():
-    """What a host kept counts, however far the view went on elsewhere."""
-    real = kept_extremes.KeptExtremes.__init__
-
-    def trusting(self, view, added, step):
-        real(self, view, added, step)
-        self._before = self._tablet.extent
-        self.are_there = self._before.history is not None
-
-    return mock.patch.object(kept_extremes.KeptExtremes, "__init__", trusting)
+    """What a host kept counts as it is, however far the view went on elsewhere."""
+    return mock.patch.object(kept_extremes.KeptExtremes, "_bring_forward", return_value=None)
 
 
 def test_a_planted_bug_is_found() -> None:

@@ -40,9 +40,16 @@ def change(chance: random.Random, source, ids: int = 40) -> None:
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 40))])
 def test_the_view_is_the_answer(seed, tmp_path, monkeypatch, own_cache):
     with_room(monkeypatch, chance_of(seed).choice([1, 2, 3, 8]))
-    monkeypatch.setattr(kept_extremes, "LISTED_AT_ONCE", 2)
+    if seed % 2 == 0:
+        in_shares(monkeypatch, 2)
     computed = history(chance_of(seed), tmp_path, monkeypatch)
     assert len(computed) > 10
+
+
+def in_shares(patched: pytest.MonkeyPatch, num_shares: int) -> None:
+    """List groups in shares, as those of large sources are."""
+    patched.setattr(kept_extremes, "SMALL_ROWS", -1)
+    patched.setattr(kept_extremes, "NUM_SHARES", num_shares)
 
 
 def test_values_that_have_room_are_not_looked_for(tmp_path, monkeypatch, own_cache):

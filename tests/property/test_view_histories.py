@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from random import Random
 from unittest import mock
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.datasource.views import changes, looked_up, refresh, run
+from faults.sequential import one_thing_at_a_time
+from streamhouse_spark.datasource.views import changes, kept_extremes, looked_up, refresh, run
 from streamhouse_spark.kv import keyed_writer
 from streamhouse_spark.log.commits import transaction_outcome as outcome
 from streamhouse_spark.table import refreshing
+from view_histories import tables
 from view_histories.grammar import Query
-from view_histories.history import DifferenceError, Figures, History, typed
+from view_histories.history import DifferenceError, Figures, History, typed, typed_commit
 from view_histories.house import House
 
 pytestmark = pytest.mark.paimon
@@ -54,6 +57,26 @@ def test_views_are_what_they_say_they_are():
     total = histories(range(2))
     assert total.checks["over the versions that are named"] > 12
     assert total.checks["over the newest versions"] > 6
+
+
+@pytest.mark.parametrize("seed", [4, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(20, 40))])
+def test_a_lake_amid_the_rows_of_a_log_is_read_as_far_as_it_goes(seed):
+    """Rounds are capped in bytes, and the service ends between two of them: its lake is no state of the table."""
+    rng, history = Random(seed), History(House(seed), query=LEAST)
+    partly = 0
+    with one_thing_at_a_time(), history.house.open(), mock.patch.object(refresh, "commit_step", typed_commit):
+        history._begin(rng)
+        for _ in range(6):
+            for source in history._sources:
+                for _ in range(2):
+                    history._deed(source, rng, {tables.write: 3, tables.delete: 1})
+                if source.has_lake:
+                    tables.tier_partly(source.table)
+                    state = source.table.refresh()
+                    partly += any(0 < state.lake_offset(bucket) < end for bucket, end in state.ends.items())
+            for view in history._views:
+                history._refresh(view, rng)
+    assert partly or not any(source.has_lake for source in history._sources)
 
 
 @pytest.mark.long
@@ -106,7 +129,12 @@ def a_doubled_batch():
 
 
 def a_group_that_is_not_computed_again():
-    return mock.patch.object(run.Run, "_again", lambda self, *_, **__: self._nothing())
+    return mock.patch.multiple(run.Run, _again=lambda self, *_: self._nothing(), _list_lost=lambda *_: False)
+
+
+def what_was_kept_counts_as_it_is():
+    """Smallest and largest values of one host count, however far another one brought the view."""
+    return mock.patch.object(kept_extremes.KeptExtremes, "_bring_forward", return_value=None)
 
 
 def a_group_that_should_vanish():
@@ -167,6 +195,7 @@ PLANTS = {
     a_lost_retraction: COUNTS,
     a_doubled_batch: COUNTS,
     a_group_that_is_not_computed_again: LEAST,
+    what_was_kept_counts_as_it_is: LEAST,
     a_group_that_should_vanish: LEAST,
     rows_and_versions_are_two_commits: COUNTS,
     the_slower_refresh_counts_too: COUNTS,

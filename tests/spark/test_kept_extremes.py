@@ -12,9 +12,10 @@ from decimal import Decimal
 import pytest
 
 import streamhouse_spark as sh
-from faults.extreme_refresh import with_room
+from faults.extreme_refresh import with_all_room, with_room
+from property.test_kept_extremes import in_shares
 from spark.test_refresh_ways import WAYS, by_spark, by_the_driver, refreshed
-from streamhouse_spark.datasource.views import kept_extremes, relations
+from streamhouse_spark.datasource.views import relations
 from streamhouse_spark.kv.tablets import close_tablets
 
 pytestmark = pytest.mark.spark
@@ -26,6 +27,11 @@ QUERIES = {
     " FROM SOURCE) q GROUP BY id % 3",
     "others": "SELECT g, min(f) AS lo, max(f) AS hi, max(b) AS b, min(at) AS first, max(i * -1) AS most, min(5) AS five"
     " FROM SOURCE WHERE s IS NULL OR s <> 'q' GROUP BY g",
+    "distinct": "SELECT g, count(DISTINCT s) AS s, max(i) AS hi, count(DISTINCT i) AS i FROM SOURCE GROUP BY g",
+    "distinct others": "SELECT id % 3 AS r, count(DISTINCT f) AS f, count(DISTINCT b) + count(DISTINCT at) AS n"
+    " FROM SOURCE GROUP BY id % 3",
+    "doubles": "SELECT f, min(s) AS lo, max(i) AS hi, min(at) AS first FROM SOURCE GROUP BY f",
+    "wide": "SELECT d, b, day, max(s) AS hi, min(id) AS lo FROM SOURCE WHERE id > 2 GROUP BY d, b, day",
     "all": "SELECT min(i) AS lo, max(s) AS hi FROM SOURCE",
 }
 
@@ -88,7 +94,9 @@ def sources_are_not_read(patched):
 def test_a_random_history(spark, source, name, monkeypatch):
     chance = random.Random(name)
     with_room(monkeypatch, 2)
-    monkeypatch.setattr(kept_extremes, "LISTED_AT_ONCE", 1)
+    if chance.random() < 0.5:
+        with_all_room(monkeypatch, 4)
+    in_shares(monkeypatch, 2)
     source.upsert([row(chance, number) for number in range(20)])
     view, query = kept(spark, source, name)
     ways = [by_the_driver, by_spark] * 4 + chance.sample(WAYS * 2, 4)
@@ -100,7 +108,28 @@ def test_a_random_history(spark, source, name, monkeypatch):
             close_tablets()
 
 
-@pytest.mark.parametrize("name", ["plain", "others"])
+def test_groups_come_in_shares_until_no_source_is_read(spark, source, monkeypatch):
+    """A refresh that reads the source reads it once, and lists some groups more than it needs, not all."""
+    in_shares(monkeypatch, 4)
+    source.upsert([{"id": n, "g": n % 40, "i": n} for n in range(200)])
+    view, query = kept(spark, source, "plain")
+    read = []
+    real = relations.Relations._version
+    monkeypatch.setattr(relations.Relations, "_version", lambda self, *args: read.append(args) or real(self, *args))
+    counts = []
+    for number in range(8):
+        source.delete([number, 199 - number])
+        before = len(read)
+        assert view.refresh().whole_because is None
+        counts.append(len(read) - before)
+        if number % 3 == 1:
+            require_right(spark, view, query)
+    assert counts[0] == 1
+    assert max(counts) == 1
+    assert 1 < sum(counts) <= 4
+
+
+@pytest.mark.parametrize("name", ["plain", "others", "distinct"])
 def test_no_source_is_read_for_the_next_value(spark, source, name, monkeypatch):
     """The first value that goes is looked for, and all others are known from then on, by both ways."""
     source.upsert([{"id": n, "g": n % 2, "i": n, "s": f"s{n:02}", "f": n / 4} for n in range(30)])
@@ -114,6 +143,21 @@ def test_no_source_is_read_for_the_next_value(spark, source, name, monkeypatch):
             sources_are_not_read(patched)
             assert refreshed(view, way, patched).rows_written > 0
         require_right(spark, view, query)
+
+
+@pytest.mark.parametrize("name", ["others", "plain"])
+def test_two_hosts_that_refresh_in_turns_read_the_source_once_each(spark, source, name, monkeypatch, tmp_path):
+    source.upsert([{"id": n, "g": n % 2, "i": n, "s": f"s{n:02}", "f": n / 4} for n in range(40)])
+    view, query = kept(spark, source, name)
+    for number in range(6):
+        monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path / f"host {number % 2}"))
+        source.delete([2 * number, 39 - number])
+        with monkeypatch.context() as patched:
+            if number > 1:
+                sources_are_not_read(patched)
+            assert view.refresh().whole_because is None
+        require_right(spark, view, query)
+    close_tablets()
 
 
 @pytest.mark.long

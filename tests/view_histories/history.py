@@ -22,12 +22,12 @@ from faults.faulty_storage import Crash, Fault
 from faults.sequential import one_thing_at_a_time
 from streamhouse_spark import Table
 from streamhouse_spark.core.lineage import Lineage
-from streamhouse_spark.datasource.views import changes, directly, refresh
+from streamhouse_spark.datasource.views import changes, directly, kept_extremes, packed_firsts, refresh
 from streamhouse_spark.datasource.views.materialize import materialized
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, StreamhouseError
 from streamhouse_spark.table import refreshing
 from streamhouse_spark.table.refreshing import last_refresh
-from streamhouse_spark.zset import added
+from streamhouse_spark.zset import added, extremes, first_values
 from view_histories import tables
 from view_histories.duck import in_duckdb, reference
 from view_histories.grammar import Grammar, Kinds, Query
@@ -109,7 +109,12 @@ class History:
         """Raises `DifferenceError`."""
         step = -1
         try:
-            with one_thing_at_a_time(), self.house.open(), mock.patch.object(refresh, "commit_step", typed_commit):
+            with (
+                one_thing_at_a_time(),
+                self.house.open(),
+                mock.patch.object(refresh, "commit_step", typed_commit),
+                keeping_little(self.seed),
+            ):
                 for step in range(-1, self.steps + 1):
                     self._numbered(step)
         except Exception as error:
@@ -270,7 +275,10 @@ class History:
         if rng.random() < 0.3:
             second = self.house.second()
             try:
-                with mock.patch.multiple(refresh, next_step=refreshing.next_step, commit_step=typed_commit):
+                with (
+                    mock.patch.multiple(refresh, next_step=refreshing.next_step, commit_step=typed_commit),
+                    self.house.another_host(),
+                ):
                     self.script.append(f"    another refresh: {second.refresher(view.name)}")
             finally:
                 second.close()
@@ -395,6 +403,20 @@ def of_many_changes() -> Iterator[None]:
 def told_often() -> Iterator[None]:
     """A few records without rows are enough to record the versions again."""
     with mock.patch.object(refreshing, "STANDS_STILL_MAX", 2):
+        yield
+
+
+@contextmanager
+def keeping_little(seed: int) -> Iterator[None]:
+    """Hosts list groups in shares, as those of large sources, or keep few values of each; some histories do neither."""
+    with ExitStack() as stack:
+        if seed % 2:
+            stack.enter_context(mock.patch.multiple(kept_extremes, SMALL_ROWS=-1, NUM_SHARES=2))
+        if seed % 3:
+            for module in (extremes, kept_extremes, packed_firsts):
+                stack.enter_context(mock.patch.object(module, "ROOM", seed % 3))
+            for module in (extremes, first_values):
+                stack.enter_context(mock.patch.object(module, "ALL_ROOM", seed % 3))
         yield
 
 

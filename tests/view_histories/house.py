@@ -123,6 +123,19 @@ class House:
             shutil.rmtree(cache, ignore_errors=True)
         self.start()
 
+    @contextmanager
+    def another_host(self) -> Iterator[None]:
+        """Let a process run on a host with a cache of its own, which stays; in each second history."""
+        here = os.environ.get("STREAMHOUSE_CACHE_DIR")
+        if here is None or self.seed % 4 < 2:
+            yield
+            return
+        os.environ["STREAMHOUSE_CACHE_DIR"] = f"{here}-other"
+        try:
+            yield
+        finally:
+            os.environ["STREAMHOUSE_CACHE_DIR"] = here
+
     def pass_ms(self, duration_ms: float) -> None:
         if self.clock is not None:
             self.clock.advance(duration_ms)

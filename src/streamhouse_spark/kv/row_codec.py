@@ -101,7 +101,7 @@ class RowCodec:
         for i in range(len(self._types)) if wanted is None else wanted:
             null = (header["null"][:, i >> 3] >> np.uint8(i & 7)) & np.uint8(1)
             if i in self._fixed:
-                values = _fixed_array(np.ascontiguousarray(header[f"c{i}"]), self._types[i])
+                values = _fixed_array(header[f"c{i}"].copy(), self._types[i])  # where it is aligned, also of one row
                 found.append(_with_nulls(values, null) if null.any() else values)
             else:
                 found.append(self._cells[i].unpack(spans[i], null.astype(np.bool_)))

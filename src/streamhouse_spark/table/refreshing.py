@@ -77,7 +77,7 @@ def next_step(
     states = {name: source.refresh() for name, source in sources.items()}
     new = tuple(_version(name, state) for name, state in states.items())
     if because is None:
-        because = _why_whole(old, sources, states) or ("mode is full" if is_full else None)
+        because = why_whole(old, sources, states) or ("mode is full" if is_full else None)
     step = RefreshStep(number + 1, old, Lineage(new, because))
     if old is not None and not step.changed and because in (None, "mode is full"):
         then = {source.name: source.version for source in old.sources}
@@ -108,7 +108,7 @@ def _version(name: str, state: TableState) -> SourceVersion:
     return SourceVersion(name, state.table_uuid, state.version, state.attempt, state.ends, dropped)
 
 
-def _why_whole(old: Lineage | None, sources: Mapping[str, TableHandle], states: Mapping[str, TableState]) -> str | None:
+def why_whole(old: Lineage | None, sources: Mapping[str, TableHandle], states: Mapping[str, TableState]) -> str | None:
     """Return the reason for which the changes between two versions do not do; None where they do."""
     if old is None:
         return "there is no refresh to begin at"

@@ -88,6 +88,11 @@ class Added:
         return [part for part in self.aggregates if part.kind in ("min", "max")]
 
     @property
+    def listed(self) -> list[Aggregate]:
+        """The aggregates whose new value may follow from kept values of the groups."""
+        return [part for part in self.aggregates if part.kind in ("min", "max", "distinct")]
+
+    @property
     def key_columns(self) -> dict[str, str]:
         """Key column of the view's table → its column in `changes`."""
         if self.statements.identity == "hash":
@@ -118,13 +123,14 @@ class Added:
         ``relation`` has the columns of `changes`, `THERE`, and the view's old values as `old_name`; where kept values
         tell new ones, also these as `told_name`, `TOLD` and `TOTAL`. Rows that stay as they were are left out.
         """
-        told = {part.column for part in self.extremes} if are_told else set()
+        told = {part.column for part in self.listed} if are_told else set()
         first, second = [], [f"{self._stays(are_told=are_told)} AS {_STAYS}"]
         for part in self.aggregates:
             value, known = part.value(), part.is_known()
             if part.column in told:
-                value = f"CASE WHEN {TOLD} THEN {told_name(part.column)} ELSE {value} END"
-                known = f"({TOLD} OR {known})"
+                is_told = TOLD if part.kind != "distinct" else f"({TOLD} AND {told_name(part.column)} IS NOT NULL)"
+                value = f"CASE WHEN {is_told} THEN {told_name(part.column)} ELSE {value} END"
+                known = f"({is_told} OR {known})"
             first.append(f"{value} AS {value_name(part.column)}")
             second.append(f"{known} AS {known_name(part.column)}")
             second.append(f"{part.shown()} AS {shown_name(part.column)}")

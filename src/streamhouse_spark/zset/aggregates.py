@@ -25,7 +25,7 @@ _DECIMAL_DIGITS_MAX: Final = 37
 """A sum of more digits may be one that did not fit, which is NULL where ANSI mode is off."""
 _NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double"})
 _ORDERED: Final = _NUMBERS | {"string", "date", "timestamp", "timestamp_ntz", "boolean"}
-Kind = Literal["rows", "count", "sum", "grown", "min", "max"]
+Kind = Literal["rows", "count", "sum", "grown", "min", "max", "distinct"]
 
 
 def old_name(column: str) -> str:
@@ -51,12 +51,15 @@ class Aggregate:
 
     column: str
     kind: Kind
-    """``grown`` is a sum of floating point numbers, which is exact only while nothing goes."""
+    """``grown`` is a sum of floating point numbers, which is exact only while nothing goes. ``distinct`` is a number of
+    distinct values, which changes alone tell only where no value came or went."""
     of: str
     """Its argument, as SQL; empty for rows."""
     type: str
     counted: str | None = None
     """The column that has the number of its values, if one is shown."""
+    of_type: str = ""
+    """The type of its argument, where that is not its own."""
 
     @property
     def _old(self) -> str:
@@ -89,6 +92,8 @@ class Aggregate:
                 return [f"SUM({came}) AS {self._came}", f"COUNT({gone}) AS {self._gone}"]
             case "min" | "max":
                 return [f"{self.kind}({came}) AS {self._came}", f"{self.kind}({gone}) AS {self._gone}"]
+            case "distinct":
+                return [f"COUNT({self.of}) AS {self._count}"]
 
     def value(self) -> str:
         """Return the new value as far as it is known; of a sum that of no values is 0."""
@@ -105,6 +110,8 @@ class Aggregate:
                 return f"CASE WHEN {old} IS NULL THEN {came} WHEN {came} IS NULL THEN {old} ELSE {old} + {came} END"
             case "min" | "max":
                 return f"{'least' if self.kind == 'min' else 'greatest'}({old}, {came})"
+            case "distinct":
+                return f"COALESCE({old}, 0L)"
 
     def shown(self) -> str:
         """Return the new value, over that of `value`."""
@@ -134,6 +141,8 @@ class Aggregate:
             case "min" | "max":
                 sign = ">" if self.kind == "min" else "<"
                 return f"({self._gone} IS NULL OR COALESCE({self._gone} {sign} {value}, FALSE))"
+            case "distinct":
+                return f"{self._count} = 0"
 
     def proof(self) -> str:
         """Return a condition under which the group surely has a row."""
@@ -145,6 +154,8 @@ class Aggregate:
                 return f"{value} <> 0"
             case "grown" | "min" | "max":
                 return f"{self.is_known()} AND {value} IS NOT NULL"
+            case "distinct":
+                return f"{self.is_known()} AND {value} > 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +174,7 @@ def parts_of(root: Group, types: Mapping[str, str]) -> dict[str, Part] | None:
     """Return how the new value of each column is found; None if that of one is not. ``types`` are Spark's."""
     base: dict[str, Aggregate] = {}
     for column, expression in root.exprs.items():
-        found = _aggregate(column, expression, types[column], root)
+        found = _aggregate(column, expression, types[column], root) or _distinct(column, expression, types)
         if found is not None:
             base[column] = found
     counts = {part.of: column for column, part in base.items() if part.kind == "count"}
@@ -198,6 +209,18 @@ def _aggregate(column: str, expression: exp.Expr, kind: str, root: Group) -> Agg
             return Aggregate(column, "grown", of, kind)
         case exp.Min() | exp.Max() if kind in _ORDERED or _digits(kind):
             return Aggregate(column, "min" if isinstance(expression, exp.Min) else "max", of, kind)
+    return None
+
+
+def _distinct(column: str, expression: exp.Expr, types: Mapping[str, str]) -> Aggregate | None:
+    """A number of distinct values of a column."""
+    this = expression.this if isinstance(expression, exp.Count) else None
+    if not isinstance(this, exp.Distinct) or len(this.expressions) != 1 or this.args.get("on"):
+        return None
+    (of,) = this.expressions
+    kind = types.get(of.name, "") if isinstance(of, exp.Column) else ""
+    if kind in _ORDERED or _digits(kind):
+        return Aggregate(column, "distinct", of.sql("spark"), types[column], of_type=kind)
     return None
 
 

@@ -1,4 +1,5 @@
-"""The first values of groups, so that a smallest or largest value that goes has a next one. Pure.
+"""The first values of groups, so that a smallest or largest value that goes has a next one; and all values of groups
+that have few, so that distinct ones are counted. Pure.
 
 Of each group and order up to ``room`` distinct values are kept, the first ones, each with the number of rows that have
 it. Of all rows behind the last kept value nothing but their number is known. So the kept values are exact: a change of
@@ -23,6 +24,8 @@ from streamhouse_spark.core.values import dataclass
 ROOM: Final = 8
 """Values that are kept of a group at first."""
 ROOM_MAX: Final = 512
+ALL_ROOM: Final = 1_024
+"""Values that are kept of a group where all are asked for."""
 _GROWTH: Final = 4
 """A group that ran out gets this many times the room: where values go in their order, as the oldest do, more are kept,
 and they are looked for less often."""
@@ -30,7 +33,8 @@ UNKNOWN: Final = -1
 """The number of rows of an unknown group."""
 _NO_BOUND: Final = np.iinfo(np.int64).max
 
-Order = Literal["min", "max"]
+Order = Literal["min", "max", "all"]
+"""``all`` are the first ones too, as many as there is room for."""
 Numbers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -65,6 +69,25 @@ class First:
         places = np.where(there, np.cumsum(self.lengths) - self.lengths, 0)
         return self.values.take(pa.array(places, mask=~there))
 
+    def number(self) -> pa.Array:
+        """Return how many values each group has, null where not all are kept."""
+        return pa.array(self.lengths, pa.int64(), mask=self.behind > 0)
+
+    def followed_by(self, other: First) -> First:
+        """Return these groups, and the other ones behind them."""
+        values = pa.concat_arrays([self.values, other.values])
+        counts, lengths, behind = (
+            np.concatenate([getattr(self, name), getattr(other, name)]) for name in ("counts", "lengths", "behind")
+        )
+        return First(values, counts, lengths, behind)
+
+    def taken(self, places: Numbers) -> First:
+        """Return the groups at ``places``, in their order."""
+        starts, lengths = np.cumsum(self.lengths) - self.lengths, self.lengths[places]
+        shift = starts[places] - (np.cumsum(lengths) - lengths)
+        of_values = np.arange(int(lengths.sum())) + np.repeat(shift, lengths)
+        return First(self.values.take(pa.array(of_values)), self.counts[of_values], lengths, self.behind[places])
+
 
 @dataclass(frozen=True, slots=True)
 class Firsts:
@@ -95,13 +118,43 @@ class Firsts:
             lists.append(First(found.values, found.counts, found.lengths, filled - kept))
         return cls(rows, room, tuple(lists))
 
+    @classmethod
+    def of_unknown(cls, num_groups: int, types: Sequence[pa.DataType]) -> Firsts:
+        """Return groups of which nothing is known."""
+        return cls.of_none(num_groups, types).without(np.ones(num_groups, np.bool_))
+
     @property
     def known(self) -> Bools:
         return self.rows >= 0
 
+    def without(self, chosen: Bools) -> Firsts:
+        """Return the groups with the chosen ones as unknown."""
+        lists = tuple(_of(~chosen, first) for first in self.lists)
+        return Firsts(np.where(chosen, UNKNOWN, self.rows), self.room, lists)
+
+    def replaced(self, places: Numbers, others: Firsts) -> Firsts:
+        """Return the groups with those at ``places`` replaced by the others, in their order."""
+        size = len(self.rows)
+        chosen = np.arange(size)
+        chosen[places] = size + np.arange(len(others.rows))
+        lists = tuple(one.followed_by(other).taken(chosen) for one, other in zip(self.lists, others.lists, strict=True))
+        rows, room = (np.concatenate(both)[chosen] for both in ((self.rows, others.rows), (self.room, others.room)))
+        return Firsts(rows, room, lists)
+
+    def taken(self, places: Numbers) -> Firsts:
+        """Return the groups at ``places``, in their order."""
+        return Firsts(self.rows[places], self.room[places], tuple(first.taken(places) for first in self.lists))
+
     def shown(self) -> list[pa.Array]:
         """Return the very first value of each group in each order; null for unknown groups."""
         return [first.shown() for first in self.lists]
+
+    def told(self, orders: Sequence[Order]) -> list[pa.Array]:
+        """Return the very first value of each group, or where all are asked for their number; null for unknown ones."""
+        found = []
+        for first, order in zip(self.lists, orders, strict=True):
+            found.append(first.number() if order == "all" else first.shown())
+        return found
 
     def changed(self, changes: Sequence[ValueChanges], orders: Sequence[Order]) -> Firsts:
         """Return the groups behind some changes, as each list has them: all are of the same rows."""
@@ -128,13 +181,13 @@ def _changed(first: First, changes: ValueChanges, order: Order, room: Numbers) -
     values = pa.concat_arrays([first.values, changes.values.filter(pa.array(there))])
     groups = np.concatenate([np.repeat(np.arange(size), first.lengths), changes.groups[there]])
     weights = np.concatenate([first.counts, changes.weights[there]])
-    ranks = _ranks(values, order)
+    ranks = ranks_of(values, order)
     inside = ranks <= _bounds(first, ranks)[groups]
     behind = first.behind + _sums(groups[~inside], weights[~inside], size)
 
     places = np.flatnonzero(inside)
     places = places[np.lexsort((ranks[places], groups[places]))]
-    begins = _begins(groups[places], ranks[places])
+    begins = begins_of(groups[places], ranks[places])
     totals = np.add.reduceat(weights[places], begins) if len(begins) else weights[:0]
     right = np.ones(size, np.bool_)
     right[groups[places[begins]][totals < 0]] = False  # more went than there were
@@ -142,14 +195,14 @@ def _changed(first: First, changes: ValueChanges, order: Order, room: Numbers) -
     stay = totals > 0
     places, totals = places[begins][stay], totals[stay]
     of_group = groups[places]
-    kept = _place_within(of_group, size) < room[of_group]
+    kept = place_within(of_group, size) < (ALL_ROOM if order == "all" else room[of_group])
     behind = behind + _sums(of_group[~kept], totals[~kept], size)
     lengths = np.bincount(of_group[kept], minlength=size)
     right &= (behind >= 0) & ~((lengths == 0) & (behind > 0))
     return First(values.take(pa.array(places[kept])), totals[kept], lengths, behind), right
 
 
-def _ranks(values: pa.Array, order: Order) -> Numbers:
+def ranks_of(values: pa.Array, order: Order) -> Numbers:
     """Return numbers in the order of the values, equal ones for equal values. NaN is the largest, and -0.0 is 0.0."""
     kind = values.type
     if pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
@@ -159,7 +212,7 @@ def _ranks(values: pa.Array, order: Order) -> Numbers:
             pc.rank(values, sort_keys="ascending", tiebreaker="dense") if len(values) else pa.array([], pa.int64())
         )
     ranks: Numbers = numbers.to_numpy().astype(np.int64)
-    return ranks if order == "min" else ~ranks
+    return ~ranks if order == "max" else ranks
 
 
 def _bounds(first: First, ranks: Numbers) -> Numbers:
@@ -171,7 +224,7 @@ def _bounds(first: First, ranks: Numbers) -> Numbers:
     return bounds
 
 
-def _begins(*sorted_columns: Numbers) -> Numbers:
+def begins_of(*sorted_columns: Numbers) -> Numbers:
     """Return the places at which a row differs from the one before it."""
     size = len(sorted_columns[0])
     differs = np.ones(size, np.bool_)
@@ -182,7 +235,7 @@ def _begins(*sorted_columns: Numbers) -> Numbers:
     return np.flatnonzero(differs)
 
 
-def _place_within(groups: Numbers, size: int) -> Numbers:
+def place_within(groups: Numbers, size: int) -> Numbers:
     """Return the place of each row within its group, for rows in the order of their groups."""
     counts = np.bincount(groups, minlength=size)
     return np.arange(len(groups)) - (np.cumsum(counts) - counts)[groups]
@@ -219,18 +272,32 @@ class Told:
 
 ChangesOf = Callable[[str], ValueChanges | None]
 """Gives the changes of the values of a column of the plan; None where they are too many."""
-Tell = Callable[[pa.Table, ChangesOf], Told | None]
-"""Tells the new values of groups with the given keys; None where nothing is kept."""
+Tell = Callable[[pa.Table, Bools, ChangesOf], Told | None]
+"""Tells the new values of groups with the given keys, of each of which the view has a row or not; None where nothing is
+kept.
+"""
 
 
 def group_numbers(groups: pa.Table, rows: pa.Table) -> Numbers:
     """Return for each row which of the groups it is of. Both have the same columns, and each group is there once."""
     size = groups.num_rows
-    numbers = np.zeros(size + rows.num_rows, np.int64)
-    for name in groups.column_names:
-        both = pa.concat_arrays([one_array(part.column(name)) for part in (groups, rows)])
-        codes = both.dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
-        numbers = np.unique(numbers * (int(codes.max(initial=0)) + 1) + codes, return_inverse=True)[1]
+    both = {
+        name: pa.concat_arrays([one_array(part.column(name)) for part in (groups, rows)])
+        for name in groups.column_names
+    }
+    numbers = codes_of(pa.table(both)) if both else np.zeros(size + rows.num_rows, np.int64)
     place = np.zeros(int(numbers.max(initial=0)) + 1, np.int64)
     place[numbers[:size]] = np.arange(size)
     return place[numbers[size:]]
+
+
+def codes_of(rows: pa.Table) -> Numbers:
+    """Return a number of each row, from 0 on: the same for rows that are equal, nulls counting as equal."""
+    numbers = np.zeros(rows.num_rows, np.int64)
+    for place, column in enumerate(rows.columns):
+        encoded = one_array(column).dictionary_encode(null_encoding="encode")
+        codes = encoded.indices.to_numpy().astype(np.int64)
+        numbers = numbers * (int(codes.max(initial=0)) + 1) + codes
+        if place:
+            numbers = np.unique(numbers, return_inverse=True)[1]
+    return numbers

@@ -1,33 +1,38 @@
-"""The statements that tell the values of groups: those that changed, and the first and the last ones of all. Pure."""
+"""The statements that tell the values of groups: those that changed, and those that `FirstValues` cuts. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from streamhouse_spark.zset.added import Added
 from streamhouse_spark.zset.aggregates import Aggregate
+from streamhouse_spark.zset.first_values import ALL_ROWS, LIST, NUMBER
 from streamhouse_spark.zset.plan import Group
 from streamhouse_spark.zset.statements import KEY, hashed
-from streamhouse_spark.zset.writer import WEIGHT, Writer, gathered, quoted
+from streamhouse_spark.zset.writer import WEIGHT, Writer, gathered, quoted, same
 
 VALUE: Final = "__streamhouse_value"
-NUMBER: Final = "__streamhouse_number"
-"""How many rows of the group have the value; of changes how many came, less those that went."""
-ROWS: Final = "__streamhouse_all"
-"""How many rows the group has."""
-FILLED: Final = "__streamhouse_filled"
-"""How many rows of the group have a value that is not null."""
-FIRST: Final = "__streamhouse_first"
-"""Whether it is the row of its group that has the key."""
 CHANGES_MAX: Final = 1_000_000
 """Values that changed in one refresh, for the driver to take them. One more tells that there are too many."""
-_PLACE: Final = "__streamhouse_place"
-_DISTINCT: Final = "__streamhouse_distinct"
+_LOST: Final = "__streamhouse_lost"
 
 
 def key_name(column: str) -> str:
     """Return the name that a key column of the view's table has beside the group's own columns."""
     return f"__streamhouse_key_{column}"
+
+
+def value_names(added: Added) -> dict[str, str]:
+    """Return the lists: the argument of aggregates → the name of its column, in their order."""
+    of = dict.fromkeys(part.of for part in added.listed)
+    return {argument: f"__streamhouse_value_{number}" for number, argument in enumerate(of)}
+
+
+def whole_names(added: Added) -> list[str]:
+    """Return the columns of which all values are asked for, as far as there is room for all."""
+    names = value_names(added)
+    return [names[of] for of in dict.fromkeys(part.of for part in added.listed if part.kind == "distinct")]
 
 
 def changed_values(added: Added, part: Aggregate, writer: Writer, *, one_task: bool = False) -> str | None:
@@ -46,37 +51,46 @@ def changed_values(added: Added, part: Aggregate, writer: Writer, *, one_task: b
     return f"SELECT {key}, {VALUE}, {NUMBER} FROM ({net_rows}) q LIMIT {CHANGES_MAX + 1}"
 
 
-def first_values(added: Added, part: Aggregate, rows: str, room: int) -> str:
-    """Return the first and the last ``room`` distinct values of an aggregate in each group of some rows, each with the
-    `NUMBER` of its rows, the group, its `ROWS` and `FILLED`. A null is a value here, so each group is there.
-    """
-    root = added.root
-    columns = _columns(root, VALUE)
-    values = f"SELECT {_columns(root, f'{part.of} AS {VALUE}')} FROM ({rows}) q"
-    counted = f"SELECT {columns}, COUNT(*) AS {NUMBER} FROM ({values}) q GROUP BY {columns}"
-    group = f"PARTITION BY {', '.join(root.groups)} " if root.groups else ""
-    found = [
-        f"ROW_NUMBER() OVER ({group}ORDER BY {VALUE} NULLS LAST) AS {_PLACE}",
-        f"COUNT({VALUE}) OVER ({group}) AS {_DISTINCT}",
-        f"SUM({NUMBER}) OVER ({group}) AS {ROWS}",
-        f"SUM(IF({VALUE} IS NULL, 0L, {NUMBER})) OVER ({group}) AS {FILLED}",
-    ]
-    numbered = f"SELECT *, {', '.join(found)} FROM ({counted}) q"
-    has_room = f"{VALUE} IS NULL OR {_PLACE} <= {room} OR {_PLACE} > {_DISTINCT} - {room}"
-    return f"SELECT {columns}, {NUMBER}, {_PLACE}, {ROWS}, {FILLED} FROM ({numbered}) q WHERE {has_room}"
+def values_of(added: Added, rows: str) -> str:
+    """Return the columns that `FirstValues` cuts, of rows below the groups. Equal groups are equal in Arrow, too."""
+    types = added.statements.types
+    groups = [f"{_plain(name, types)} AS {name}" for name in added.groups]
+    values = [f"{of} AS {name}" for of, name in value_names(added).items()]
+    return f"SELECT {', '.join([*groups, *values])} FROM ({rows}) q"
 
 
-def listed_values(added: Added, first: str, part: int = 0, num_parts: int = 1) -> str:
-    """Return the rows of `first_values`, with the keys of the view's rows in that row of each group that is its
-    `FIRST`: a hash costs more than all else. Of several parts it is the one of this number.
+def in_share(added: Added, rows: str, lost: str, like: str, num_shares: int) -> str:
+    """Return those of the rows below the groups that are of groups in the relation ``lost``, or of groups in the same
+    share of all groups as the one group in the relation ``like``. ``num_shares`` is a power of two.
     """
-    root = added.root
-    is_first = f"{_PLACE} = 1"
-    keys = [f"IF({is_first}, {value}, NULL) AS {quoted(key_name(name))}" for name, value in _key(added).items()]
-    columns = _columns(root, VALUE, NUMBER, ROWS, FILLED, f"{is_first} AS {FIRST}", *keys)
-    has_parts = num_parts > 1 and root.groups
-    where = f" WHERE pmod(hash({', '.join(root.groups)}), {num_parts}) = {part}" if has_parts else ""
-    return f"SELECT {columns} FROM ({first}) q{where}"
+    groups, types = added.groups, added.statements.types
+    share = f"(SELECT {_share(groups, types, '', num_shares)} FROM {like})"
+    joined = f"LEFT JOIN (SELECT *, TRUE AS {_LOST} FROM {lost}) b ON {same(groups, 'a', 'b')}"
+    is_in = f"b.{_LOST} OR {_share(groups, types, 'a.', num_shares)} = {share}"
+    return f"SELECT a.* FROM ({rows}) a {joined} WHERE {is_in}"
+
+
+def listed_values(added: Added, cut: str) -> str:
+    """Return the rows of the relation ``cut``, which `FirstValues` gave, with the keys of the view's rows in those that
+    count all rows of a group: a hash costs more than all else.
+    """
+    key = {key_name(name): value for name, value in _key(added).items()}
+    keys = [f"CASE WHEN {LIST} = {ALL_ROWS} THEN {value} END AS {quoted(name)}" for name, value in key.items()]
+    return f"SELECT {_columns(added.root, *value_names(added).values(), LIST, NUMBER, *keys)} FROM {cut}"
+
+
+def _share(groups: tuple[str, ...], types: Mapping[str, str], of: str, num_shares: int) -> str:
+    """Return the number of a group's share, the same for equal groups, whatever widths they come in."""
+    hashed_columns = ", ".join(f"CAST({_plain(name, types, of)} AS {types[name]})" for name in groups)
+    return f"(hash({hashed_columns}) & {num_shares - 1})"
+
+
+def _plain(column: str, types: Mapping[str, str], of: str = "") -> str:
+    """Return a column whose equal values have the same bytes: -0.0 and 0.0, and all that are NaN, are one group."""
+    kind = types[column]
+    if kind not in ("float", "double"):
+        return f"{of}{column}"
+    return f"CASE WHEN isnan({of}{column}) THEN CAST('NaN' AS {kind}) ELSE {of}{column} + CAST(0 AS {kind}) END"
 
 
 def _columns(root: Group, *more: str) -> str:

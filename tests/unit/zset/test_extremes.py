@@ -127,6 +127,39 @@ def test_they_are_those_of_the_model(name, monkeypatch):
     assert known > 12 * 25 * 5 / 2
 
 
+@pytest.mark.parametrize("name", VALUES)
+def test_distinct_values_are_counted_where_all_are_kept(name, monkeypatch):
+    monkeypatch.setattr(extremes, "ALL_ROOM", 4)
+    kind, values = VALUES[name]
+    known = 0
+    for seed in range(8):
+        chance = random.Random(seed)
+        model = [[] for _ in range(5)]
+        firsts = Firsts.of_none(5, [kind])
+        for _ in range(25):
+            firsts = firsts.changed([changes_of(step(chance, model, values, most=3), kind)], ["all"])
+            for group, number in enumerate(firsts.told(["all"])[0].to_pylist()):
+                distinct = []
+                for value in model[group]:
+                    if value is not None and not any(same(value, other) for other in distinct):
+                        distinct.append(value)
+                assert number in (None, len(distinct))
+                known += number is not None
+    assert known > 8 * 25 * 5 / 4
+
+
+def test_more_distinct_values_than_have_room_are_not_counted(monkeypatch):
+    monkeypatch.setattr(extremes, "ALL_ROOM", 4)
+    kind = pa.int64()
+    firsts = Firsts.of_none(1, [kind]).changed([changes_of([(0, value, 1) for value in range(4)], kind)], ["all"])
+    assert firsts.told(["all"])[0].to_pylist() == [4]
+    firsts = firsts.changed([changes_of([(0, 9, 1), (0, 0, 1)], kind)], ["all"])
+    assert firsts.told(["all"])[0].to_pylist() == [None]
+    assert firsts.known.all(), "the first ones are"
+    firsts = firsts.changed([changes_of([(0, 9, -1)], kind)], ["all"])
+    assert firsts.told(["all"])[0].to_pylist() == [4], "the one that had no room is gone"
+
+
 def test_what_is_kept_is_enough_for_as_many_values_as_have_room():
     """A group is unknown when as many values went as were kept, and not before."""
     kind, many = pa.int64(), 3 * ROOM
@@ -258,12 +291,12 @@ def values_behind_are_taken_in(patched):
 
 
 def equal_values_are_kept_apart(patched):
-    patched.setattr(extremes, "_begins", lambda *columns: np.arange(len(columns[0])))
+    patched.setattr(extremes, "begins_of", lambda *columns: np.arange(len(columns[0])))
 
 
 def the_last_comes_first(patched):
-    real = extremes._ranks
-    patched.setattr(extremes, "_ranks", lambda values, _: real(values, "min"))
+    real = extremes.ranks_of
+    patched.setattr(extremes, "ranks_of", lambda values, _: real(values, "min"))
 
 
 def a_null_is_a_value(patched):
@@ -287,7 +320,7 @@ def a_group_that_ran_out_is_known(patched):
 
 
 def nan_is_the_smallest(patched):
-    real = extremes._ranks
+    real = extremes.ranks_of
 
     def ranks(values, order):
         found = real(values, order)
@@ -295,7 +328,7 @@ def nan_is_the_smallest(patched):
             found = np.where(np.isnan(values.to_numpy()), -(1 << 40), found)
         return found
 
-    patched.setattr(extremes, "_ranks", ranks)
+    patched.setattr(extremes, "ranks_of", ranks)
 
 
 PLANTS = [

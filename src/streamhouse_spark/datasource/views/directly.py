@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
+from streamhouse_spark.core.grouping import distinct
 from streamhouse_spark.core.slicing import one_array
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.zset.added import AGAIN, Added, group_name
@@ -62,6 +63,21 @@ def merged_directly(added: Added, rows: LocalRows, find: Find, tell: Tell | None
         return None
 
 
+def changes_directly(added: Added, rows: LocalRows) -> tuple[pa.Table, ChangesOf] | None:
+    """Return the keys of groups with changes, each once, and the changes of their values; None where Spark has to
+    compute them.
+    """
+    root = added.root
+    delta = _delta(root.child, rows) if _is_plain(added, root) else None
+    if delta is None:
+        return None
+    groups = distinct(delta.select(list(root.groups)))
+    if added.statements.identity == "hash":
+        groups = groups.append_column(KEY, _hashed(groups, root.groups))
+    keys = {name: groups.column(column) for name, column in added.key_columns.items()}
+    return pa.table(keys), _changes_of(root, groups, delta)
+
+
 def _is_plain(added: Added, root: Group) -> bool:
     """Tell whether the view's columns are its groups and aggregates of columns, all of exact types."""
     types = added.statements.types
@@ -75,9 +91,15 @@ def _is_exact(part: Part, expression: exp.Expr, kind: str) -> bool:
         return isinstance(expression, exp.Column)
     if part.kind == "rows":
         return True
-    is_number = part.kind in ("min", "max") and kind in ("float", "double")
-    is_of_column = isinstance(expression.this, exp.Column) and not isinstance(expression, exp.CountIf)
+    is_number = part.kind in ("min", "max", "distinct") and (part.of_type or kind) in ("float", "double")
+    is_of_column = isinstance(_argument(expression), exp.Column) and not isinstance(expression, exp.CountIf)
     return is_of_column and part.kind != "grown" and not is_number
+
+
+def _argument(expression: exp.Expr) -> exp.Expr:
+    """Return the argument of an aggregate, of which there is one."""
+    this: exp.Expr = expression.this
+    return this.expressions[0] if isinstance(this, exp.Distinct) else this
 
 
 # -- changes ----------------------------------------------------------------------------------------------------------
@@ -170,9 +192,11 @@ def _merged(added: Added, root: Group, delta: pa.Table, find: Find, tell: Tell |
     if statements.identity == "hash":
         groups = groups.append_column(KEY, _hashed(groups, root.groups))
     keys = {name: groups.column(column) for name, column in added.key_columns.items()}
-    told = tell(pa.table(keys), _changes_of(root, groups, delta)) if tell is not None else None
     found = find(pa.table(keys))
     there = found.column(found.num_columns - 1)
+    told = None
+    if tell is not None:
+        told = tell(pa.table(keys), there.to_numpy(), _changes_of(root, groups, delta))
     old = {column: found.column(name) for column, name in zip(root.columns, statements.names, strict=True)}
     new = {part.column: _New.of(part, groups, old[part.column]).as_told(told) for part in added.aggregates}
     values = {
@@ -201,7 +225,9 @@ def _changes_of(root: Group, groups: pa.Table, delta: pa.Table) -> ChangesOf:
     numbers, weights = group_numbers(groups.select(by), delta.select(by)), delta.column(WEIGHT).to_numpy()
 
     def changes_of(column: str) -> ValueChanges:
-        return ValueChanges(numbers, one_array(delta.column(root.exprs[column].this.name)), weights.astype(np.int64))
+        return ValueChanges(
+            numbers, one_array(delta.column(_argument(root.exprs[column]).name)), weights.astype(np.int64)
+        )
 
     return changes_of
 
@@ -215,18 +241,21 @@ def _grouped(added: Added, root: Group, delta: pa.Table) -> pa.Table:
     for part in added.aggregates:
         if part.kind == "rows":
             continue
-        values = delta.column(root.exprs[part.column].this.name)
+        values = delta.column(_argument(root.exprs[part.column]).name)
         if part.kind == "sum":
             values = values.cast(_sum_type(part.type))
             _require_fitting(values)
         none = pa.scalar(None, values.type)
-        if part.kind != "count":
+        if part.kind not in ("count", "distinct"):
             function = "sum" if part.kind == "sum" else part.kind
             columns[f"came_{part.column}"] = pc.if_else(came, values, none)
             columns[f"gone_{part.column}"] = pc.if_else(came, none, values)
             sums += [(f"came_{part.column}", function), (f"gone_{part.column}", function)]
         if part.kind in ("count", "sum"):
             columns[f"count_{part.column}"] = pc.if_else(pc.is_valid(values), weights, 0)
+            sums.append((f"count_{part.column}", "sum"))
+        if part.kind == "distinct":
+            columns[f"count_{part.column}"] = pc.is_valid(values).cast(pa.int64())
             sums.append((f"count_{part.column}", "sum"))
     found = pa.table(columns).group_by(list(root.groups), use_threads=False).aggregate(sums)
     return found.rename_columns([*root.groups, *(name for name, _ in sums)])
@@ -308,6 +337,8 @@ class _New:
             of_old, came, gone = (pc.fill_null(c.cast(kind), none) for c in (old, column("came"), column("gone")))
             value = pc.subtract_checked(pc.add_checked(of_old, came).cast(kind), gone).cast(kind)
             return cls(part, old, value, column("gone"), column("count"))
+        if part.kind == "distinct":
+            return cls(part, old, pc.fill_null(old, 0), count=column("count"))
         chosen = pc.min_element_wise if part.kind == "min" else pc.max_element_wise
         return cls(part, old, chosen(old, column("came").cast(old.type)), column("gone").cast(old.type))
 
@@ -315,8 +346,10 @@ class _New:
         """Return it with the values that kept ones tell, which need no proof."""
         if told is None or self.part.column not in told.values:
             return self
-        known = pa.array(told.known)
-        value = pc.if_else(known, told.values[self.part.column], self.value)
+        known, values = pa.array(told.known), told.values[self.part.column]
+        if self.part.kind == "distinct":
+            known = pc.and_(known, values.is_valid())
+        value = pc.if_else(known, values, self.value)
         return replace(self, value=value, told=known)
 
     def shown(self, new: Mapping[str, _New]) -> pa.ChunkedArray:
@@ -337,6 +370,9 @@ class _New:
                 if self.part.counted:
                     known = pc.or_(known, pc.greater_equal(new[self.part.counted].value, 0))
                 return pc.if_else(pc.is_null(self.old), came, known)
+            case "distinct":
+                stays = pc.equal(self.count, 0)
+                return stays if self.told is None else pc.or_(self.told, stays)
             case _:
                 further = pc.greater if self.part.kind == "min" else pc.less
                 stays = pc.or_(pc.is_null(self.gone), pc.fill_null(further(self.gone, self.value), fill_value=False))
@@ -348,5 +384,7 @@ class _New:
                 return pc.greater(self.value, 0)
             case "sum":
                 return pc.not_equal(self.value, _zero(self.value.type))
+            case "distinct":
+                return pc.and_(self.is_known({}), pc.greater(self.value, 0))
             case _:
                 return pc.and_(self.is_known({}), pc.is_valid(self.value))

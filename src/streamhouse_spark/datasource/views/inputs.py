@@ -37,7 +37,7 @@ class Inputs:
 
     def __init__(self, relations: Relations, sources: Mapping[str, Table], step: RefreshStep) -> None:
         self._relations = relations
-        self._sources, self._step = sources, step
+        self._sources, self.step = sources, step
         self._states = {name: source.state for name, source in sources.items()}
         self._ids = relations.ids
         self._beside: dict[str, pa.Table] = {}
@@ -59,7 +59,7 @@ class Inputs:
         for name, found in changes.items():
             self._relations.offer(f"{self._ids[name]}_delta", found.net)
         unchanged = {name for name, found in changes.items() if not found.net.num_rows}
-        changed = {self._ids[name] for name in self._step.changed - unchanged}
+        changed = {self._ids[name] for name in self.step.changed - unchanged}
         uses = {
             use: beside
             for use, beside in found_beside(root, changed, self._keys()).items()
@@ -73,10 +73,10 @@ class Inputs:
         """Read the changes of the sources that have few."""
         from streamhouse_spark.zset.beside import scans_of
 
-        before = {source.name: source.ends for source in self._step.old.sources} if self._step.old is not None else {}
-        new = {source.name: source.ends for source in self._step.new.sources}
+        before = {source.name: source.ends for source in self.step.old.sources} if self.step.old is not None else {}
+        new = {source.name: source.ends for source in self.step.new.sources}
         found = {}
-        for name in sorted(self._step.changed):
+        for name in sorted(self.step.changed):
             state = self._states[name]
             scans = (scan for scan in scans_of(root) if scan.table == self._ids[name])
             wanted = {column for scan in scans for column in scan.of.values()}
@@ -101,7 +101,7 @@ class Inputs:
         of_id = {of: name for name, of in self._ids.items()}
         name, naming = of_id[beside.table], changes.get(of_id[beside.changed])
         own, state = changes.get(name), self._states[name]
-        if naming is None or (name in self._step.changed and own is None) or not may_be_local(state, beside.columns):
+        if naming is None or (name in self.step.changed and own is None) or not may_be_local(state, beside.columns):
             return False
         rows = rows_beside(beside, self._sources[name], state, naming.net, own.all if own is not None else None)
         if rows is None:
@@ -113,5 +113,5 @@ class Inputs:
 
     def _is_at(self, name: str) -> bool:
         """Tell whether the known state of a source is the version that the step reads: others may read the table on."""
-        versions = {source.name: source.version for source in self._step.new.sources}
+        versions = {source.name: source.version for source in self.step.new.sources}
         return versions[name] == self._states[name].version

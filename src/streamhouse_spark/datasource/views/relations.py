@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from streamhouse_spark.table.refreshing import RefreshStep
+    from streamhouse_spark.zset.first_values import FirstValues
 
 _CAME = "CASE WHEN _change_type IN ('insert', 'update_after') THEN 1 ELSE -1 END"
 
@@ -36,7 +37,6 @@ class Relations:
         self._keyed = keyed
         self._made: set[str] = set()
         self._local: dict[str, tuple[pa.Table, StructType]] = {}
-        self._persisted: list[DataFrame] = []
         self._step: RefreshStep | None = None
         self.read_by_name: set[str] = set()
         """The sources that Spark reads by their names, whatever table these mean by then."""
@@ -66,12 +66,16 @@ class Relations:
         self._made.add(full)
         return full
 
-    def persisted_as(self, name: str, text: str) -> str:
-        """Make a relation of the rows of a query, which is run once however often they are read; returns its name."""
-        full = f"{self.prefix}{name}"
-        frame = self.sql(text).persist()
-        self._persisted.append(frame)
-        frame.createOrReplaceTempView(full)
+    def cut_as(self, name: str, text: str, cut: FirstValues) -> str:
+        """Make a relation of what tasks cut from the rows of a query; returns its name."""
+        from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+        from streamhouse_spark.zset.first_values import LIST, NUMBER
+
+        full, frame = f"{self.prefix}{name}", self.sql(text)
+        fields = [StructField(field.name, field.dataType) for field in frame.schema.fields]
+        schema = StructType([*fields, StructField(LIST, IntegerType()), StructField(NUMBER, LongType())])
+        frame.mapInArrow(cut, schema).createOrReplaceTempView(full)
         self._made.add(full)
         return full
 
@@ -97,9 +101,6 @@ class Relations:
     def drop(self) -> None:
         for name in self._made:
             self._spark.catalog.dropTempView(name)
-        for frame in self._persisted:
-            frame.unpersist()
-        self._persisted.clear()
         self._made.clear()
         self._local.clear()
 

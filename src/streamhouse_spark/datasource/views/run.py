@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,9 +20,12 @@ from streamhouse_spark.config.view_definition import ViewDefinition
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource.views.between import ChangesBetween
+from streamhouse_spark.datasource.views.changes import rows_at_most
 from streamhouse_spark.datasource.views.compiled import ParsedQuery, compiled, plan_query, refusing
 from streamhouse_spark.datasource.views.inputs import Inputs
-from streamhouse_spark.datasource.views.looked_up import counts_of, view_rows
+from streamhouse_spark.datasource.views.looked_up import counts_of
+from streamhouse_spark.datasource.views.merging import Merging
 from streamhouse_spark.datasource.views.plans import Plans
 from streamhouse_spark.datasource.views.relations import Relations
 from streamhouse_spark.datasource.views.spark_values import SparkValues
@@ -60,25 +62,30 @@ class Run:
         self._spark, self._view, self._definition, self._plans = spark, view, definition, plans
         self._sources, self._step = sources, step
         self._parsed = plans.parsed(view.name, definition.query)
-        self._relations = new_relations(spark, self._parsed, sources)
+        self._made: list[Relations] = []
+        self._relations = self._new_relations()
         self._relations.begin(step)
         self._inputs = Inputs(self._relations, sources, step)
-        self._kept: tuple[KeptExtremes, SparkValues] | None = None
+        self._kept: KeptExtremes | None = None
 
     def keep(self) -> None:
         """Keep what the next refresh needs. To be called behind the commit of the step: an error is logged."""
         if self._kept is not None:
-            kept, values = self._kept
             with after_commit(logger, "keeping the smallest and largest values", self._view.name):
-                kept.keep(values.listed)
+                self._kept.keep()
 
     def close(self) -> None:
         self._relations.drop()
 
+    def _new_relations(self) -> Relations:
+        made = new_relations(self._spark, self._parsed, self._sources)
+        self._made.append(made)
+        return made
+
     @property
     def read_by_name(self) -> Collection[str]:
         """The sources that Spark read by their names so far, whatever table these meant then."""
-        return self._relations.read_by_name
+        return frozenset().union(*(made.read_by_name for made in self._made))
 
     def changes(self) -> Changed:
         """Return the rows that are written, and which of them stand for keys that go. Raises ``PySparkException``."""
@@ -140,18 +147,17 @@ class Run:
 
     def _added(self, added: Added, writer: Writer) -> Changed:
         """Add what came and went to the view's own rows. Where that does not tell one, its group is computed again."""
-        from streamhouse_spark.datasource.views.directly import merged_directly
         from streamhouse_spark.datasource.views.kept_extremes import KeptExtremes
-        from streamhouse_spark.zset.added import AGAIN, group_name
+        from streamhouse_spark.zset.added import AGAIN
         from streamhouse_spark.zset.statements import GONE
-        from streamhouse_spark.zset.writer import ONE
 
-        local, kept = self._inputs.local, KeptExtremes.of(self._view, added, self._step)
-        self._kept = None if kept is None else (kept, SparkValues(self._relations, added, writer))
-        tell = None if kept is None else kept.told
-        merged = merged_directly(added, local, partial(view_rows, self._view), tell) if local is not None else None
-        if merged is None:
-            merged = self._merged(added, writer)
+        between = ChangesBetween(self._new_relations, self._inputs, self._sources, added)
+        kept = self._kept = KeptExtremes.of(self._view, added, self._step, between)
+        values = None if kept is None else SparkValues(self._relations, added, writer)
+        merging = Merging(self._view, added, self._relations, writer, self._inputs.local, values)
+        merged = merging.rows(None if kept is None else kept.told)
+        if kept is not None and values is not None and self._list_lost(added, merged, kept, values):
+            merged = merging.rows(lambda *_: kept.as_told())
         if merged is None or not merged.num_rows:
             return self._nothing()
         again = merged.column(AGAIN)
@@ -159,57 +165,33 @@ class Run:
         done = (self._as_view(sure), sure.column(GONE))
         if len(sure) == len(merged):
             return done
-        left = merged.filter(again)
-        touched = pa.table({ONE: pa.array([1], pa.int32())})
-        if added.groups:
-            touched = left.select([group_name(name) for name in added.groups]).rename_columns(list(added.groups))
-        are_listed = kept is not None and kept.lose(left.select(list(added.key_columns)))
-        schema = compat.spark_schema_of(touched.schema)
-        more, gone = self._again(added.statements, writer, touched, schema, are_listed=are_listed)
+        touched = _groups_of(added, merged.filter(again))
+        more, gone = self._again(added.statements, writer, touched, compat.spark_schema_of(touched.schema))
         return pa.concat_tables([done[0], more]), pa.chunked_array([*done[1].chunks, *gone.chunks], pa.bool_())
 
-    def _merged(self, added: Added, writer: Writer) -> pa.Table | None:
-        """Return the rows of `Added.merged`; None where nothing changed."""
-        from streamhouse_spark.zset.added import THERE, TOLD, TOTAL, told_name
-        from streamhouse_spark.zset.aggregates import old_name
+    def _list_lost(self, added: Added, merged: pa.Table | None, kept: KeptExtremes, values: SparkValues) -> bool:
+        """List the groups whose new row is not told. Returns whether some of them are told now."""
+        from streamhouse_spark.zset.added import AGAIN
+        from streamhouse_spark.zset.extremes import ALL_ROOM
 
-        relations, statements = self._relations, added.statements
-        text = added.changes(writer)
-        if text is None:
-            return None
-        frame = relations.sql(added.changes(writer, one_task=relations.are_local(text)) or text)
-        rows = frame.toArrow()
-        if not rows.num_rows:
-            return None
-        keys = pa.table({name: rows.column(c) for name, c in added.key_columns.items()})
-        told = None if self._kept is None else self._kept[0].told(keys, self._kept[1].changes(keys))
-        found = view_rows(self._view, keys)
-        shown = zip(statements.root.columns, statements.names, strict=True)
-        old = pa.table({old_name(column): found.column(name) for column, name in shown})
-        old = old.append_column(THERE, found.column(found.num_columns - 1))
-        if told is not None:
-            old = old.append_column(TOLD, pa.array(told.known)).append_column(TOTAL, pa.array(told.rows))
-            for column, values in told.values.items():
-                old = old.append_column(told_name(column), values)
-        names = [*rows.column_names, *old.column_names]
-        schema = StructType([*frame.schema.fields, *compat.spark_schema_of(old.schema).fields])
-        kept = relations.keep("groups", pa.Table.from_arrays([*rows.columns, *old.columns], names=names), schema)
-        return relations.sql(added.merged(kept, are_told=told is not None)).toArrow()
+        if merged is None or not merged.num_rows:
+            return False
+        lost = merged.filter(merged.column(AGAIN))
+        for name in _numbers_of_distinct(added):  # groups with more are not kept whole
+            lost = lost.filter(pc.less_equal(lost.column(name), ALL_ROOM))
+        if not lost.num_rows:
+            return False
+        num_rows = sum(map(rows_at_most, self._inputs.states.values()))
+        return kept.list_lost(_groups_of(added, lost), lost.select(list(added.key_columns)), num_rows, values.listed)
 
-    def _again(
-        self, statements: Statements, writer: Writer, groups: pa.Table, schema: StructType, *, are_listed: bool = False
-    ) -> Changed:
-        """Compute groups again from their rows at the new versions. If these ``are_listed`` too, they are read once."""
+    def _again(self, statements: Statements, writer: Writer, groups: pa.Table, schema: StructType) -> Changed:
+        """Compute groups again from their rows at the new versions."""
         from streamhouse_spark.zset.among import among_all
 
         if not groups.num_rows:
             return self._nothing()
         relation = self._relations.keep("touched", groups, schema)
-        condition = among_all(groups)
-        below = statements.rows_of_touched(writer, relation, condition)
-        if are_listed and self._kept is not None:
-            self._kept[1].left = self._relations.persisted_as("left", below)
-            below = f"SELECT * FROM {self._kept[1].left}"
+        below = statements.rows_of_touched(writer, relation, among_all(groups))
         rows, gone = _split(self._relations.sql(statements.of_touched(writer, relation, below)).toArrow())
         return self._as_view(rows), gone
 
@@ -261,6 +243,22 @@ def new_relations(spark: SparkSession, parsed: ParsedQuery, sources: Mapping[str
     keyed = {name: bool(source.state.primary_key) for name, source in sources.items()}
     prefix = f"streamhouse_{World().ids.new_uuid().replace('-', '')}_"
     return Relations(spark, prefix, parsed.sources, keyed)
+
+
+def _numbers_of_distinct(added: Added) -> list[str]:
+    """Return the view's columns that are numbers of distinct values."""
+    names = dict(zip(added.root.columns, added.statements.names, strict=True))
+    return [names[part.column] for part in added.listed if part.kind == "distinct"]
+
+
+def _groups_of(added: Added, rows: pa.Table) -> pa.Table:
+    """Return the columns that rows are grouped by, of some rows of `Added.merged`."""
+    from streamhouse_spark.zset.added import group_name
+    from streamhouse_spark.zset.writer import ONE
+
+    if not added.groups:
+        return pa.table({ONE: pa.array([1], pa.int32())})
+    return rows.select([group_name(name) for name in added.groups]).rename_columns(list(added.groups))
 
 
 def _split(rows: pa.Table) -> Changed:

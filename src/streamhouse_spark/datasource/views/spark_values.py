@@ -1,4 +1,4 @@
-"""The values of a view's groups by Spark: those that changed, and the first and last ones of all rows of groups."""
+"""The values of a view's groups by Spark: those that changed, and the first and last ones of the rows of groups."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from streamhouse_spark.core.grouping import distinct
 from streamhouse_spark.core.slicing import one_array
+from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.views.relations import Relations
 
 if TYPE_CHECKING:
     from streamhouse_spark.datasource.views.kept_extremes import Asked
     from streamhouse_spark.zset.added import Added
     from streamhouse_spark.zset.aggregates import Aggregate
-    from streamhouse_spark.zset.extremes import ChangesOf, ValueChanges
+    from streamhouse_spark.zset.extremes import ChangesOf
     from streamhouse_spark.zset.writer import Writer
 
 
@@ -23,26 +25,21 @@ class SparkValues:
 
     def __init__(self, relations: Relations, added: Added, writer: Writer) -> None:
         self._relations, self._added, self._writer = relations, added, writer
-        self._first: dict[str, str] = {}
-        self.left: str | None = None
-        """The relation of all rows of the groups that were computed from them."""
+        self._changed: dict[str, pa.Table] = {}
+
+    def changed_keys(self) -> pa.Table:
+        """Return the keys of the groups with changes, each once."""
+        names = list(self._added.key_columns)
+        return distinct(pa.concat_tables([self._rows(part).select(names) for part in self._added.listed]))
 
     def changes(self, keys: pa.Table) -> ChangesOf:
         """Return how the changes of groups with these keys are found."""
         from streamhouse_spark.zset.extremes import ValueChanges, group_numbers
-        from streamhouse_spark.zset.listing import CHANGES_MAX, NUMBER, VALUE, changed_values
-
-        known: dict[str, pa.Table] = {}
+        from streamhouse_spark.zset.first_values import NUMBER
+        from streamhouse_spark.zset.listing import CHANGES_MAX, VALUE
 
         def changes_of(column: str) -> ValueChanges | None:
-            part = next(found for found in self._added.extremes if found.column == column)
-            if part.of not in known:
-                text = changed_values(self._added, part, self._writer)
-                assert text is not None
-                is_local = self._relations.are_local(text)
-                text = changed_values(self._added, part, self._writer, one_task=is_local)
-                known[part.of] = self._relations.sql(text or "").toArrow()
-            rows = known[part.of]
+            rows = self._rows(next(found for found in self._added.listed if found.column == column))
             if rows.num_rows > CHANGES_MAX:
                 return None
             groups = group_numbers(keys, rows.select(keys.column_names))
@@ -50,17 +47,40 @@ class SparkValues:
 
         return changes_of
 
-    def listed(self, part: Aggregate, asked: Asked) -> pa.Table:
-        """Return the columns of `listing.listed_values`."""
-        from streamhouse_spark.zset.listing import first_values, listed_values
+    def listed(self, asked: Asked) -> pa.Table:
+        """Return the columns of `listing.listed_values`. The rows are read once, and cut where they are read."""
+        from streamhouse_spark.zset.first_values import FirstValues
+        from streamhouse_spark.zset.listing import listed_values, value_names, values_of, whole_names
 
-        name = f"first_{part.column}_{asked.room}_{asked.are_all}"
-        if name not in self._first:
-            rows = f"SELECT * FROM {self.left}"
-            if asked.are_all:
-                rows = self._writer.rows(self._added.root.child, "new")
-            text = first_values(self._added, part, rows, asked.room)
-            if asked.num_parts > 1:
-                text = f"SELECT * FROM {self._relations.persisted_as(name, text)}"
-            self._first[name] = text
-        return self._relations.sql(listed_values(self._added, self._first[name], asked.part, asked.num_parts)).toArrow()
+        names = list(value_names(self._added).values())
+        cut = FirstValues(self._added.groups, names, asked.room, whole_names(self._added))
+        name = self._relations.cut_as("cut", values_of(self._added, self._rows_of(asked)), cut)
+        return self._relations.sql(listed_values(self._added, name)).toArrow()
+
+    def _rows(self, part: Aggregate) -> pa.Table:
+        """Return the changes of an aggregate's values."""
+        from streamhouse_spark.zset.listing import changed_values
+
+        if part.of not in self._changed:
+            text = changed_values(self._added, part, self._writer)
+            assert text is not None
+            is_local = self._relations.are_local(text)
+            text = changed_values(self._added, part, self._writer, one_task=is_local)
+            self._changed[part.of] = self._relations.sql(text or "").toArrow()
+        return self._changed[part.of]
+
+    def _rows_of(self, asked: Asked) -> str:
+        """Return the rows below the groups that are asked for, and perhaps of more groups."""
+        from streamhouse_spark.zset.among import among_all
+        from streamhouse_spark.zset.listing import in_share
+
+        root, writer = self._added.root, self._writer
+        every = writer.rows(root.child, "new")
+        if not root.groups or (asked.like is not None and asked.num_shares == 1):
+            return every
+        schema = compat.spark_schema_of(asked.lost.schema)
+        lost = self._relations.keep("lost", asked.lost, schema)
+        if asked.like is None:
+            return writer.of_groups(root, "new", f"SELECT * FROM {lost}", among_all(asked.lost))
+        like = self._relations.keep("like", asked.lost.slice(asked.like, 1), schema)
+        return in_share(self._added, every, lost, like, asked.num_shares)
