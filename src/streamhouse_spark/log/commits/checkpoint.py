@@ -65,9 +65,11 @@ BRANCH_VERSION = 9
 and delete it."""
 ARCHIVE_VERSION = 10
 """Format of a checkpoint with a change archive, whose files an older version of this package would delete."""
-NEWEST_VERSION = 11
+PARTITIONINGS_VERSION = 11
 """Format of a checkpoint with former partitionings, or with rows of dropped partitions. An older version of this
 package would take partitions of older segments for those of today, and bring such rows back into a lake built anew."""
+NEWEST_VERSION = 12
+"""Format of a checkpoint with deleted rows of lake files, which an older version of this package would read."""
 
 CHECKPOINT_INTERVAL = 40
 HINT_EVERY: Final = 20
@@ -182,8 +184,10 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
 
 def _version(state: TableState) -> int | None:
     """Return the oldest format that can hold all of the state."""
-    if state.former_partitionings or state.dropped_rows.named:
+    if any(deletion.files for deletion in state.deletions):
         return NEWEST_VERSION
+    if state.former_partitionings or state.dropped_rows.named:
+        return PARTITIONINGS_VERSION
     if state.archive:
         return ARCHIVE_VERSION
     if BRANCH in state.properties:
