@@ -49,6 +49,7 @@ class Life:
         self.table: Table = adopted(self.storage, self.world, numbers, spec=spec)
         self.table_rows = Counter(map(_of, map(row, numbers)))
         self.lake_rows = self.table_rows.copy()
+        self.append()  # rounds of a table without a row of its own look for none of others
 
     def run(self) -> None:
         steps = (
