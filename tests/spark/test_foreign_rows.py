@@ -89,6 +89,7 @@ def test_statements_before_and_behind_a_round(spark, wh: Warehouse, adopted):
     assert rows(spark, name) == {**expected, 4: ("n4", 0), 11: ("N11", 0)}
 
 
+@pytest.mark.long
 def test_another_engine_rewrites_the_files_before_the_round(spark, wh: Warehouse, adopted):
     name = f"streamhouse.{adopted}"
     spark.sql(f"UPDATE {name} SET n = 77 WHERE id + 0 IN (2, 7)")

@@ -39,7 +39,7 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 
 
-@pytest.fixture(params=["plain", "by region"])
+@pytest.fixture(params=["plain", pytest.param("by region", marks=pytest.mark.long)])
 def table(request, store, world):
     return adopted(store, world, spec=BY_REGION if request.param == "by region" else None)
 
