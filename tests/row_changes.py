@@ -12,9 +12,9 @@ from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.append import INLINE_BYTES_MAX, Routing, Stager
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.file_rows import places_of_rows
 from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
-from streamhouse_spark.table.file_rows import places_of_rows
 from streamhouse_spark.table.row_deletion import commit_rewrite
 from streamhouse_spark.table.table import Table
 

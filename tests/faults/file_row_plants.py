@@ -23,9 +23,9 @@ from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.log.commits import deletions as masks
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.deletions import Deletion
-from streamhouse_spark.read import planner
+from streamhouse_spark.read import file_rows, planner
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import file_rows, row_deletion
+from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.table import Table
 
 

@@ -32,12 +32,12 @@ from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.row_choice import Choose, PartitionChoice, RowChoice
 from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.file_rows import Places, places_of_rows
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Pruning, Wanted, plan_pin
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
 from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.rows import can_be_read_again
-from streamhouse_spark.table.file_rows import Places, places_of_rows
 from streamhouse_spark.table.row_deletion import deleting
 from streamhouse_spark.table.row_parts import (
     condition_choice,
@@ -193,7 +193,7 @@ class ChosenRows:
         self._state: TableState | None = None
         self._rows: dict[int, OffsetRuns] = {}
         self._files: FileRows = NO_FILE_ROWS
-        """Those without offsets, as the state's lake snapshot has them."""
+        """The chosen rows without offsets, as the state's lake snapshot has them."""
 
     def look(self) -> None:
         """Look for the rows in the newest state."""

@@ -1,5 +1,5 @@
 """Deletion and replacement of rows of a table without a primary key. A row is known by its bucket and its offset in the
-log, or, without an offset, by its lake file and its position there (`table/file_rows.py`).
+log, or, without an offset, by its lake file and its position there (`read/file_rows.py`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.log.told import drops_rows
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.file_rows import Places, places_of_rows, require_same_files
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
-from streamhouse_spark.table.file_rows import Places, places_of_rows, require_same_files
 from streamhouse_spark.table.row_parts import require_deletable
 
 _CONFLICTS_MAX: Final = 20

@@ -60,6 +60,14 @@ def file_with(table, number):
     return next(name for name, first in zip(names_of(table), read, strict=True) if first == number)
 
 
+def expired(table, store, world):
+    """Let another engine expire the recorded snapshot, against the tag that is to keep it."""
+    lake = lake_of(store, world)
+    with lake.manage_snapshots() as changes:
+        changes.remove_tag("__streamhouse_lake_tiering")
+    lake.maintenance.expire_snapshots().by_id(table.refresh().lake.snapshot_id).commit()
+
+
 def runs(position):
     return OffsetRuns.dense(position, 1)
 
@@ -367,14 +375,19 @@ class TestOtherEngines:
         assert ids(plain.to_arrow()) == stock(plain) == [0, 1, 2, 3, 4, 5, 6, 7]
         assert plain.delete(where=[("id", "=", 1)]) == 1
 
+    def test_a_recorded_snapshot_is_expired_whose_files_are_live(self, plain, store, world):
+        plain.delete(where=[("id", "=", 1)])
+        appended(store, world, [row(20)])
+        expired(plain, store, world)
+        with pytest.raises(SnapshotExpiredError, match="another engine rewrote some; tier the table"):
+            plain.to_arrow()
+        tier(plain)
+        assert ids(plain.to_arrow()) == stock(plain) == [0, 2, 3, 4, 5, 20]
+
     def test_a_snapshot_with_other_files_stands_in_for_none(self, plain, store, world):
         plain.delete(where=[("id", "=", 1)])
-        recorded = plain.refresh().lake.snapshot_id
         rewritten(store, world)
-        lake = lake_of(store, world)
-        with lake.manage_snapshots() as changes:
-            changes.remove_tag("__streamhouse_lake_tiering")
-        lake.maintenance.expire_snapshots().by_id(recorded).commit()
+        expired(plain, store, world)
         with pytest.raises(SnapshotExpiredError):
             plain.to_arrow()
         with pytest.raises(LakeMismatchError, match="nothing tells which rows these are"):

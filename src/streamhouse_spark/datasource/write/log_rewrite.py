@@ -26,8 +26,8 @@ from streamhouse_spark.datasource.write.staging_task import (
 )
 from streamhouse_spark.kv.read_base import READING, ReadBase
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
+from streamhouse_spark.read.file_rows import named_rows, require_named
 from streamhouse_spark.schema.identity import refuse_given
-from streamhouse_spark.table.file_rows import named_rows, require_named
 from streamhouse_spark.table.row_deletion import commit_rewrite
 from streamhouse_spark.warehouse.connection import Connection
 

@@ -136,7 +136,7 @@ def _replaced(
         raise LakeMismatchError(
             f"lake table {table.location()}: rows of snapshot {beside.recorded} were deleted, and before a round could "
             f"delete them another engine replaced their files and expired that snapshot ({error}), so that nothing "
-            "tells which rows these are; bring the snapshot back from a backup"
+            "tells which rows these are; restore the snapshot with its files"
         ) from error
     newer = [(name, live_file(task, table, ())) for name, task in live.items() if name not in before]
     return dict(_equal_rows(place, how, rows, newer))
