@@ -18,7 +18,6 @@ from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
 from streamhouse_spark.lake.parquet.access import StorageFiles
-from streamhouse_spark.lake.parquet.file_writer import named_offsets
 from streamhouse_spark.log.buckets.filtered import filtered_buckets
 from streamhouse_spark.log.commits.deletions import (
     NO_FILE_ROWS,
@@ -146,6 +145,8 @@ def _without_masked(
     deleted, of_files = masked(pin), masked_files(pin)
     if lake is None or not (deleted or of_files or names_rows):
         return lake, ()
+    from streamhouse_spark.lake.parquet.file_writer import named_offsets  # few reads need to write files
+
     places = file_places(table, pin, lake) if names_rows else {}
     names = StorageFiles(table.storage)
     pieces, others = [], []
@@ -166,6 +167,8 @@ def _without_file(
     table: TableHandle, pin: Pin, lake: LakeScan, deleted: Mapping[int, OffsetRuns]
 ) -> Mapping[int, OffsetRuns]:
     """Return those of the deleted rows that are not in files with offsets, so that files of others may have them."""
+    from streamhouse_spark.lake.parquet.file_writer import named_offsets
+
     if pin.lake is None or not deleted or all(named_offsets(file.location) for file in lake.files):
         return deleted
     held = table.open_lake().with_state(pin.state).rows_with_offsets(pin.lake.snapshot_id, deleted)
@@ -179,6 +182,8 @@ def file_places(table: TableHandle, pin: Pin, lake: LakeScan) -> Mapping[str, in
     There are none where each file of the scan has offsets, or the lake's format has no such names. Nor where another
     snapshot stands in for the one of the state, which the names would be taken for.
     """
+    from streamhouse_spark.lake.parquet.file_writer import named_offsets
+
     state, pair = pin.state, pin.lake
     has_offsets = ADOPTED not in state.properties and all(named_offsets(file.location) for file in lake.files)
     if pair is None or state.lake is None or pair.snapshot_id != state.lake.snapshot_id or has_offsets:
