@@ -100,8 +100,9 @@ bench-remote: java $(VENV)/bench.stamp $(VENV_SPARK41)/bench.stamp ## SQL over a
 	$(BIN)/python -m benchmarks stream-pruning realtime-store $(ARGS)
 
 .PHONY: bench-servers
-bench-servers: java $(VENV)/bench.stamp ## the log and tables by key beside Kafka and Fluss, started on loopback (fetched by Maven; needs a JDK)
+bench-servers: java $(VENV)/bench.stamp $(VENV_SPARK42)/bench.stamp ## the log and tables by key beside Kafka and Fluss, started on loopback (fetched by Maven; needs a JDK)
 	$(BIN)/python -m benchmarks server-appends server-bulk server-keyed server-start $(ARGS)
+	$(VENV_SPARK42)/bin/python -m benchmarks server-realtime $(ARGS)
 
 # Pairs of crashes are the longest part. One scenario of them, in pieces that can be gone on with (see --help):
 #   cd tests && ../.venv/bin/python -m soak pairs --scenario 'overwrite and tier' --from 0 --to 20 --every 7
@@ -262,6 +263,11 @@ $(VENV_SPARK41)/interop.stamp $(VENV_SPARK41)/engines.stamp $(VENV_SPARK41)/benc
 	@$(call pin_spark,$(VENV_SPARK41))
 	@$(call install,$(VENV_SPARK41),$*,$(VENV_SPARK41)/constraints.txt)
 	@touch $@ $(VENV_SPARK41)/dev.stamp
+
+$(VENV_SPARK42)/bench.stamp: $(PROJECT) | $(VENV_SPARK42)/bin/python
+	@$(call pin_spark,$(VENV_SPARK42))
+	@$(call install,$(VENV_SPARK42),bench,$(VENV_SPARK42)/constraints.txt)
+	@touch $@ $(VENV_SPARK42)/dev.stamp
 
 # 1: environment, whose name ends with the version
 pin_spark = grep -v '^pyspark==' constraints.txt > $(1)/constraints.txt; \

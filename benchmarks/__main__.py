@@ -35,6 +35,7 @@ from benchmarks.results import keep, this_machine
 from benchmarks.row_deletion import appends_beside_deletes, row_deletion
 from benchmarks.runtimes import iceberg_first_query, iceberg_queries, sinks
 from benchmarks.segments import segments_compression
+from benchmarks.server_realtime import server_realtime
 from benchmarks.servers import server_appends, server_bulk, server_keyed, server_start
 from benchmarks.serving import serving
 from benchmarks.spark import spark_read, spark_sink
@@ -42,13 +43,14 @@ from benchmarks.starts import starts
 from benchmarks.statements import row_statements
 from benchmarks.stream_pruning import stream_pruning
 from benchmarks.views import views
-from benchmarks.writers import many_upserters, many_writers
+from benchmarks.writers import many_producers, many_upserters, many_writers
 
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "bulk-append": bulk_append,
     "small-appends": small_appends,
     "flat-appends": flat_appends,
     "many-writers": many_writers,
+    "many-producers": many_producers,
     "many-upserters": many_upserters,
     "producer": producer,
     "freshness": freshness,
@@ -95,6 +97,7 @@ SERVERS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "server-bulk": server_bulk,
     "server-keyed": server_keyed,
     "server-start": server_start,
+    "server-realtime": server_realtime,
 }
 """Those that start Kafka and Fluss, which Maven fetches: `make bench-servers` names them."""
 STORES: dict[str, Callable[[Bench], Iterator[Figure]]] = {"latency": latency}
@@ -118,7 +121,7 @@ def main(names: tuple[str, ...], *, quick: bool, output: str, kept_as: str | Non
 
     NAMES are benchmarks; without any, all run but those that fetch the runtimes of Iceberg and Delta
     (iceberg-queries, iceberg-first-query, sinks), which need PySpark 4.1, and those that fetch and start Kafka and
-    Fluss (server-appends, server-bulk, server-keyed, server-start) or MinIO (latency).
+    Fluss (server-appends, server-bulk, server-keyed, server-start, server-realtime) or MinIO (latency).
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started ends, and files are removed
     base = scratch or ARTIFACTS

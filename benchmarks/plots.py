@@ -43,10 +43,10 @@ def table(results: Results) -> str:
     """Return the figures as Markdown."""
     lines = ["| | ours | peer | ratio | goal | | peer |", "|---|---|---|---|---|---|---|"]
     for row in results.rows:
-        note = f"; {row.note}" if row.note else ""
+        found = "; ".join(said for said in (row.verdict.strip("-"), row.note) if said)
         lines.append(
             f"| {row.name} | {row.ours:.3g} | {row.peer:.3g} {row.unit} | {row.ratio:.3g}× | {row.goal or ''} | "
-            f"{row.verdict.strip('-')}{note} | {row.peer_name} |"
+            f"{found} | {row.peer_name} |"
         )
     return "\n".join(lines)
 

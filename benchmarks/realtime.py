@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from benchmarks.spark import session_builder
 from streamhouse_spark import Table, Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 BATCH_S = 600
 """Longer than a turn, so that no batch ends in it."""
@@ -89,20 +89,38 @@ def ages_of(
     spark: SparkSession, table: Table, folder: Path, rate: int, seconds: int, trigger: dict[str, str]
 ) -> list[float]:
     """Milliseconds from the beginning of each row's append to `foreach`; the first rows are not counted."""
+    stream = spark.readStream.table(f"streamhouse.{table.name}")
+
+    def append(number: int) -> None:
+        table.append([{"number": number, "began_ns": time.time_ns()}])
+
+    return ages_of_rows(spark, stream, append, folder, rate, seconds, trigger)
+
+
+def ages_of_rows(
+    spark: SparkSession,
+    rows: DataFrame,
+    append: Callable[[int], None],
+    folder: Path,
+    rate: int,
+    seconds: int,
+    trigger: dict[str, str],
+) -> list[float]:
+    """The same of a stream of numbers and the moments at which their appends began."""
     out = folder / "out"
     out.mkdir()
-    stream = spark.readStream.table(f"streamhouse.{table.name}").writeStream.outputMode("update")
+    stream = rows.writeStream.outputMode("update")
     stream = stream.option("checkpointLocation", str(folder / "checkpoint"))
     _write_by_jvm(spark, stream, str(out))
     query = stream.trigger(**trigger).start()
     try:
-        _append(table, 0, WARM_ROWS, rate)
+        _append(append, 0, WARM_ROWS, rate)
         _wait(query, out, WARM_ROWS)
-        rows = seconds * rate
-        appender = threading.Thread(target=_append, args=(table, WARM_ROWS, rows, rate))
+        count = seconds * rate
+        appender = threading.Thread(target=_append, args=(append, WARM_ROWS, count, rate))
         appender.start()
         appender.join()
-        found = _wait(query, out, WARM_ROWS + rows)
+        found = _wait(query, out, WARM_ROWS + count)
     finally:
         query.stop()
     return [age for number, age in found.items() if number >= WARM_ROWS]
@@ -112,12 +130,12 @@ def _write_by_jvm(spark: Any, stream: Any, folder: str) -> None:
     stream._jwrite.foreach(spark._jvm.bench.AgeWriter(folder))  # noqa: SLF001 - PySpark has no other way
 
 
-def _append(table: Table, first: int, count: int, rate: int) -> None:
+def _append(append: Callable[[int], None], first: int, count: int, rate: int) -> None:
     """Append rows one by one, each at its time; one that is late does not wait."""
     start = time.monotonic()
     for number in range(count):
         time.sleep(max(0.0, start + number / rate - time.monotonic()))
-        table.append([{"number": first + number, "began_ns": time.time_ns()}])
+        append(first + number)
 
 
 def _wait(query: Any, out: Path, count: int) -> dict[int, float]:

@@ -2,7 +2,8 @@
 and threads that upsert them.
 
 ``python -m benchmarks.writers URL THREADS BATCHES MEMBERS_MAX`` is one of the processes: it reads batches from a file
-beside the table, says that it is ready, and begins with the next line of its input.
+beside the table, says that it is ready, and begins with the next line of its input. With 0 members the batches go
+through one `Table.writer`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ KEYS = 20_000
 """Rows of a table that upserts write to."""
 CREWS = ((1, 1), (1, 2), (1, 4), (1, 8), (4, 1), (4, 4))
 """Processes, and threads of each."""
+PRODUCERS = ((2, 1), (4, 1), (1, 4), (4, 4))
+ONE_PRODUCER = "one thread of one process"
+BY_WRITER = 0
+"""Members of a record, of batches that are sent and not waited for."""
 
 
 def many_writers(bench: Bench) -> Iterator[Figure]:
@@ -48,6 +53,21 @@ def many_writers(bench: Bench) -> Iterator[Figure]:
         runs = in_turns(contestants, bench.rounds(5, 1), warm_up=1)
         who = f"{_of(processes, 'process', 'processes')}, {_of(threads, 'thread', 'threads')}"
         yield _batches_a_second(f"appends of 1,000 rows, {who}", runs, processes * threads * batches)
+
+
+def many_producers(bench: Bench) -> Iterator[Figure]:
+    """Batches that several processes send at once, each through a `Table.writer`, until all are durable; beside one."""
+    rows = data.load(bench.data, "orders", quick=True).slice(0, BATCH_ROWS).combine_chunks()
+    all_batches = bench.rounds(4000, 80)
+    for processes, threads in PRODUCERS:
+        batches = all_batches // (processes * threads)
+        contestants = {
+            "ours": _appending(bench.scratch, rows, processes, threads, batches, BY_WRITER),
+            ONE_PRODUCER: _appending(bench.scratch, rows, 1, 1, all_batches, BY_WRITER),
+        }
+        runs = in_turns(contestants, bench.rounds(5, 1), warm_up=1)
+        who = f"{_of(processes, 'process', 'processes')}, {_of(threads, 'thread', 'threads')}"
+        yield _batches_a_second(f"batches of 1,000 rows sent, {who}", runs, all_batches, ONE_PRODUCER)
 
 
 def many_upserters(bench: Bench) -> Iterator[Figure]:
@@ -101,11 +121,11 @@ def _of(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def _batches_a_second(name: str, runs: Runs, batches: int) -> Figure:
-    mine, theirs = runs["ours"], runs[ALONE]
+def _batches_a_second(name: str, runs: Runs, batches: int, peer: str = ALONE) -> Figure:
+    mine, theirs = runs["ours"], runs[peer]
     ratio = statistics.median(b / a for a, b in zip(mine, theirs, strict=True))
     rates = [batches / statistics.median(seconds) for seconds in (mine, theirs)]
-    return Figure(name, "batches/s", rates[0], ALONE, rates[1], ratio, len(mine))
+    return Figure(name, "batches/s", rates[0], peer, rates[1], ratio, len(mine))
 
 
 def _appending(
@@ -128,15 +148,24 @@ def _appending(
 
 
 def write(table: Table, rows: pa.Table, threads: int, batches: int, members_max: int) -> None:
-    """Append as many batches from each of the threads, with at most so many attempts in a record."""
+    """Write as many batches from each of the threads, with at most so many attempts in a record."""
+    if members_max == BY_WRITER:
+        with table.writer() as writer:
+            _from_threads(threads, batches, lambda: writer.send(rows))
+        return
+    with mock.patch.object(group, "MEMBERS_MAX", members_max):
+        _from_threads(threads, batches, lambda: table.append(rows))
+
+
+def _from_threads(threads: int, times: int, write_one: Callable[[], object]) -> None:
     begin = threading.Barrier(threads)
 
     def work(_number: int) -> None:
         begin.wait()
-        for _ in range(batches):
-            table.append(rows)
+        for _ in range(times):
+            write_one()
 
-    with mock.patch.object(group, "MEMBERS_MAX", members_max), ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, range(threads)))
 
 

@@ -1,13 +1,35 @@
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from faults.sequential import one_thing_at_a_time
+from faults.sim import SimClock, sim_world
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.kv.tablets import close_tablets
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture(autouse=True)
 def _sequential() -> Iterator[None]:
     with one_thing_at_a_time():
         yield
+
+
+@pytest.fixture
+def on_host(tmp_path, monkeypatch, own_cache):
+    """Opens the table on a new host, with an empty cache."""
+    monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path))
+    numbers = itertools.count()
+
+    def new_host(storage: Storage, seed: int) -> Table:
+        close_tablets()
+        os.environ["STREAMHOUSE_CACHE_DIR"] = str(tmp_path / str(next(numbers)))
+        return Warehouse("wh", storage=storage, world=World(SimClock(), sim_world(seed).ids)).table("t")
+
+    return new_host

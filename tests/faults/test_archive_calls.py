@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 
 from faults.faulty_storage import Fault, sweep
 from faults.sim import SimClock, sim_world
-from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.kv.tablets import close_tablets
@@ -29,19 +26,9 @@ HOUR_MS = 3_600_000
 KEEPING = {"table.datalake.enabled": "false", "table.log.ttl": "1h", "table.changelog.retention": "90 d"}
 
 
-@pytest.fixture
-def on_host(tmp_path, monkeypatch, own_cache):
-    """Opens the table on a new host, with an empty cache."""
-    monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path))
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch):
     monkeypatch.setattr(keeping, "PAGES_TO_JOIN", 2)
-    numbers = itertools.count()
-
-    def new_host(storage: Storage, seed: int) -> Table:
-        close_tablets()
-        os.environ["STREAMHOUSE_CACHE_DIR"] = str(tmp_path / str(next(numbers)))
-        return Warehouse("wh", storage=storage, world=World(SimClock(), sim_world(seed).ids)).table("t")
-
-    return new_host
 
 
 def put(table: Table, *numbers: int, n: int = 0) -> None:

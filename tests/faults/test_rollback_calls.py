@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-
 import pytest
 
 from faults.faulty_storage import Fault, sweep
-from faults.sim import SimClock, sim_world
-from streamhouse_spark.core.clock import World
+from faults.sim import sim_world
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.tablets import close_tablets
@@ -29,20 +25,6 @@ NEW = sorted([*range(2, 8), *range(10, 16)])
 
 def rows(*numbers: int) -> list[dict[str, int]]:
     return [{"id": n, "third": n % 3} for n in numbers]
-
-
-@pytest.fixture
-def on_host(tmp_path, monkeypatch, own_cache):
-    """Opens the table on a new host, with an empty cache."""
-    monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path))
-    numbers = itertools.count()
-
-    def new_host(storage: Storage, seed: int) -> Table:
-        close_tablets()
-        os.environ["STREAMHOUSE_CACHE_DIR"] = str(tmp_path / str(next(numbers)))
-        return Warehouse("wh", storage=storage, world=World(SimClock(), sim_world(seed).ids)).table("t")
-
-    return new_host
 
 
 def new_store(*, keyed: bool) -> Storage:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,11 +10,12 @@ from typing import Any
 import pytest
 
 import streamhouse_spark
+from interop.own_jvm import session_in_own_jvm
+from interop.s3a_session import s3a_builder
 from spark.noted_stream import WAIT_S, Stream
 from storage.s3_proxy import Fault, Request, S3Proxy, running_s3_proxy
 from storage.s3_server import SECRET_ACCESS_KEY, S3Server, settings_for
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.cli.doctor import check_lake_reader, spark_jars
 from streamhouse_spark.core.paths import commit_key
 
 pytestmark = [
@@ -56,31 +55,16 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def spark(proxy: S3Proxy, bucket: str, near: str, events: Path) -> Iterator[Any]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    [finding] = check_lake_reader("s3://bucket/wh", spark_jars({}))
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.jars.packages", finding.remedy.rpartition(" ")[2])
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.eventLog.enabled", "true")
-        .config("spark.eventLog.dir", events.as_uri())
-        .config("spark.eventLog.compress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config(
-            "spark.sql.streaming.stateStore.providerClass",
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        )
+    builder = s3a_builder(events).config(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     )
     settings = settings_for(proxy.endpoint)
     builder = streamhouse_spark.configure(builder, warehouse=f"s3://{bucket}/wh", settings=settings)
     of_logs = {f"log.{name}": value for name, value in settings.items()}
-    session = streamhouse_spark.configure(builder, warehouse=near, catalog="near", settings=of_logs).getOrCreate()
-    yield session
-    session.stop()
+    configured = streamhouse_spark.configure(builder, warehouse=near, catalog="near", settings=of_logs)
+    with session_in_own_jvm(configured) as session:
+        yield session
 
 
 class Followed:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,10 @@ import pytest
 import streamhouse_spark
 from interop.catalog_cases import tier
 from interop.own_jvm import session_in_own_jvm
+from interop.s3a_session import s3a_builder
 from storage.s3_proxy import S3Proxy, running_s3_proxy
 from storage.s3_server import SECRET_ACCESS_KEY, S3Server, settings_for
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.cli.doctor import check_lake_reader, spark_jars
 
 pytestmark = [
     pytest.mark.engines,
@@ -38,23 +36,8 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def spark(s3_server: S3Server, bucket: str, events: Path) -> Iterator[Any]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    [finding] = check_lake_reader("s3://bucket/wh", spark_jars({}))
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.jars.packages", finding.remedy.rpartition(" ")[2])
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.eventLog.enabled", "true")
-        .config("spark.eventLog.dir", events.as_uri())
-        .config("spark.eventLog.compress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-    )
     settings = settings_for(s3_server.endpoint)
-    configured = streamhouse_spark.configure(builder, warehouse=f"s3://{bucket}/wh", settings=settings)
+    configured = streamhouse_spark.configure(s3a_builder(events), warehouse=f"s3://{bucket}/wh", settings=settings)
     with session_in_own_jvm(configured) as session:
         yield session
 

@@ -12,6 +12,7 @@ import pytest
 import streamhouse_spark as sh
 from spark.view_histories import change, fill, order, random_query, require_right, upkeep
 from streamhouse_spark.datasource.views import changes, directly, inputs, looked_up, refresh, relations, run
+from streamhouse_spark.table import refreshing
 from streamhouse_spark.zset import added, aggregates, beside
 
 pytestmark = pytest.mark.spark
@@ -90,6 +91,28 @@ def test_all_ways_lead_to_the_answer(spark, sources, name, monkeypatch):
         change(chance, *sources)
         assert refreshed(view, way, monkeypatch).whole_because is None
         require_right(spark, view, query)
+
+
+@pytest.mark.parametrize("way", [by_the_driver, from_the_sources])
+def test_rows_that_are_deleted_meanwhile_had_come(spark, sources, way, monkeypatch):
+    """A step reads the changes up to its versions, also where somebody deletes of these rows behind them."""
+    orders, _ = sources
+    query = with_sources("SELECT qty, count(*) AS n FROM SOURCE GROUP BY qty", sources)
+    view = sh.materialize(spark, f"gold.m_{orders.name.split('_')[-1]}", query)
+    orders.append([order(5, qty=7), order(6, qty=7), order(7, qty=8)])
+
+    def decided(*given, **chosen):
+        step = refreshing.next_step(*given, **chosen)
+        orders.delete(where=[("qty", "=", 7)])
+        return step
+
+    with monkeypatch.context() as patched:
+        patched.setattr(refresh, "next_step", decided)
+        report = refreshed(view, way, monkeypatch)
+    found = {row.qty: row.n for row in spark.table(f"streamhouse.{view.name}").collect()}
+    assert found == {1: 3, 7: 2, 8: 1}, f"the rows of version {report.versions}"
+    assert "lost rows" in view.refresh().whole_because
+    require_right(spark, view, query)
 
 
 @pytest.mark.long

@@ -21,6 +21,8 @@ from sqlglot import exp
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.log.commits.history import state_at
+from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.ranges import plan_ranges
@@ -28,7 +30,7 @@ from streamhouse_spark.warehouse.connection import Connection
 
 _PART = r"`?([\w$]+)`?"
 _PATH = re.compile(rf"streamhouse\.{_PART}\.{_PART}")
-_AT_VERSION = re.compile(rf"SELECT \* FROM {_PATH.pattern} VERSION AS OF (\d+)")
+_AT_VERSION = re.compile(rf"SELECT \* FROM {_PATH.pattern} VERSION AS OF (\d+)(?: WITH \((.*)\))?")
 _PREFIX = re.compile(r"streamhouse_[0-9a-f]{32}_")
 """Each refresh has relations of its own; its statements are those of the last one."""
 TIME_ZONE = "UTC"
@@ -80,8 +82,13 @@ class DuckSession:
         found = _AT_VERSION.fullmatch(text)
         if found is None:
             return Frame(self, text)
-        database, name, version = found.groups()
-        return Frame(self, rows=self._told(lambda: self._table(database, name).read_version(int(version))))
+        database, name, version, options = found.groups()
+        table, number = self._table(database, name), int(version)
+        if options is None:
+            return Frame(self, rows=self._told(lambda: table.read_version(number)))
+        given = dict(re.findall(r"'(\w+)' = '([^']*)'", options))
+        state = state_at(table.log, table.storage, number)
+        return Frame(self, rows=self._told(lambda: self._changes(table, state, "", given)))
 
     def createDataFrame(self, rows: pa.Table, _schema: Any) -> Frame:  # noqa: N802
         return Frame(self, rows=rows)
@@ -105,10 +112,10 @@ class DuckSession:
 
     def changes(self, database: str, name: str, options: Mapping[str, str]) -> pa.Table:
         base, _, suffix = name.partition("$")
-        return self._told(lambda: self._changes(self._table(database, base), suffix, options))
+        table = self._table(database, base)
+        return self._told(lambda: self._changes(table, table.refresh(), suffix, options))
 
-    def _changes(self, table: Any, suffix: str, options: Mapping[str, str]) -> pa.Table:
-        state = table.refresh()
+    def _changes(self, table: Any, state: TableState, suffix: str, options: Mapping[str, str]) -> pa.Table:
         starts, ends = (json.loads(options[f"{end}Offsets"]) for end in ("starting", "ending"))
         ranges = {int(b): OffsetRange(starts.get(b, 0), end) for b, end in ends.items() if end > starts.get(b, 0)}
         metadata = (CHANGE_TYPE,) if suffix else ()

@@ -115,19 +115,24 @@ class Relations:
         return self._version(name, old.version) if kind == "old" else self._delta(name, old, new)
 
     def _version(self, name: str, version: int) -> DataFrame:
-        return self._spark.sql(f"SELECT * FROM {_path(name)} VERSION AS OF {version}")
+        return self._spark.sql(_at_version(name, version))
 
     def _delta(self, name: str, old: SourceVersion, new: SourceVersion) -> DataFrame:
         ends = {"startingOffsets": _offsets(old.ends), "endingOffsets": _offsets(new.ends)}
-        reader = self._spark.read.options(**ends)
         if self._keyed[name]:
-            rows = reader.table(_path(f"{name}$changelog"))
+            rows = self._spark.read.options(**ends).table(_path(f"{name}$changelog"))
             return rows.selectExpr(f"{_CAME} AS {WEIGHT}", "*")
-        return reader.table(_path(name)).selectExpr(f"1 AS {WEIGHT}", "*")
+        # Of the version: rows that were deleted since came then.
+        options = ", ".join(f"'{option}' = '{offsets}'" for option, offsets in ends.items())
+        return self._spark.sql(f"{_at_version(name, new.version)} WITH ({options})").selectExpr(f"1 AS {WEIGHT}", "*")
 
 
 def _of(sources: Sequence[SourceVersion], name: str) -> SourceVersion:
     return next(source for source in sources if source.name == name)
+
+
+def _at_version(name: str, version: int) -> str:
+    return f"SELECT * FROM {_path(name)} VERSION AS OF {version}"
 
 
 def _offsets(ends: Mapping[int, int]) -> str:
