@@ -67,8 +67,8 @@ def _codes(values: pa.Array) -> Codes:
     if pa.types.is_null(kind):
         return np.zeros(len(values), np.int64)
     plain = values if pa.types.is_dictionary(kind) else values.dictionary_encode()
-    found: Codes = plain.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False) + 1
-    return found
+    numbers: Codes = plain.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False) + 1
+    return numbers
 
 
 def _of_floats(values: pa.Array) -> Codes:
