@@ -9,6 +9,7 @@ VENV_SPARK41 := .venv-spark41
 VENV_SPARK42 := .venv-spark42
 VENV_NEWEST := .venv-newest
 VENV_DBT := .venv-dbt
+VENV_AUDIT := .venv-audit
 BIN := $(VENV)/bin
 PROJECT := pyproject.toml constraints.txt
 # More processes than cores: two of them wait for their JVM much of the time.
@@ -73,6 +74,10 @@ lint: $(VENV)/dev.stamp ## style, formatting, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+.PHONY: audit
+audit: $(VENV_AUDIT)/audit.stamp ## pip-audit over constraints.txt by OSV's service (needs the network); code 3: it could not be asked
+	$(VENV_AUDIT)/bin/python tools/audit.py $(ARGS)
 
 .PHONY: jar
 jar: $(VENV)/dev.stamp ## build the jar of the SQL catalog from its Java sources (needs a JDK)
@@ -229,7 +234,7 @@ image: $(BIN)/python ## the container image of deploy/image, by CONTAINER=docker
 
 .PHONY: clean
 clean: ## remove environments, caches and build results
-	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) $(VENV_NEWEST) $(VENV_DBT) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_SPARK41) $(VENV_SPARK42) $(VENV_NEWEST) $(VENV_DBT) $(VENV_AUDIT) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -281,6 +286,12 @@ $(VENV_NEWEST)/newest.stamp: $(PROJECT) | $(VENV_NEWEST)/bin/python
 $(VENV_DBT)/dbt.stamp: $(PROJECT) | $(VENV_DBT)/bin/python
 	@grep -vE '^(pathspec|protobuf)==' constraints.txt > $(VENV_DBT)/constraints.txt
 	@$(call install,$(VENV_DBT),dbt,$(VENV_DBT)/constraints.txt)
+	@touch $@
+
+# Without the package, whose dependencies are pins like others.
+$(VENV_AUDIT)/audit.stamp: $(PROJECT) | $(VENV_AUDIT)/bin/python
+	@$(VENV_AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	@$(VENV_AUDIT)/bin/uv pip install --quiet --python $(VENV_AUDIT)/bin/python -c constraints.txt --group pyproject.toml:audit
 	@touch $@
 
 # 1: environment, 2: extra, 3: constraints. pip brings uv, which installs the rest in a fraction of pip's time.

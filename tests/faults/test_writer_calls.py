@@ -224,8 +224,8 @@ def a_batch_is_repeated_under_another_transaction() -> Iterator[None]:
 def rows_leave_in_another_order() -> Iterator[None]:
     original = Outbox._batch
 
-    def batch(self: Outbox) -> list[Send]:
-        first, *others = original(self)
+    def batch(self: Outbox, *, takes_both: bool) -> list[Send]:
+        first, *others = original(self, takes_both=takes_both)
         return [*others[:-1], first, *others[-1:]]
 
     with mock.patch.object(Outbox, "_batch", batch):

@@ -99,11 +99,27 @@ def allowed(store, settings, key):
 
 
 MAY = {
-    "reader": {"root": "r", "name": "r", "commit": "r", "claim": "r", "lake": "r", "virtual": "r"},
-    "writer": {"root": "r", "name": "r", "commit": "rw", "claim": "r", "lake": "r", "virtual": "r"},
-    "tierer": {"root": "r", "name": "r", "commit": "rwd", "claim": "rwd", "lake": "rwd", "virtual": "rwd"},
-    "server": {"root": "r", "name": "r", "commit": "rw", "claim": "r", "lake": "r", "virtual": "rwd"},
-    "owner": {"root": "rwd", "name": "rwd", "commit": "rwd", "claim": "rwd", "lake": "rwd", "virtual": "rwd"},
+    "reader": {"root": "r", "name": "r", "commit": "r", "claim": "r", "failures": "r", "lake": "r", "virtual": "r"},
+    "writer": {"root": "r", "name": "r", "commit": "rw", "claim": "r", "failures": "r", "lake": "r", "virtual": "r"},
+    "tierer": {
+        "root": "r",
+        "name": "r",
+        "commit": "rwd",
+        "claim": "rwd",
+        "failures": "rwd",
+        "lake": "rwd",
+        "virtual": "rwd",
+    },
+    "server": {"root": "r", "name": "r", "commit": "rw", "claim": "r", "failures": "r", "lake": "r", "virtual": "rwd"},
+    "owner": {
+        "root": "rwd",
+        "name": "rwd",
+        "commit": "rwd",
+        "claim": "rwd",
+        "failures": "rwd",
+        "lake": "rwd",
+        "virtual": "rwd",
+    },
 }
 """Read, write, delete."""
 KEYS = {
@@ -111,6 +127,7 @@ KEYS = {
     "name": "sales/try/names/00000001.json",
     "commit": "tables/try/commits/00000000000000000001.json",
     "claim": "tables/try/tiering-claim.json",
+    "failures": "tables/try/tiering-failures.json",
     "lake": "lake/sales/try/data/a.parquet",
     "virtual": "lake/.virtual/try-1-a/data/a.parquet",
 }

@@ -33,10 +33,12 @@ from streamhouse_spark.kv.lmdb.tablet_files import (
     cache_folder,
     cached_tablets,
 )
+from streamhouse_spark.log.lifecycle.failed_rounds import known_failures
 from streamhouse_spark.log.lifecycle.location import places_of
 from streamhouse_spark.storage.open import network_file_system
 from streamhouse_spark.table.branching.unsettled import UnsettledBranch, unsettled_branches
 from streamhouse_spark.table.health import TableHealth, table_health
+from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.opened_tables import open_listed
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -289,6 +291,7 @@ def check_warehouse(location: str | None, settings: Mapping[str, str] | None, wo
     findings += check_log_stores(warehouse)
     checked = opened.each(lambda t: list(check_table(table_health(t.state, t.properties, warehouse.storage.now_ms()))))
     checked += opened.each(lambda t: list(check_branches(t.name, unsettled_branches(t), warehouse.storage.now_ms())))
+    checked += opened.each(lambda t: list(check_failed_rounds(t)))
     findings += [finding for found in checked for finding in found]
     return [*findings, *(Finding(f"table {n}", "fail", str(e), _IN_MESSAGE) for n, e in opened.failed.items())]
 
@@ -340,6 +343,14 @@ def check_table(health: TableHealth) -> Iterator[Finding]:
             f"what could be removed lies there for {health.undeleted_ms // 86_400_000} days",
             "run a TieringService, or streamhouse maintain",
         )
+
+
+def check_failed_rounds(table: Table) -> Iterator[Finding]:
+    """Judge the note of rounds that failed; returns nothing where all are over."""
+    for failure in known_failures(table.storage, table.uuid):
+        if not failure.is_over(table.state):
+            found = failure.told(table.state, table.storage.now_ms())
+            yield Finding(f"{failure.work} of {table.name}", "warn", found, _IN_MESSAGE)
 
 
 def check_branches(table_name: str, unsettled: Iterable[UnsettledBranch], now_ms: int) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from streamhouse_spark.cli.output import rich_table
 from streamhouse_spark.cli.session import Command, Session, fail_for, take_fields, take_names, take_pairs
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.handle import log_url
+from streamhouse_spark.log.lifecycle.failed_rounds import known_failures
 from streamhouse_spark.read.archive import archived_bytes
 from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.schema.ddl import type_name
@@ -147,6 +148,7 @@ def described(table: Table) -> dict[str, Any]:
             "snapshot_id": lake.snapshot_id if lake else None,
             "rows": state.num_rows - sum(lags.values()),
         },
+        "failed_rounds": [one.to_json(state) for one in known_failures(table.storage, table.uuid)],
     }
 
 
@@ -161,7 +163,7 @@ def _archive(table: Table) -> dict[str, Any] | None:
 
 def _render_description(table: Table, console: Console) -> None:
     found = described(table)
-    lake, archive = found["lake"], found["archive"]
+    lake, archive, now_ms = found["lake"], found["archive"], table.storage.now_ms()
     for label, value in (
         ("table", table.name),
         ("uuid", table.uuid),
@@ -177,6 +179,7 @@ def _render_description(table: Table, console: Console) -> None:
         ("lake", f"{lake['format']}, {lake['location']}" if lake["enabled"] else "none (table.datalake.enabled=false)"),
         ("lake snapshot", lake["snapshot_id"] or "none yet: `streamhouse tier` makes one"),
         ("last commit", found["commit"]),
+        *((one.work, one.told(table.state, now_ms)) for one in known_failures(table.storage, table.uuid)),
     ):
         console.print(f"{label:<15} {value}", markup=False)
     shown = [(c.name, type_name(c.type), c.nullable, c.default_sql, c.comment) for c in table.state.schema.columns]

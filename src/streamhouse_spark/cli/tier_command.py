@@ -101,7 +101,7 @@ def tier(
     if on_spark or master:
         _tier_on_spark(session, chosen, tables, master, address, listener, once=once)
     elif once:
-        session.output.rows(_as_rows(_each(session, chosen, tier_here)))
+        session.output.rows(_as_rows(_each(session, chosen, _noted(tier_here))))
         fail_for(chosen)
     else:
         _serve_here(session, tables, address, listener)
@@ -113,6 +113,19 @@ def tier_here(table: Table) -> TieringReport:
 
     job = TieringJob(table.log, table.open_lake(), world=table.world)
     return job.run(run_tasks_in_threads(table.storage, table.settings, table.world))
+
+
+def _noted(tier_one: Callable[[Table], T]) -> Callable[[Table], T]:
+    """Return the same work on a table, of which a failure is noted beside the table: nobody may look at a timer's
+    output.
+    """
+    from streamhouse_spark.service.failure_notes import FailureNotes
+
+    def work(table: Table) -> T:
+        with FailureNotes(table.world.clock).noting(table):
+            return tier_one(table)
+
+    return work
 
 
 def _serve_here(
@@ -176,7 +189,7 @@ def _tier_on_spark(
     try:
         if once:
             tier_one = lambda table: tier_on_spark(spark, location, [table.name], settings=settings)  # noqa: E731
-            reports = [report for reports in _each(session, chosen, tier_one) for report in reports.values()]
+            reports = [report for reports in _each(session, chosen, _noted(tier_one)) for report in reports.values()]
             session.output.rows(_as_rows(reports))
             fail_for(chosen)
         else:

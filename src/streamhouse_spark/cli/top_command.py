@@ -12,7 +12,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from streamhouse_spark.cli.session import Command, Session
-from streamhouse_spark.table.glance import TableGlance
+from streamhouse_spark.table.glance import TableGlance, overdue_failures
 from streamhouse_spark.warehouse.opened_tables import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -67,7 +67,8 @@ RowsAt = Mapping[str, tuple[int, int]]
 
 def _looked(warehouse: Warehouse) -> tuple[list[TableGlance], Mapping[str, Exception]]:
     opened = open_all(warehouse)
-    return opened.each(TableGlance.of), opened.failed
+    failures = overdue_failures(warehouse.storage, opened.tables)
+    return opened.each(lambda table: TableGlance.of(table, failures.get(table.uuid, ()))), opened.failed
 
 
 def _rows_at(warehouse: Warehouse, found: Sequence[TableGlance]) -> RowsAt:
@@ -93,6 +94,8 @@ def screen(
     drawn.add_column("table", overflow="fold")
     for name in ("rows", "rows/s", "not in the lake", "oldest of them", "hot log", "version"):
         drawn.add_column(name, justify="right")
+    if shows_failures := any(one.failing for one in found):
+        drawn.add_column("last round", overflow="fold")
     for one in sorted(found, key=lambda one: (-rates_by_table.get(one.table, 0), one.table)):
         speed = rates_by_table.get(one.table)
         cells = (
@@ -103,7 +106,8 @@ def screen(
             _size(one.hot_bytes),
             f"{one.version:,}",
         )
-        drawn.add_row(Text(one.table), *cells, style="red" if one.is_late else "")
+        last = [f"{one.failing}, {one.failed_s:,.0f} s ago" if one.failing else ""] if shows_failures else []
+        drawn.add_row(Text(one.table), *cells, *last, style="red" if one.is_late or one.failing else "")
     for name, error in sorted(failed.items()):
         drawn.add_row(Text(name), Text(str(error)), style="red")
     return drawn

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import getpass
 import random
+import socket
 import sys
 import time
 import uuid
@@ -71,6 +72,11 @@ def system_author(engine: str) -> Author:
     except (KeyError, OSError, ImportError):  # a container's user may have no entry
         user = ""
     return Author(user, f"{engine}/{version}")
+
+
+def host_name() -> str:
+    """Return the name that this host has for itself; nothing is decided by it."""
+    return socket.gethostname()
 
 
 RETRY_WAIT_MS = 25

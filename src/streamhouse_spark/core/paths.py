@@ -16,6 +16,7 @@
     tables/<uuid>/segments/<uuid>.arrow              immutable Arrow IPC data
     tables/<uuid>/tags/<uuid>                        the state that a tag names, in the form of a checkpoint
     tables/<uuid>/tiering-claim.json                 which service tiers the table now; only a hint
+    tables/<uuid>/tiering-failures.json              rounds of the table that failed; only a hint
     tables/<uuid>/location.json                      all of the above lies at this other URL, for a placed table
     tables/<uuid>/owner.json                         there, beside it: the warehouse that it belongs to
     lake/<database>/<table>/                         default place of the lake table
@@ -241,6 +242,10 @@ def parse_numbers(keys: Iterable[str]) -> list[int]:
 
 def tiering_claim_key(table_uuid: str) -> str:
     return f"{table_prefix(table_uuid)}tiering-claim.json"
+
+
+def tiering_failures_key(table_uuid: str) -> str:
+    return f"{table_prefix(table_uuid)}tiering-failures.json"
 
 
 def lake_location(path: TablePath, table_uuid: str, *, taken: bool, lake_format: str = "iceberg") -> str:

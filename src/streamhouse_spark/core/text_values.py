@@ -42,6 +42,16 @@ _SECRET_VALUE: Final = re.compile(
 _SECRET_NAME: Final = re.compile(
     r"password|passwd|secret|token|credential|access[-_.]?key|private[-_.]?key", re.IGNORECASE
 )
+_SECRET_PARTS: Final = re.compile(
+    r"""
+      \b(?:AKIA|ASIA)[0-9A-Z]{16}\b
+    | -----BEGIN\ [A-Z ]*PRIVATE\ KEY.*
+    | (?<=[a-z0-9+.-]://)[^/\s@]*(?=@)
+    | (?<=[?&])(?:X-Amz-[a-z-]+|AWSAccessKeyId|Signature|sig)=[^&\s]*
+    | \b(?:password|passwd|secret|token|api[_-]?key|bearer)(?:\s*[=:]\s*|\s+)\S+
+    """,
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
 _REFERENCE: Final = re.compile(r"(?:env|file):\S+")
 
 
@@ -126,6 +136,11 @@ def looks_like_secret(name: str, value: str) -> bool:
     if _REFERENCE.fullmatch(value.strip()):
         return False
     return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with ``***`` for all in it that looks like a credential: rather too much than too little."""
+    return _SECRET_PARTS.sub("***", text)
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:

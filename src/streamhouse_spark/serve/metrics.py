@@ -30,6 +30,7 @@ def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServedCounts) -
         )
         for name, (of, text) in _GAUGES.items()
     ]
+    failing = [((str(t["table"]),), float(t["failing"] is not None)) for t in tables if "failing" in t]
     failed = [((str(table["table"]),), float("error" in table)) for table in tables]
     answered = [((method, area, str(status)), float(n)) for (method, area, status), n in counts.requests.items()]
     busy = [(labels, seconds) for labels, seconds in counts.busy_s.items()]
@@ -38,6 +39,7 @@ def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServedCounts) -
     return [
         *found,
         Measure("streamhouse_table_unreadable", "1 for a table that cannot be read.", "gauge", ("table",), failed),
+        Measure("streamhouse_table_failing", "1 while rounds of the table fail.", "gauge", ("table",), failing),
         Measure(
             "streamhouse_serve_requests",
             "Requests that were answered.",

@@ -34,7 +34,7 @@ def openapi() -> dict[str, Any]:
             "/api/v1/tables": {"get": _operation("The names of all tables.")},
             "/api/v1/tables/{table}": {
                 "get": _operation(
-                    "A table's columns and keys, its last tiering rounds, and who reads and writes it.",
+                    "A table's columns and keys, its last rounds and those that failed, and who reads and writes it.",
                     _TABLE,
                     _query("costs", "With any value: also an estimate of a month's requests and dollars."),
                 )

@@ -18,7 +18,7 @@ from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.metrics import server_measures
 from streamhouse_spark.serve.rights import Client, client_of
 from streamhouse_spark.storage.requests import Requests
-from streamhouse_spark.table.glance import TableGlance
+from streamhouse_spark.table.glance import TableGlance, overdue_failures
 from streamhouse_spark.warehouse.opened_tables import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -49,7 +49,8 @@ class Overview:
             now_ms = self._warehouse.world.clock.boot_ms()
             if self._looked_ms is None or now_ms - self._looked_ms >= LOOK_MS:
                 opened = open_all(self._warehouse)
-                found = opened.each(lambda table: TableGlance.of(table).to_json())
+                failures = overdue_failures(self._warehouse.storage, opened.tables)
+                found = opened.each(lambda table: TableGlance.of(table, failures.get(table.uuid, ())).to_json())
                 found += [{"table": name, "error": str(error)} for name, error in opened.failed.items()]
                 self._tables = sorted(found, key=lambda one: str(one["table"]))
                 self._looked_ms = now_ms

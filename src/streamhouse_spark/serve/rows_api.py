@@ -30,7 +30,7 @@ from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.rights import client_of, require
 from streamhouse_spark.serve.row_bodies import media_type, parsed_rows, python_rows, written_rows
-from streamhouse_spark.serve.table_facts import table_facts
+from streamhouse_spark.serve.table_facts import failed_rounds, table_facts
 from streamhouse_spark.table.dead_letters import DEAD_LETTERS
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
@@ -90,7 +90,7 @@ class _Rows:
     def _describe(self, request: Request) -> Response:
         table = self._opened(request)
         costs = table.costs().to_json() if "costs" in request.query_params else None
-        return JSONResponse(table_facts(table) | ({"costs": costs} if costs is not None else {}))
+        return JSONResponse(table_facts(table) | failed_rounds(table) | ({"costs": costs} if costs is not None else {}))
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

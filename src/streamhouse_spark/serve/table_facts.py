@@ -9,6 +9,7 @@ from typing import Any
 
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.failed_rounds import known_failures
 from streamhouse_spark.table.table import Table
 
 
@@ -29,6 +30,14 @@ def table_facts(table: Table) -> dict[str, Any]:
         "writers": _writers(state),
         "view": _view(state, table.name),
     }
+
+
+def failed_rounds(table: Table) -> dict[str, Any]:
+    """Describe the rounds that failed, as their note says, the newest first: one request."""
+    found = [failure.to_json(table.state) for failure in known_failures(table.storage, table.uuid)]
+    for one in found:
+        one |= {"first_at": _time(one.pop("first_ms")), "last_at": _time(one.pop("last_ms"))}
+    return {"failed_rounds": found}
 
 
 def _rounds(state: TableState) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from streamhouse_spark.lake.tiering.plan import TieringTask
 from streamhouse_spark.lake.tiering.round import RunTasks
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.claims import release_claim, try_claim
+from streamhouse_spark.service.failure_notes import FailureNotes
 from streamhouse_spark.service.known_tables import KnownTables
 from streamhouse_spark.service.lineage import LineageListener, RoundEvents
 from streamhouse_spark.service.maintenance_schedule import MAINTENANCE_MS, Upkeep, UpkeepStatus
@@ -125,6 +126,7 @@ class Service:
         self._service_id = connection.warehouse().world.ids.new_uuid()
         self._run_tasks = run_tasks
         self._known = KnownTables(connection)
+        self._notes = FailureNotes(self._clock)
         self._entries: dict[str, _Entry] = {}
         self._unopened: dict[str, TableStatus] = {}
         self._lock = new_lock()
@@ -142,6 +144,7 @@ class Service:
         self._service_id = self._connection.warehouse().world.ids.new_uuid()
         self._entries = {}
         self._known = KnownTables(self._connection)
+        self._notes = FailureNotes(self._clock)
 
     def stop(self) -> None:
         """End `run` when the rounds under way have ended. From any thread; repeating it is harmless."""
@@ -288,7 +291,7 @@ class Service:
     # -- one table, in a worker thread ----------------------------------------------------------------------------
 
     def _work(self, entry: _Entry) -> None:
-        table = entry.table
+        table, began_ms = entry.table, self._clock.boot_ms()
         entry.overdue_ms, entry.look_at_ms = -1, 0  # the next look is behind this round, or the other service's
         try:
             if not try_claim(table.storage, table.uuid, self._service_id):
@@ -297,6 +300,7 @@ class Service:
                 return
             try:
                 self._tier(entry)
+                self._notes.succeeded(table, "tiering")
                 self._keep_up(entry)
             finally:
                 release_claim(table.storage, table.uuid, self._service_id)
@@ -305,6 +309,7 @@ class Service:
             self._note(entry, doing="waiting")
         except Exception as error:  # noqa: BLE001 - whatever happens to one table, the others go on; nothing is hidden
             self._failed(entry, error)
+            self._notes.failed(table, "tiering", error, began_ms)
 
     def _tier(self, entry: _Entry) -> None:
         self._note(entry, doing="tiering")
@@ -356,7 +361,7 @@ class Service:
 
     def _keep_up(self, entry: _Entry) -> None:
         """Do maintenance of the table that is due. Whatever happens to it, the table's rows go on to the lake."""
-        upkept = entry.status.upkeep
+        upkept, began_ms = entry.status.upkeep, self._clock.boot_ms()
         self._note(entry, doing="maintaining")
         try:
             try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed: maintenance may take long
@@ -366,8 +371,10 @@ class Service:
             text = _first_line(error)
             logger.exception("maintenance of %s failed, tiering goes on: %s", entry.table.name, text)
             self._note(entry, upkeep=replace(upkept, error=text, failures=upkept.failures + 1))
+            self._notes.failed(entry.table, "maintenance", error, began_ms)
             return
         if report is not None:
+            self._notes.succeeded(entry.table, "maintenance")
             healed = entry.status.healed_rows + report.compacted.healed_rows
             self._note(entry, healed_rows=healed, upkeep=replace(upkept.after(report), error=None, failures=0))
 

@@ -7,13 +7,14 @@ it is stored once. Without a producer there is no transaction, and only what is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import BucketOffsets, OffsetRange
+from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -21,6 +22,7 @@ from streamhouse_spark.errors import (
     StorageError,
     StorageRefusedError,
 )
+from streamhouse_spark.log.append import Require
 from streamhouse_spark.log.buckets.bucketing import row_buckets
 from streamhouse_spark.write.destination import Destination
 from streamhouse_spark.write.outbox import Send, own
@@ -28,7 +30,7 @@ from streamhouse_spark.write.plain_rows import gathered
 from streamhouse_spark.write.producer import Producer
 
 Write = Callable[..., BucketOffsets]
-"""`Destination.append`, or `Destination.delete`."""
+"""`Destination.append`, `Destination.delete`, or `Destination.change` of given keys."""
 
 
 class Delivery:
@@ -45,10 +47,18 @@ class Delivery:
 
         Raises as `Table.append`; `ProducerFencedError` where a newer writer has the producer id.
         """
-        rows = gathered([send.rows for send in batch])
-        write = self._appends.delete if batch[0].is_deletion else self._appends.append
+        rows, write = self._gathered(batch)
         places, offsets = self._appended(write, rows, [send.rows.num_rows for send in batch], batch[-1].sequence)
         return [offsets] * len(batch) if places is None else _shares(offsets, places)
+
+    def _gathered(self, batch: Sequence[Send]) -> tuple[pa.Table, Write]:
+        """Return the rows of a batch, and the one call of the destination that writes all of it."""
+        upserts = [send.rows for send in batch if not send.is_deletion]
+        keys = [send.rows for send in batch if send.is_deletion]
+        if not keys or not upserts:
+            return gathered(upserts or keys), self._appends.delete if keys else self._appends.append
+        deleted = np.repeat([send.is_deletion for send in batch], [send.rows.num_rows for send in batch])
+        return gathered(upserts), partial(_changed, self._appends, gathered(keys), deleted)
 
     def _appended(
         self, write: Write, rows: pa.Table, nums_rows: Sequence[int], sequence: int | None
@@ -95,6 +105,18 @@ class Delivery:
         calls = np.repeat(np.arange(len(nums_rows)), nums_rows)
         counts = np.bincount(calls * state.num_buckets + buckets, minlength=len(nums_rows) * state.num_buckets)
         return counts.reshape(len(nums_rows), state.num_buckets).astype(np.int64)
+
+
+def _changed(
+    to: Destination,
+    keys: pa.Table,
+    deleted: npt.NDArray[np.bool_],
+    rows: pa.Table,
+    transaction: Transaction | None,
+    *,
+    require: Require | None,
+) -> BucketOffsets:
+    return to.change(rows, keys, deleted, transaction, require=require)
 
 
 def _shares(offsets: BucketOffsets, places: npt.NDArray[np.int64]) -> list[BucketOffsets]:

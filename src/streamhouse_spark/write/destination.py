@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from streamhouse_spark.core.model import BucketOffsets, Transaction
+from streamhouse_spark.keys.keyed_batch import Bools
 from streamhouse_spark.log.append import Require
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.checks.check import Check
@@ -20,6 +21,10 @@ class Destination(Protocol):
 
     @property
     def known(self) -> TableState: ...
+
+    @property
+    def takes_both(self) -> bool:
+        """Whether one commit takes rows and deletions, in the order in which they were sent."""
 
     def fitted(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
         """See `Appends.fitted`."""
@@ -35,3 +40,16 @@ class Destination(Protocol):
 
     def delete(self, keys: pa.Table, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
         """Delete the rows of keys. Returns as `append`."""
+
+    def change(
+        self,
+        rows: pa.Table,
+        keys: pa.Table,
+        deleted: Bools,
+        transaction: Transaction | None,
+        *,
+        require: Require | None,
+    ) -> BucketOffsets:
+        """Write rows and delete the rows of keys, in the order of ``deleted``: True stands for the next key, False for
+        the next row. Returns as `append`.
+        """

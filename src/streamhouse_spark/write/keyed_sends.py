@@ -1,7 +1,8 @@
 """The batches of a writer to a table with a primary key: upserts and deletions by key.
 
 A batch becomes one net change of each key, so its calls have no offsets of their own: each is answered with those of
-all changes of the batch.
+all changes of the batch. Upserts and deletions that take turns are one batch too: of each key a deletion ends what was
+before it, and what is behind it begins anew.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streamhouse_spark.core import slicing
 from streamhouse_spark.core.model import BucketOffsets, Transaction
 from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.keys.keyed_batch import Bools
 from streamhouse_spark.log.append import Require
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.checks.check import Check
-from streamhouse_spark.schema.rows import can_be_read_again
+from streamhouse_spark.schema.rows import can_be_read_again, coerce
 from streamhouse_spark.write.append import Appends
-from streamhouse_spark.write.upsert import KeyedTable, allowed
+from streamhouse_spark.write.upsert import KeyedSchema, KeyedTable, allowed, padded
 
 
 class KeyedSends:
@@ -32,6 +35,13 @@ class KeyedSends:
     @property
     def known(self) -> TableState:
         return self._keyed.table.state
+
+    @property
+    def takes_both(self) -> bool:
+        """Whether one record leaves what a record for each would. With an identity column it does not: a row that is
+        deleted and written again in one record keeps its number.
+        """
+        return self._keyed.table.state.parsed.identity is None
 
     def fitted(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
         return self._appends.fitted(rows)
@@ -58,3 +68,31 @@ class KeyedSends:
 
     def delete(self, keys: pa.Table, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
         return self._keyed.delete(keys, transaction=transaction, require=require)
+
+    def change(
+        self,
+        rows: pa.Table,
+        keys: pa.Table,
+        deleted: Bools,
+        transaction: Transaction | None,
+        *,
+        require: Require | None,
+    ) -> BucketOffsets:
+        """See `Destination.change`. **Commit point:** the one record, as of `Table.upsert`."""
+
+        def write(shape: KeyedSchema) -> BucketOffsets:
+            older = self._keyed.table.state.schemas
+            upserted = padded(coerce(rows, shape.schema, table=shape.name, older=older), shape.schema)
+            found = _in_sent_order(upserted, padded(self._keyed.keys(keys, shape), shape.schema), deleted)
+            return self._keyed.written(shape, found, deleted, None, transaction, require=require)
+
+        return self._keyed.retried(write, rows, transaction)
+
+
+def _in_sent_order(rows: pa.Table, keys: pa.Table, deleted: Bools) -> pa.Table:
+    """Return rows and keys, which have the same columns, as ``deleted`` says in turn."""
+    places = np.empty(len(deleted), np.int64)
+    places[~deleted] = np.arange(rows.num_rows)
+    places[deleted] = np.arange(rows.num_rows, len(deleted))
+    both = (pa.chunked_array([*a.chunks, *b.chunks], a.type) for a, b in zip(rows.columns, keys.columns, strict=True))
+    return pa.Table.from_arrays([slicing.taken(c, places, distinct=True) for c in both], names=rows.column_names)

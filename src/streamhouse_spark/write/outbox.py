@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
@@ -60,10 +61,19 @@ class Send:
 class Outbox:
     """The queue between senders and the thread that writes. Safe for threads."""
 
-    def __init__(self, clock: Clock, name: str, limits: Limits, stored_sequence: int | None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        name: str,
+        limits: Limits,
+        stored_sequence: int | None,
+        takes_both: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Make an empty one. ``takes_both`` tells whether rows and deletions go together into one batch."""
         self._clock = clock
         self._name = name
         self._limits = limits
+        self._takes_both = takes_both
         lock = new_lock()
         self._due = new_condition(lock)
         """For the taker: a batch may be due, earlier than it knew."""
@@ -127,10 +137,11 @@ class Outbox:
 
         With ``is_waiting=False`` also none where no batch is due now.
         """
+        takes_both = self._takes_both()  # not under the lock: senders wait for that
         with self._due:
             while (wait_ms := self._wait_ms()) != 0 and is_waiting:
                 self._due.wait(None if wait_ms is None else wait_ms / 1000)
-            return self._batch() if wait_ms == 0 else []
+            return self._batch(takes_both=takes_both) if wait_ms == 0 else []
 
     def done(self, sends: list[Send], failure: Exception | None = None) -> None:
         """Take these out at the front, after they were answered. The first ``failure`` is kept for who flushes."""
@@ -188,15 +199,18 @@ class Outbox:
             return 0
         return max(0, self._sends[0].sent_ms + self._limits.flush_ms - self._clock.boot_ms())
 
-    def _batch(self) -> list[Send]:
-        """Return calls from the front of one kind, whose rows have the same columns, of up to ``flush_bytes``, and one
-        at least.
+    def _batch(self, *, takes_both: bool) -> list[Send]:
+        """Return calls from the front, of up to ``flush_bytes`` and one at least: those of one kind, or both, whose
+        rows have the same columns, as their keys have.
         """
         batch: list[Send] = []
+        firsts: dict[bool, Send] = {}
         for send in self._sends:
             is_too_much = send.end_bytes - self._done_bytes > self._limits.flush_bytes
-            if batch and (is_too_much or not _go_together(batch[0], send)):
+            first = firsts.get(send.is_deletion, None if takes_both or not batch else batch[0])
+            if (batch and is_too_much) or (first is not None and not _go_together(first, send)):
                 break
+            firsts.setdefault(send.is_deletion, send)
             batch.append(send)
         return batch
 

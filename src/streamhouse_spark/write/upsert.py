@@ -210,14 +210,14 @@ class KeyedTable:
         def write(shape: KeyedSchema) -> BucketOffsets:
             targets = targets_of(shape, columns)
             older = self.table.state.schemas
-            found = _padded(coerce(rows, _given(shape, targets), table=shape.name, older=older), shape.schema)
+            found = padded(coerce(rows, _given(shape, targets), table=shape.name, older=older), shape.schema)
             refuse_given(shape.properties.identity, found, shape.name)
             none = np.zeros(found.num_rows, np.bool_)
             if choosing is not None:
                 return self.replace_part(shape, shape.batches(found, none), choosing(found), transaction=transaction)
-            return self._write(shape, found, none, targets, transaction, overwrite=overwrite, require=require)
+            return self.written(shape, found, none, targets, transaction, overwrite=overwrite, require=require)
 
-        return self._retried(write, rows, transaction)
+        return self.retried(write, rows, transaction)
 
     def delete(
         self, keys: Any, *, transaction: Transaction | None = None, require: Require | None = None
@@ -225,10 +225,10 @@ class KeyedTable:
         """See `Table.delete`."""
 
         def write(shape: KeyedSchema) -> BucketOffsets:
-            found = _padded(self.keys(keys, shape), shape.schema)
-            return self._write(shape, found, np.ones(found.num_rows, np.bool_), None, transaction, require=require)
+            found = padded(self.keys(keys, shape), shape.schema)
+            return self.written(shape, found, np.ones(found.num_rows, np.bool_), None, transaction, require=require)
 
-        return self._retried(write, keys, transaction)
+        return self.retried(write, keys, transaction)
 
     def keys(self, keys: Any, shape: KeyedSchema) -> pa.Table:
         """Convert keys as a caller gives them. Raises `SchemaMismatchError`."""
@@ -243,7 +243,7 @@ class KeyedTable:
         check_transaction(transaction)
         shape = begun(self.shape(), self.table.world)
         order = np.argsort(~deleted, kind="stable")
-        found = _padded(coerce(rows, _nullable_but_key(shape), table=shape.name), shape.schema)
+        found = padded(coerce(rows, _nullable_but_key(shape), table=shape.name), shape.schema)
         batches = shape.batches(slicing.taken_rows(found, order, distinct=True), deleted[order])
         for batch in batches.values():
             require_written_once(shape, batch)
@@ -268,11 +268,11 @@ class KeyedTable:
                 f"column '{required[0]}' of {shape.name} is NOT NULL, so rows cannot be made of their keys alone"
             )
         named = keys.rename_columns(list(shape.key_schema.names))  # the caller may know older names of them
-        rows = _padded(named, shape.schema, with_defaults=True)
+        rows = padded(named, shape.schema, with_defaults=True)
         batches = shape.batches(rows, np.zeros(rows.num_rows, np.bool_))
         return self.commit(shape, batches, FirstRowMerge())
 
-    def _retried(self, write: Any, rows: Any, transaction: Transaction | None) -> BucketOffsets:
+    def retried(self, write: Any, rows: Any, transaction: Transaction | None) -> BucketOffsets:
         """Write by the newest known schema, and again if it changed meanwhile."""
         check_transaction(transaction)
         for _ in range(SCHEMA_CHANGES_MAX):
@@ -285,7 +285,7 @@ class KeyedTable:
                     raise
         return write(begun(self.shape(), self.table.world))  # type: ignore[no-any-return]
 
-    def _write(
+    def written(
         self,
         shape: KeyedSchema,
         rows: pa.Table,
@@ -457,7 +457,7 @@ def _given(shape: KeyedSchema, targets: Sequence[str] | None) -> TableSchema:
     return TableSchema(tuple(c for c in shape.schema.columns if c.name in wanted))
 
 
-def _padded(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False) -> pa.Table:
+def padded(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False) -> pa.Table:
     """Return all columns of the schema, null where the rows lack them, as in a deletion or a partial update.
 
     Columns are matched by name: those of a key may stand in another order than in the table.

@@ -318,7 +318,8 @@ def flusher_of(
     """Make the working half of a writer, whose thread is not started yet."""
     producer = take_over(table, producer_id) if producer_id is not None else None
     delivery = Delivery(appends, table.world, producer, delivery_timeout_ms)
-    outbox = Outbox(table.world.clock, table.name, limits, producer.stored_sequence if producer is not None else None)
+    stored = producer.stored_sequence if producer is not None else None
+    outbox = Outbox(table.world.clock, table.name, limits, stored, lambda: appends.takes_both)
     return Flusher(table.name, outbox, delivery)
 
 

@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.errors import StorageError
+from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_failure
 
 DDL = "order_id BIGINT NOT NULL, customer STRING COMMENT 'who', amount DECIMAL(12,2), day DATE"
 
@@ -142,6 +144,20 @@ def test_describe(run, warehouse, orders):
     text = run("describe", "sales.orders").stdout
     for part in ("order_id", "decimal(12,2)", "who", "bucket.key", "log_end_offset", "none yet"):
         assert part in text
+
+
+def test_describe_shows_rounds_that_failed(run, warehouse, orders):
+    table = warehouse.table("sales.orders")
+    table.append([{"order_id": 1}])
+    assert run("describe", "sales.orders", "--output", "json").document["failed_rounds"] == []
+    hours_ago_ms = table.storage.now_ms() - 5 * 3_600_000
+    error = StorageError("the store is away")
+    failed = failed_round("tiering", error, host="tierer-0", rows=1, now_ms=hours_ago_ms, duration_ms=70)
+    note_failure(table.storage, table.uuid, failed)
+    (found,) = run("describe", "sales.orders", "--output", "json").document["failed_rounds"]
+    assert (found["error"], found["host"], found["over"]) == ("StorageError", "tierer-0", False)
+    text = " ".join(run("describe", "sales.orders").stdout.split())
+    assert "tiering failed last 5 h ago on tierer-0: STORAGE: the store is away; nobody has tried since" in text
 
 
 def test_describe_of_an_unknown_table_names_the_nearest(run, orders):

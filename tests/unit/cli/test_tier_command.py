@@ -13,7 +13,10 @@ from pathlib import Path
 from click.testing import CliRunner
 
 import streamhouse_spark as sh
+from streamhouse_spark.cli import doctor, tier_command
 from streamhouse_spark.cli.app import streamhouse
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.errors import StorageError
 from waiting import wait_for
 
 
@@ -48,6 +51,29 @@ def test_events_of_one_round_are_not_asked_for(tmp_path):
     assert result.exit_code != 0
     assert "--lineage is for the service" in result.output
     assert not (tmp_path / "events").exists()
+
+
+def test_a_round_that_fails_is_noted_for_others(run, warehouse_path, monkeypatch):
+    """Nobody may look at the output of a timer."""
+    table = sh.Warehouse(warehouse_path).create_table("s.t", "id INT")
+    table.append([{"id": 1}])
+
+    def fail(_):
+        raise StorageError("the store is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tier_command, "tier_here", fail)
+        run("tier", "--once", code=1)
+    (noted,) = doctor.check_failed_rounds(table)
+    assert (noted.check, noted.level) == ("tiering of s.t", "warn")
+    assert "failed last" in noted.found
+    assert "the store is away" in noted.found
+    checks = [f.check for f in doctor.check_warehouse(warehouse_path, None, World())]
+    assert "tiering of s.t" in checks
+    run("tier", "--once")
+    table.refresh()
+    assert list(doctor.check_failed_rounds(table)) == []
+    assert "it succeeded since" in " ".join(run("describe", "s.t").stdout.split())
 
 
 def metric(url: str, name: str) -> float | None:

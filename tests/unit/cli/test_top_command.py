@@ -7,6 +7,8 @@ from rich.console import Console
 
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.cli.top_command import rates, screen, watch
+from streamhouse_spark.errors import StorageError
+from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_failure
 from streamhouse_spark.table.glance import TableGlance
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -46,6 +48,20 @@ def test_the_busiest_table_comes_first(tables):
     lines = text_of(screen("wh", found, {"s.bad": ValueError("damaged")}, speeds)).splitlines()
     names = [line.split()[0] for line in lines if line.startswith("s.")]
     assert names == ["s.second", "s.first", "s.bad"]
+
+
+def test_a_table_whose_rounds_fail(run, tables):
+    _, first, second = tables
+    first.alter_properties({"table.datalake.freshness": "0s"})
+    error = StorageError("away")
+    failed = failed_round("tiering", error, host="a", rows=1, now_ms=first.storage.now_ms(), duration_ms=1)
+    note_failure(first.storage, first.uuid, failed)
+    note_failure(second.storage, second.uuid, failed)
+    shown = run("top", "--once").stdout
+    assert "StorageError, 0 s ago" in shown
+    assert "last round" not in text_of(screen("wh", [TableGlance.of(second)], {}, {}))
+    found = {line["table"]: line for line in run("-o", "json", "top").lines}
+    assert (found["s.first"]["failing"], found["s.second"]["failing"]) == ("StorageError", None)
 
 
 def test_rates_need_two_looks_and_never_are_negative():

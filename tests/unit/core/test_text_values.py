@@ -137,3 +137,19 @@ def test_joined_names_are_read_back(names):
 )
 def test_names_are_read_with_and_without_backticks(text, names):
     assert values.parse_names(text) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("read s3://bucket/wh, region eu-1", "read s3://bucket/wh, region eu-1"),
+        ("https://ann:pw@host/a?b=1", "https://***@host/a?b=1"),
+        ("https://token@host/a", "https://***@host/a"),
+        ("https://h/a?X-Amz-Signature=0f&b=1&sig=x%3D", "https://h/a?***&b=1&***"),
+        ("the key AKIAIOSFODNN7EXAMPLE is unknown", "the key *** is unknown"),
+        ("password = a, Authorization: Bearer b.c", "*** Authorization: ***"),
+        ("found -----BEGIN RSA PRIVATE KEY-----\nabc", "found ***"),
+    ],
+)
+def test_a_text_without_secrets(text, left):
+    assert values.without_secrets(text) == left

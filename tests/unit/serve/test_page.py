@@ -10,7 +10,9 @@ import pytest
 from browser import CHROMIUM, browser
 from serving import served
 from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.errors import StorageError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_failure
 from streamhouse_spark.serve import overview
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -110,6 +112,7 @@ def test_facts_of_a_table(warehouse, page):
         )
         assert facts["Columns"] == "id int64, amount double"
         assert facts["Last rounds"].startswith("5 rows, ")
+        assert facts["Failed rounds"] == "none that their services noted"
         assert facts["Readers"].startswith("dashboard, 21 rows behind, seen ")
         assert facts["Writers"].startswith("checkout, version 7, ")
         page.run("document.querySelector('#facts button').focus()")
@@ -120,6 +123,39 @@ def test_facts_of_a_table(warehouse, page):
             page.run(f"at('view').value = '{view}'; read()")
             refused = view in ("$partitions", "$lineage")
             assert refused or page.run("at('query-status').textContent").endswith(" rows"), view
+
+
+def fail(table, error, ago_ms=0, work="tiering"):
+    now_ms = table.storage.now_ms() - ago_ms
+    failed = failed_round(work, error, host="tierer-0", rows=40, now_ms=now_ms, duration_ms=1500)
+    note_failure(table.storage, table.uuid, failed)
+
+
+@pytest.mark.long
+def test_rounds_that_fail(warehouse, page):
+    orders = warehouse.table("sales.orders")
+    orders.alter_properties({"table.datalake.freshness": "0s"})
+    fail(orders, RuntimeError("a row is 4711"), ago_ms=2 * 3_600_000, work="maintenance")
+    fail(orders, StorageError("the store refused"), ago_ms=60_000)
+    fail(orders, StorageError("the store refused"), ago_ms=5_000)
+    with served(warehouse) as url:
+        page.show(url)
+        page.wait("document.querySelectorAll('#tables tr').length == 2")
+        assert page.run("[...document.querySelectorAll('span.failing')].map(e => e.textContent)") == [
+            "StorageError, 5 s ago"
+        ]
+        page.run("open('sales.orders')")
+        page.wait("document.querySelectorAll('#facts li').length == 2")
+        store, upkeep = page.run("[...document.querySelectorAll('#facts li')].map(e => e.textContent)")
+        assert store.startswith("tiering failed 2 times since ")
+        assert "on tierer-0, after 2 s with 40 rows that waited: STORAGE: the store refused" in store
+        assert upkeep.startswith("maintenance failed ")
+        assert upkeep.endswith("RuntimeError, whose text is in the log of that process; nobody has tried since")
+        assert "4711" not in page.run("document.body.textContent")
+        tier_table(orders, run_tasks_locally(orders.storage, orders.settings, orders.world))
+        page.run("look(); open('sales.orders')")
+        page.wait("document.querySelectorAll('span.failing').length == 0")
+        page.wait("document.querySelector('#facts li').textContent.endsWith('; it succeeded since')")
 
 
 @pytest.mark.long
@@ -134,8 +170,13 @@ def test_it_can_be_looked_at(warehouse, tmp_path, scheme, size):
             if number % 3 == 2:
                 tier_table(orders, run_tasks_locally(orders.storage, orders.settings, orders.world))
             page.run("look()")
-        page.run("at('as-table').open = true; open('sales.orders')")
+        orders.alter_properties({"table.datalake.freshness": "0s"})
+        orders.append([{"id": 1}])
+        fail(orders, StorageError("the store refused: it wants a larger disk, or fewer rows"))
+        page.run("at('as-table').open = true; look(); open('sales.orders')")
         page.wait("document.querySelectorAll('#rows tr').length > 0")
+        page.wait("document.querySelectorAll('#facts li').length == 1")
+        page.wait("document.querySelectorAll('span.failing').length == 1")
         ground = page.run("getComputedStyle(document.body).backgroundColor")
         assert ground == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(13, 17, 23)")
         assert page.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

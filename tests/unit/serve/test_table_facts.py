@@ -7,9 +7,12 @@ from starlette.testclient import TestClient
 
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.model import Transaction
+from streamhouse_spark.errors import StorageError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_failure
+from streamhouse_spark.serve import overview
 from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.serve.table_facts import table_facts
+from streamhouse_spark.serve.table_facts import failed_rounds, table_facts
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -69,7 +72,49 @@ def test_they_are_answered_over_http(table):
     table.append([{"id": 1, "name": "x"}])
     client = TestClient(make_app(Warehouse(table.storage.url)))
     plain = client.get("/api/v1/tables/s.t").json()
-    assert plain == table_facts(table)
+    assert plain == table_facts(table) | {"failed_rounds": []}
     costs = client.get("/api/v1/tables/s.t?costs=1").json()["costs"]
     assert costs["estimate"]["total_usd"] > 0
     assert costs["workload"]["commits_per_day"] > 0
+
+
+def note(table, ago_ms=0):
+    now_ms = table.storage.now_ms() - ago_ms
+    error = StorageError("the store refused")
+    failed = failed_round("tiering", error, host="tierer-0", rows=2, now_ms=now_ms, duration_ms=1500)
+    note_failure(table.storage, table.uuid, failed)
+
+
+def test_rounds_that_failed_until_one_succeeds(table):
+    table.append([{"id": n, "name": "x"} for n in range(2)])
+    note(table)
+    (found,) = failed_rounds(table)["failed_rounds"]
+    assert (found["work"], found["error"], found["host"], found["rows"]) == ("tiering", "StorageError", "tierer-0", 2)
+    assert found["text"] == "STORAGE: the store refused"
+    assert found["first_at"] == found["last_at"]
+    assert found["last_at"].endswith("Z")
+    assert found["over"] is False
+    tier(table)
+    assert failed_rounds(table)["failed_rounds"][0]["over"] is True
+
+
+def test_the_overview_and_metrics_name_tables_whose_rounds_fail(table, monkeypatch):
+    """The note is asked for where rows wait too long, and nowhere else."""
+    monkeypatch.setattr(overview, "LOOK_MS", 0)
+    table.append([{"id": 1, "name": "x"}])
+    note(table, ago_ms=5_000)
+    client = TestClient(make_app(Warehouse(table.storage.url)))
+
+    def looked():
+        (one,) = client.get("/api/v1/overview").json()["tables"]
+        return one["failing"], client.get("/metrics").text
+
+    assert looked()[0] is None, "its rows may wait"
+    table.alter_properties({"table.datalake.freshness": "0s"})
+    failing, metrics = looked()
+    assert failing == "StorageError"
+    assert 'streamhouse_table_failing{table="s.t"} 1.0' in metrics
+    tier(table)
+    failing, metrics = looked()
+    assert failing is None
+    assert 'streamhouse_table_failing{table="s.t"} 0.0' in metrics

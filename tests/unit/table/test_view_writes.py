@@ -51,6 +51,8 @@ WRITES = {
     "upsert": lambda view: view.upsert([{"k": 1, "v": 5}]),
     "upsert of a transaction": lambda view: view.upsert([{"k": 1, "v": 5}], transaction=Transaction("app", 1)),
     "upsert of nothing": lambda view: view.upsert([]),
+    "append": lambda view: view.append([{"k": 1, "v": 5}]),
+    "append of rows that do not fit": lambda view: view.append([{"x": 1}]),
     "writer": lambda view: view.writer(),
     "delete": lambda view: view.delete([1]),
     "overwrite": lambda view: view.overwrite([{"k": 3, "v": 3}]),

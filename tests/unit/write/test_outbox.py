@@ -80,6 +80,22 @@ def test_a_batch_ends_where_the_columns_change(clock):
     assert [taken(box), taken(box), taken(box)] == [[0, 1], [2], [3]]
 
 
+@pytest.mark.parametrize(("both", "batches"), [(True, [[1, 2, 3], [4, 5]]), (False, [[1], [2], [3], [4], [5]])])
+def test_rows_and_deletions_go_together_where_the_table_takes_both(clock, both, batches):
+    box = Outbox(clock, "sales.events", Limits(0, 1 << 20, 1 << 30), None, lambda: both)
+    for value, name, is_deletion in [
+        (1, "id", False),
+        (2, "id", True),
+        (3, "id", False),
+        (4, "n", False),
+        (5, "id", True),
+    ]:
+        box.put(one(value, name), 8, None, is_numbered=False, timeout_ms=0, is_deletion=is_deletion)
+    box.end()
+    assert [taken(box) for _ in batches] == batches
+    assert taken(box) == []
+
+
 def test_what_is_being_written_counts_as_in_flight(clock):
     box = outbox(clock)
     for _ in range(6):
