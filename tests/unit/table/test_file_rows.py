@@ -13,6 +13,7 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
+    FormatVersionError,
     InvalidOptionError,
     LakeMismatchError,
     OffsetsTrimmedError,
@@ -487,11 +488,15 @@ class TestHistory:
         assert ids(clone.to_arrow()) == ids(clone.lake.to_arrow()) == [0, 3, 4, 5, 9]
         assert ids(table.to_arrow()) == stock(table) == [0, 2, 3, 4, 5, 9]
 
-    def test_checkpoints_keep_them_and_older_releases_refuse_them(self, plain):
+    def test_checkpoints_keep_them_and_older_releases_refuse_them(self, plain, monkeypatch):
         plain.delete(where=[("id", "in", [1, 5])])
         state = plain.refresh()
+        encoded = checkpoint._encoded(state)
         assert as_stored(state).deletions == state.deletions
         assert checkpoint._version(state) == 12
+        with monkeypatch.context() as older, pytest.raises(FormatVersionError, match="upgrade"):
+            older.setattr(checkpoint, "NEWEST_VERSION", 11)
+            checkpoint._decoded(encoded, plain.uuid, state.version, "")
         plain.log.checkpoint(state)
         opened = Warehouse("wh", storage=plain.storage, world=plain.world).table(NAME)
         assert ids(opened.to_arrow()) == [0, 2, 3, 4]
