@@ -12,7 +12,7 @@ from streamhouse_spark.config.properties import TableProperties
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_table_name, table_prefix
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import require_there
@@ -119,16 +119,29 @@ class TableHandle:
             state.schema_id, state.partition_by, of.statistics_columns, of.log_compression, written_before
         )
 
-    def open_lake(self) -> LakeTable:
-        """Open the lake side of this table. Raises `InvalidOptionError` if it has none, `MissingExtraError`."""
+    def open_lake(self, then: TableState | None = None) -> LakeTable:
+        """Open the lake side of this table, or the one of an older state, which lies elsewhere where the lake was built
+        anew since. Raises `InvalidOptionError` if it has none, `MissingExtraError`, `SnapshotExpiredError` where such a
+        former lake is gone.
+        """
         state = self.state
+        is_former = then is not None and then.lake_location != state.lake_location
+        if then is not None and is_former:
+            state = then
         if not state.has_lake:
             raise InvalidOptionError(
                 f"table {self.name} has no lake: table.datalake.enabled is false; set it to true, then tier the table",
             )
         from streamhouse_spark.lake.formats import open_lake_table
 
-        return open_lake_table(self._storage, self._settings, state, self._world)
+        lake = open_lake_table(self._storage, self._settings, state, self._world)
+        if is_former and not lake.exists():
+            raise SnapshotExpiredError(
+                f"{state.name} as of commit {state.version}: its lake was built anew since (retier), and the former "
+                f"lake table at {lake.location} is gone; bring its files back, or choose a later commit of "
+                f"{state.name}$commits"
+            )
+        return lake
 
 
 def log_url(table: TableHandle) -> str:

@@ -56,7 +56,7 @@ DDL = """
 
 def state_of_v1(state: TableState) -> dict[str, Any]:
     """A state as JSON, without what version 1 did not know at first."""
-    later = {"anchors", "transaction_times", "consumer_histories"}
+    later = {"anchors", "transaction_times", "consumer_histories", "schema_changes"}
     return {name: value for name, value in state_to_json(state, Payload()).items() if name not in later}
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +32,9 @@ from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filte
 from streamhouse_spark.lake.file_match import file_may_match
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter as IcebergFilter
 from streamhouse_spark.lake.iceberg.schema import iceberg_schema
+from streamhouse_spark.lake.model.values import LakeProjection
+from streamhouse_spark.lake.parquet.file_columns import FileColumns
+from streamhouse_spark.lake.parquet.row_groups import groups_that_may_match
 from streamhouse_spark.log.segments.match import segment_may_match
 from streamhouse_spark.query.filters import parse_filter
 from streamhouse_spark.query.predicate_tree import Node, planned_value
@@ -174,8 +178,17 @@ def paimon_outcomes(node: Node, rows: list[dict[str, Any]], by: list[str]) -> tu
 OUTCOMES = {"iceberg": iceberg_outcomes, "paimon": paimon_outcomes}
 
 
+def footer_of(rows: list[dict[str, Any]], *, as_integer: bool) -> tuple[pq.FileMetaData, FileColumns]:
+    """The footer of a Parquet file in which each row is a row group, and the table's columns in it."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), sink, row_group_size=1, store_decimal_as_integer=as_integer)
+    file = pq.ParquetFile(sink.getvalue())
+    projection = LakeProjection(TABLE, (None,) * len(TABLE.names), TABLE.names)
+    return file.metadata, FileColumns(file, "data.parquet", projection)
+
+
 class Held:
-    """Rows in files, in a segment, and in partitions of the columns ``by`` of both lakes."""
+    """Rows in files, in their row groups, in a segment, and in partitions of the columns ``by`` of both lakes."""
 
     def __init__(self, rows: list[dict[str, Any]], by: list[str]) -> None:
         self.rows, self.by = rows, by
@@ -184,12 +197,16 @@ class Held:
         named = {"partition_by": tuple(by), "former_partitionings": ()}
         held = SimpleNamespace(schema=TABLE, schemas={1: TABLE}, **named, primary_key=())
         self.state = held if by else STATE
+        self.footers = [footer_of(rows, as_integer=as_integer) for as_integer in (False, True)]
 
     def require_kept(self, node: Node, matches: list[bool]) -> None:
         """Require that ``node`` leaves out nothing that holds a row that matches."""
         if any(matches):
             assert all(file_may_match(file, TABLE, node) for file in self.files)
             assert segment_may_match(self.state, self.segment, self.segment.offsets, node)
+        for footer, columns in self.footers:
+            kept = groups_that_may_match(footer, range(len(matches)), columns, node)
+            assert {row for row, match in enumerate(matches) if match} <= {*kept}
         batch = pa.RecordBatch.from_pylist(self.rows, SCHEMA)
         possible = RowMask(node).of(batch)
         assert possible is None or all(kept for kept, match in zip(possible, matches, strict=True) if match)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import threading
+import time
 from decimal import Decimal
 
 import pyarrow as pa
@@ -218,9 +219,17 @@ def test_a_replaced_table_stays_that_table(spark, wh: Warehouse, table, name):
 def test_another_table_takes_the_place(spark, wh: Warehouse, table, name, statement, columns, partition_by):
     table.append([{"id": 1}])
     tier(spark, wh.url, [table.name])
+    table.append([{"id": 5}])
+    before_ms = wh.storage.now_ms()
+    time.sleep(0.01)
     spark.sql(statement.format(name))
     new = wh.table(table.name)
     assert new.uuid != table.uuid
+    then = f"timestamp_millis({before_ms})"
+    assert {row.id for row in spark.sql(f"SELECT * FROM {name} TIMESTAMP AS OF {then}").collect()} == {1, 5}
+    options = {"asOfTimestamp": before_ms, "warehouse": wh.url}
+    plain = spark.read.format("streamhouse").options(**options).load(table.name)
+    assert (plain.columns, plain.count()) == (table.schema.names, 2)
     assert (new.schema.names, new.partition_by) == (columns, partition_by)
     rows = 0 if "(id BIGINT" in statement else 1
     assert spark.table(name).count() == new.to_arrow().num_rows == rows
@@ -230,7 +239,7 @@ def test_another_table_takes_the_place(spark, wh: Warehouse, table, name, statem
     with pytest.raises(TableNotFoundError):
         table.append([{"id": 2}])
     back = wh.undrop_table(table.name, uuid=table.uuid, to=f"{table.name}_old")
-    assert back.to_arrow()["id"].to_pylist() == [1]
+    assert sorted(back.to_arrow()["id"].to_pylist()) == [1, 5]
     assert wh.table(table.name).uuid == new.uuid
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pytest
 from pyspark.errors import PySparkException
 
@@ -15,6 +17,10 @@ BIG = 2**40
 
 def rows_of(frame):
     return sorted(tuple(row) for row in frame.collect())
+
+
+def stamp(time_ms):
+    return dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat(timespec="milliseconds")
 
 
 @pytest.mark.spark41
@@ -78,6 +84,15 @@ def test_sql_reads_files_of_every_schema_as_the_newest(spark, wh, make, key, lak
         assert rows_of(after) == [(i, c, n) for i, c, _, n, _, _ in expected]
     old = spark.sql(f"SELECT * FROM {name} VERSION AS OF {before.version} ORDER BY id").collect()
     assert [tuple(row) for row in old] == [(1, "a1", "b1", 1, 0.5, "x"), (2, "a2", "b2", 2, 1.5, "x")]
+    moment = before.time_ms
+    for at_time in (
+        spark.sql(f"SELECT * FROM {name} TIMESTAMP AS OF timestamp_millis({moment}) ORDER BY id"),
+        load(spark, wh, table.name, asOfTimestamp=stamp(moment)).orderBy("id"),
+    ):
+        assert at_time.columns == ["id", "a", "b", "n", "f", "gone"], "a time has the columns of then, as a version has"
+        assert [tuple(row) for row in at_time.collect()] == [tuple(row) for row in old]
+    with pytest.raises(PySparkException, match="was loaded with those of today"):
+        spark.read.option("asOfTimestamp", stamp(moment)).table(name).collect()
     at = load(spark, wh, f"{table.name}$lake", asOfLakeSnapshot=str(snapshot))
     assert rows_of(at) == expected[:2], "a lake snapshot is read by the newest columns"
 

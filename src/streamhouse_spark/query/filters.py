@@ -59,6 +59,8 @@ class Filter:
 
     given: pc.Expression | None
     predicates: tuple[Predicate, ...] = ()
+    columns: tuple[str, ...] | None = None
+    """The columns that the given expression looks at, for who knows them; None if unknown."""
 
     def bound(self, schema: pa.Schema) -> BoundFilter:
         """Return the filter for rows of this schema: names in its spelling, values compared as its types.
@@ -70,7 +72,7 @@ class Filter:
         terms = [_term(*one) for one in asked]
         if self.given is not None:
             terms.append(self.given)
-        columns = tuple(f.name for f in fields) if self.given is None else None
+        columns = tuple(f.name for f in fields) if self.given is None else self.columns
         node = And(tuple(_node(*one) for one in asked)) if self.given is None else ArrowFilter(self.given, schema)
         bound = BoundFilter(reduce(operator.and_, terms), node, columns)
         _check(bound.expression, schema)
@@ -86,12 +88,12 @@ class BoundFilter:
     """The columns that it needs; None if unknown."""
 
 
-def parse_filter(value: pc.Expression | Sequence[Any] | None) -> Filter | None:
+def parse_filter(value: pc.Expression | Filter | Sequence[Any] | None) -> Filter | None:
     """Parse a filter. Raises `InvalidOptionError` for anything but an expression or a list of (column, operator,
     value).
     """
-    if value is None:
-        return None
+    if value is None or isinstance(value, Filter):
+        return value
     if isinstance(value, pc.Expression):
         return Filter(value)
     if isinstance(value, str | Mapping) or not isinstance(value, Iterable) or not getattr(value, "ndim", 1):

@@ -11,6 +11,7 @@ from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.query.filters import Filter, find_field, parse_filter
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
+from streamhouse_spark.query.row_mask import RowMask, mask_of
 from streamhouse_spark.query.row_selection import matching
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -46,6 +47,11 @@ class Projection:
         else:
             read = tuple(dict.fromkeys([*names, *needed])) or schema.names[:1]
         return cls(out, names, read, bound.expression if bound else None, bound.node if bound else ALWAYS_TRUE)
+
+    @property
+    def mask(self) -> RowMask | None:
+        """The filter for whoever leaves out rows before it is applied."""
+        return mask_of(self.node)
 
     def finish(self, table: pa.Table) -> pa.Table:
         """Return the columns that were asked for, in their order."""

@@ -86,9 +86,11 @@ def read_batches(
         yield from binlog_batches(_from(found, plan.binlog_start), plan.schema.arrow)
 
 
-def read_tables(table: TableHandle, plan: ReadPlan, *, filter: pc.Expression | None = None) -> Iterator[pa.Table]:
+def read_tables(
+    table: TableHandle, plan: ReadPlan, *, filter: pc.Expression | None = None, mask: RowMask | None = None
+) -> Iterator[pa.Table]:
     """Read all pieces into tables of the plan's columns, those of lake files side by side. Raises as `read_batches`."""
-    reader = PieceReader(table, plan, filter=filter, files_first=WINDOW_FILES)
+    reader = PieceReader(table, plan, filter=filter, mask=mask, files_first=WINDOW_FILES)
     if isinstance(table.storage, ReadsMany):  # the log's pieces wait for the store too
         reader.fetch_first()
         yield from in_parallel(reader.table, plan.pieces, threads_max=THREADS_MAX)
@@ -132,6 +134,7 @@ class PieceReader:
         self._metadata = metadata
         self._filter = filter
         self._mask = mask
+        self._node = mask.node if mask is not None else ALWAYS_TRUE
         self._fail_on_data_loss = fail_on_data_loss
         self._changes = Changes(table, plan.keyed) if plan.keyed is not None else None
         self._archive = ArchiveReader(table)
@@ -162,7 +165,7 @@ class PieceReader:
     def table(self, piece: Piece) -> pa.Table:
         """Give the rows of a piece that the filter wants, at once; a lake file with all of Arrow's threads."""
         if isinstance(piece, LakePiece) and self._plan.keyed is None and not piece.leaves_out:
-            return read_whole(self._lake, piece.split, self._projection, filter=self._filter)
+            return read_whole(self._lake, piece.split, self._projection, filter=self._filter, node=self._node)
         rows = pa.Table.from_batches(list(self._found(piece)), self._plan.schema.arrow)
         return rows if self._filter is None or self._is_filtered(piece) else matching(rows, self._filter)
 
@@ -257,7 +260,7 @@ class PieceReader:
     # -- the lake -------------------------------------------------------------------------------------------------
 
     def _lake_batches(self, split: LakeSplit) -> Iterator[pa.RecordBatch]:
-        return read_lake_split(self._lake, split, self._projection, filter=self._filter)
+        return read_lake_split(self._lake, split, self._projection, filter=self._filter, node=self._node)
 
     def _of_lake(self, piece: LakePiece) -> Iterator[pa.RecordBatch]:
         """Lake rows with their places in the log: null where another engine wrote the file, and of merged files. There
@@ -299,8 +302,7 @@ class PieceReader:
             yield add_log_positions(kept, self._metadata, piece.bucket, None, ids=ids)
 
     def _of_offsets(self, piece: OffsetsPiece) -> Iterator[pa.RecordBatch]:
-        node = self._mask.node if self._mask is not None else ALWAYS_TRUE
-        for found, batch in self._trimmed(piece.bucket, piece.offsets, node, has_gaps=piece.has_gaps):
+        for found, batch in self._trimmed(piece.bucket, piece.offsets, self._node, has_gaps=piece.has_gaps):
             yield add_log_positions(batch, self._metadata, piece.bucket, pa.array(found)) if self._metadata else batch
 
     def _trimmed(

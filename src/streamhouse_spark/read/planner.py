@@ -282,7 +282,7 @@ def scan_pinned(table: TableHandle, pin: Pin, wanted: Wanted) -> LakeScan:
 
 def scan_lake(table: TableHandle, state: TableState, snapshot_id: int, wanted: Wanted) -> LakeScan:
     """Find the files of a lake snapshot by the columns that the state has. Raises `SnapshotExpiredError`."""
-    scan = table.open_lake().scan_files(
+    scan = table.open_lake(state).scan_files(
         snapshot_id=snapshot_id,
         columns=wanted.schema(state).names,
         schema=state.schema,

@@ -64,11 +64,12 @@ def _stand_ins(table: TableHandle, pin: Pin, begun: Begun) -> Iterator[Pin]:
     if BRANCH in pin.state.properties:
         return  # the lake's newer snapshots are those of the branch's table
     if pin.lake is not None:
-        newest = _newest_of_lake(table, pin.state)
-        if newest is None or (pin.lake.offsets and not newest.offsets):  # how it goes with the log cannot be told
-            return
-        if (same := _same_rows(pin.state, newest)) is not None:
-            yield same
+        with suppress(SnapshotExpiredError):  # the lake was built anew meanwhile, and the former one is gone
+            newest = _newest_of_lake(table, pin.state)
+            if newest is None or (pin.lake.offsets and not newest.offsets):  # how it goes with the log cannot be told
+                return
+            if (same := _same_rows(pin.state, newest)) is not None:
+                yield same
     if begun.is_chosen:
         return
     for _ in range(STAND_INS_MAX):
@@ -76,7 +77,7 @@ def _stand_ins(table: TableHandle, pin: Pin, begun: Begun) -> Iterator[Pin]:
 
 
 def _newest_of_lake(table: TableHandle, state: TableState) -> LakeSnapshot | None:
-    newest = table.open_lake().newest()
+    newest = table.open_lake(state).newest()
     require_of_history(table.log, newest)
     require_dropped(state, newest)
     return newest

@@ -17,9 +17,11 @@ import pyarrow.compute as pc
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.query.projection import Projection, parse_filter
+from streamhouse_spark.read.columns_then import pin_of_time
 from streamhouse_spark.read.executor import read_tables
+from streamhouse_spark.read.former_table import table_of_time
 from streamhouse_spark.read.pieces import ReadPlan
-from streamhouse_spark.read.pin import Pin, pin_as_of, pin_newest
+from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
 
@@ -32,14 +34,15 @@ def read_union(
 ) -> pa.Table:
     """Read the newest state, or that of a time, as `Table.to_arrow` says."""
     state = table.refresh()
-    projection = Projection.of(state.schema, columns, parse_filter(where))
     if as_of_timestamp_ms is None:
-        return read_newest(table, pin_newest(state), projection)
+        return read_newest(table, pin_newest(state), Projection.of(state.schema, columns, parse_filter(where)))
     if not isinstance(as_of_timestamp_ms, int):
         raise InvalidOptionError(
             f"as_of_timestamp_ms is {as_of_timestamp_ms!r}, expected milliseconds since 1970 as a whole number"
         )
-    return read_pin(table, pin_as_of(state, as_of_timestamp_ms), projection)
+    table = table_of_time(table, as_of_timestamp_ms)
+    pin = pin_of_time(table, table.state, as_of_timestamp_ms)
+    return read_pin(table, pin, Projection.of(pin.state.schema, columns, parse_filter(where)))
 
 
 def read_newest(table: TableHandle, pin: Pin, projection: Projection) -> pa.Table:
@@ -56,12 +59,13 @@ def plan_union(table: TableHandle, columns: Sequence[str], *, as_of_timestamp_ms
     Raises `OffsetsTrimmedError`, `SnapshotExpiredError`, `SchemaMismatchError`.
     """
 
-    def plan(pin: Pin) -> ReadPlan:
-        return plan_pin(table, pin, Wanted(tuple(columns))).plan(table)
+    def plan(pin: Pin, of: TableHandle = table) -> ReadPlan:
+        return plan_pin(of, pin, Wanted(tuple(columns))).plan(of)
 
     state = table.refresh()
     if as_of_timestamp_ms is not None:
-        return plan(pin_as_of(state, as_of_timestamp_ms))
+        then = table_of_time(table, as_of_timestamp_ms)
+        return plan(pin_of_time(then, then.state, as_of_timestamp_ms), then)
     return with_stand_ins(table, pin_newest(state), Begun(columns), plan)
 
 
@@ -77,4 +81,4 @@ def read_hot(table: TableHandle, pin: Pin, projection: Projection) -> Iterator[p
 
 def _tables(table: TableHandle, pin: Pin, projection: Projection) -> Iterator[pa.Table]:
     plan = plan_pin(table, pin, Wanted.of(projection)).plan(table)
-    return map(projection.finish, read_tables(table, plan, filter=projection.filter))
+    return map(projection.finish, read_tables(table, plan, filter=projection.filter, mask=projection.mask))

@@ -98,7 +98,7 @@ class LakeView:
             as_of_snapshot=as_of_snapshot,
             as_of_timestamp_ms=as_of_timestamp_ms,
         )
-        found = read_tables(self._table, plan, filter=projection.filter)
+        found = read_tables(self._table, plan, filter=projection.filter, mask=projection.mask)
         return projection.joined([projection.finish(rows) for rows in found])
 
     def _current(self) -> LakeTable:

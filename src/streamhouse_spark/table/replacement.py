@@ -31,6 +31,7 @@ from streamhouse_spark.log.commits.transaction_outcome import known_transaction
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.row_choice import Choose, PartitionChoice, RowChoice
+from streamhouse_spark.query.row_mask import mask_of
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.file_rows import Places, places_of_rows
 from streamhouse_spark.read.pin import Pin, pin_newest
@@ -273,7 +274,7 @@ def rows_of(table: TableHandle, pin: Pin, choice: RowChoice) -> Places:
     """Find the chosen rows of a pin. Raises `InvalidOptionError` for a row that cannot be named."""
     plan = plan_pin(table, pin, Wanted(choice.columns, Pruning(choice.node), names_rows=True)).plan(table)
     ids = [np.zeros(0, np.int64)]
-    for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression):
+    for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression, mask=mask_of(choice.node)):
         chosen = batch if choice.expression is not None else batch.filter(pa.array(choice.mask(_as_table(batch))))
         ids.append(chosen.column(ROW_ID.name).to_numpy())
     return places_of_rows(table, pin.state, np.concatenate(ids))

@@ -49,7 +49,7 @@ def delete_matching(table: TableHandle, where: Any, transaction: Transaction | N
         table.world.wait_to_retry(attempt)
         state = table.refresh()
         require_deletable(state)
-        found = _matching(table, pin_newest(state), Projection.of(state.schema, None, filter_))
+        found = _matching(table, pin_newest(state), Projection.of(state.schema, (), filter_))
         try:
             return commit_deletion(table, found.rows, ReadBase.of(state), transaction, found.files)
         except CommitConflictError:
@@ -166,6 +166,6 @@ def deleting(
 def _matching(table: TableHandle, pin: Pin, projection: Projection) -> Places:
     """Find the rows of a pin that a filter wants."""
     plan = plan_pin(table, pin, replace(Wanted.of(projection), names_rows=True)).plan(table)
-    batches = read_batches(table, plan, (ROW_ID,), filter=projection.filter)
+    batches = read_batches(table, plan, (ROW_ID,), filter=projection.filter, mask=projection.mask)
     ids = [np.zeros(0, np.int64), *(batch.column(ROW_ID.name).to_numpy() for batch in batches)]
     return places_of_rows(table, pin.state, np.concatenate(ids))

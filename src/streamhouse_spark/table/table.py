@@ -340,6 +340,7 @@ class Table(Versions):
 
         ``columns`` picks and orders columns. ``filter`` is a ``pyarrow.compute`` expression, or a list of
         ``(column, operator, value)`` that must all hold; it prunes lake files and log segments.
+        ``as_of_timestamp_ms`` gives the rows, and the columns, of that time.
         Raises `SchemaMismatchError` for unknown columns, `CorruptDataError`, `OffsetsTrimmedError`.
         """
         from streamhouse_spark.read.union_read import read_union

@@ -51,6 +51,7 @@ def begun(then: TableState, name: str, uuid: str, now_ms: int, properties: Mappi
         tags={},
         expiring=frozenset(),
         former_lakes=(),
+        schema_changes=(),
         dropped=False,
         successor=None,
     )

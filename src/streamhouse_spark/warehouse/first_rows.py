@@ -66,7 +66,7 @@ def _union(table: TableHandle, pin: Pin, projection: Projection) -> Iterator[pa.
 
 
 def _rows(table: TableHandle, plan: ReadPlan, projection: Projection) -> Iterator[pa.Table]:
-    for batch in read_batches(table, plan, filter=projection.filter):
+    for batch in read_batches(table, plan, filter=projection.filter, mask=projection.mask):
         yield projection.finish(pa.Table.from_batches([batch]))
 
 

@@ -36,6 +36,12 @@ ASKS_FOR_MORE = re.compile(
 )
 
 ELSEWHERE = {
+    "is gone; bring its files back, or choose a later commit of": (
+        "unit/table/test_retiering.py::test_a_former_lake_that_is_gone_is_an_error_that_says_so"
+    ),
+    "changed its columns later, and the records that say what they were": (
+        "unit/read/test_columns_then.py::test_columns_that_no_kept_record_tells_are_an_error"
+    ),
     "while its hot rows were looked for; ask again": (
         "unit/serve/test_virtual_tables.py::test_rows_that_went_from_the_lake_while_it_was_looked_at_do_not_come_back"
     ),

@@ -493,9 +493,9 @@ class TestHistory:
         state = plain.refresh()
         encoded = checkpoint._encoded(state)
         assert as_stored(state).deletions == state.deletions
-        assert checkpoint._version(state) == 12
+        assert checkpoint._version(state) == 13
         with monkeypatch.context() as older:
-            older.setattr(checkpoint, "NEWEST_VERSION", 11)
+            older.setattr(checkpoint, "NEWEST_VERSION", 12)
             with pytest.raises(FormatVersionError, match="upgrade"):
                 checkpoint._decoded(encoded, plain.uuid, state.version, "")
         plain.log.checkpoint(state)

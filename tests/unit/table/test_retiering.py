@@ -6,7 +6,13 @@ import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
 from changes_replayed import changes
-from streamhouse_spark.errors import FormatVersionError, InvalidOptionError, OffsetsTrimmedError, StreamhouseError
+from streamhouse_spark.errors import (
+    FormatVersionError,
+    InvalidOptionError,
+    OffsetsTrimmedError,
+    SnapshotExpiredError,
+    StreamhouseError,
+)
 from streamhouse_spark.lake.tiering import recording
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.lake.tiering.plan import TieringTask
@@ -45,7 +51,11 @@ def made(wh, lake, *, keyed=False, buckets=2, **more):
 
 def lose(table) -> None:
     """Delete the whole lake table by hand."""
-    for info in table.storage.list(f"{table.state.lake_location}/"):
+    lose_at(table, table.state.lake_location)
+
+
+def lose_at(table, location) -> None:
+    for info in table.storage.list(f"{location}/"):
         table.storage.delete(info.key)
 
 
@@ -330,3 +340,44 @@ def test_the_former_lake_goes_with_the_table(wh, clock, store):
         clock.advance(25 * HOUR_MS)
         wh.clean_dropped()
     assert not [info.key for place in places for info in store.list(f"{place}/") if info.key.endswith(".parquet")]
+
+
+@pytest.mark.parametrize("lake", LAKES)
+@pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
+def test_versions_from_before_are_read_from_the_former_lake(wh, own_cache, lake, keyed):
+    """Also where the log gave its rows up, and another column came."""
+    table = made(wh, lake, keyed=keyed, buckets=1)
+    put = table.upsert if keyed else table.append
+    put([{"id": i, "n": i} for i in range(10)])
+    tier(table)
+    put([{"id": 10, "n": 10}])
+    version, expected = table.refresh().version, table.to_arrow()
+    table.create_tag("before", version)
+    table.log.commit(lambda *_: [Trim({0: 10})])
+    trimmed = table.refresh().version
+    table.retier(allow_loss=True)
+    table.add_columns("late INT")
+    put([{"id": 11, "n": 11, "late": 1}])
+    tier(table)
+    assert len(table.state.former_lakes) == 1
+    for number in (version, "before", trimmed):
+        found = table.read_version(number)
+        assert found.schema.equals(expected.schema)
+        assert ids_of(found) == ids_of(expected), number
+        assert ids_of(table.read_version(number, filter=[("id", ">", 8)])) == [9, 10]
+    assert 11 in ids_of(table.to_arrow())
+
+
+@pytest.mark.parametrize("lake", LAKES)
+def test_a_former_lake_that_is_gone_is_an_error_that_says_so(wh, lake):
+    table = made(wh, lake)
+    table.append([{"id": 1, "n": 1}])
+    in_log = table.refresh().version
+    tier(table)
+    tiered = table.refresh().version
+    former = table.state.lake_location
+    table.retier()
+    lose_at(table, former)
+    with pytest.raises(SnapshotExpiredError, match=rf"built anew since .*at {former} is gone; bring its files back"):
+        table.read_version(tiered)
+    assert ids_of(table.read_version(in_log)) == ids_of(table.to_arrow()) == [1]

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.errors import CommitConflictError, TableExistsError, TableNotFoundError
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    OffsetsTrimmedError,
+    SnapshotExpiredError,
+    TableExistsError,
+    TableNotFoundError,
+)
 from streamhouse_spark.log.commits.actions import Drop
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -158,3 +164,57 @@ class TestConflicts:
         wh.drop_table("d.t")
         assert old.log.refresh().successor is None
         assert Drop() == Drop(None)
+
+
+class TestTheTimeBefore:
+    """A read as of a time reads the table that had the name then."""
+
+    @pytest.fixture
+    def times(self, wh, old, clock):
+        """Times before, while the new table is filled, and behind."""
+        before = wh.storage.now_ms()
+        clock.advance(1000)
+        new = staged(wh)
+        clock.advance(1000)
+        while_filled = wh.storage.now_ms()
+        old.append([{"id": 2}])
+        clock.advance(1000)
+        publish_table(wh, PATH, new.uuid, old.uuid)
+        clock.advance(1000)
+        return before, while_filled, wh.storage.now_ms()
+
+    def test_it_has_rows_and_columns_of_the_old_table(self, times, other_process):
+        table = other_process().table("d.t")
+        rows = [table.to_arrow(as_of_timestamp_ms=time).to_pylist() for time in times]
+        assert rows == [[{"id": 1}], [{"id": 1}, {"id": 2}], [{"number": 7, "day": 1}]]
+
+    def test_a_second_replacement_is_passed(self, wh, times, clock, other_process):
+        clock.advance(1000)
+        third = stage_table(wh, PATH, create_action(PATH, "name STRING", (), (), None, {}))
+        publish_table(wh, PATH, third.uuid, wh.table("d.t").uuid)
+        table = other_process().table("d.t")
+        rows = [table.to_arrow(as_of_timestamp_ms=time).to_pylist() for time in times]
+        assert rows == [[{"id": 1}], [{"id": 1}, {"id": 2}], [{"number": 7, "day": 1}]]
+        assert table.to_arrow().schema.names == ["name"]
+
+    def test_before_the_pointer_follows(self, wh, old, clock, monkeypatch, other_process):
+        before = wh.storage.now_ms()
+        clock.advance(1000)
+        new = staged(wh)
+        with monkeypatch.context() as patched:
+            unsettled(patched)
+            publish_table(wh, PATH, new.uuid, old.uuid)
+        assert other_process().table("d.t").to_arrow(as_of_timestamp_ms=before).to_pylist() == [{"id": 1}]
+
+    def test_an_old_table_that_came_back_is_read_by_its_own_name(self, wh, old, times):
+        wh.undrop_table("d.t", uuid=old.uuid, to="d.old")
+        with pytest.raises(OffsetsTrimmedError, match="made later"):
+            wh.table("d.t").to_arrow(as_of_timestamp_ms=times[0])
+        assert wh.table("d.old").to_arrow(as_of_timestamp_ms=times[0]).to_pylist() == [{"id": 1}]
+
+    def test_behind_the_grace_it_is_gone(self, wh, times, clock):
+        clock.advance(30 * HOUR_MS)
+        wh.clean_dropped()
+        with pytest.raises((SnapshotExpiredError, OffsetsTrimmedError)):
+            wh.table("d.t").to_arrow(as_of_timestamp_ms=times[0])
+        assert wh.table("d.t").to_arrow(as_of_timestamp_ms=times[2]).to_pylist() == [{"number": 7, "day": 1}]

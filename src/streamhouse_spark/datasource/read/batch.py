@@ -44,8 +44,8 @@ class StreamhouseReader(OneLineErrors, DataSourceReader):
         schema: StructType,
         begun: TableSchema,
     ) -> None:
-        """Take a target. ``begun`` is the table's schema that the target was made by."""
-        self._begun = begun
+        """Take a target. ``begun`` is the table's schema that it was made by, unless it has one of its own."""
+        self._begun = target.begun or begun
         self._connection = connection
         self._target = target
         self._options = options

@@ -20,6 +20,9 @@ from streamhouse_spark.log.segments.metadata_columns import (
     with_fields,
 )
 from streamhouse_spark.read.binlog import binlog_schema
+from streamhouse_spark.read.columns_then import state_of_time
+from streamhouse_spark.read.former_table import table_of_time
+from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.views import BINLOG, CHANGELOG, LAKE, open_view
 
 Kind = Literal["union", "range", "lake", "view"]
@@ -39,6 +42,8 @@ class ReadTarget:
     schema: pa.Schema
     metadata: tuple[pa.Field, ...] = ()
     """Columns before the table's columns, with kind ``range``."""
+    begun: TableSchema | None = None
+    """The table's schema that the target was made by, of kind ``union``."""
 
 
 def batch_target(table: TableHandle, suffix: str | None, options: ReadOptions) -> ReadTarget:
@@ -60,7 +65,8 @@ def batch_target(table: TableHandle, suffix: str | None, options: ReadOptions) -
             _require_change_feed(table, name, options.read_change_feed)
             require_offsets_of_all(table.state, options)
             return _range(table, name, suffix, changes=options.read_change_feed, metadata=options.include_metadata)
-        return ReadTarget("union", name, suffix, table.state.schema.arrow)
+        begun = _columns_of(table, options.as_of_timestamp_ms)
+        return ReadTarget("union", name, suffix, begun.arrow, begun=begun)
     view = open_view(table, suffix)
     if suffix == CHANGELOG:
         if as_of:
@@ -76,6 +82,14 @@ def batch_target(table: TableHandle, suffix: str | None, options: ReadOptions) -
     if as_of:
         raise InvalidOptionError(f"{name} has no 'as of'; it belongs to {table.name} and {table.name}$lake")
     return ReadTarget("view", name, suffix, canonical_schema(view.schema))
+
+
+def _columns_of(table: TableHandle, as_of_ms: int | None) -> TableSchema:
+    """Return the columns that a read of the table, or one as of a time, shows."""
+    if as_of_ms is None:
+        return table.state.schema
+    then = table_of_time(table, as_of_ms)
+    return state_of_time(then, then.state, as_of_ms).schema
 
 
 def stream_target(table: TableHandle, suffix: str | None, options: StreamReadOptions) -> ReadTarget:

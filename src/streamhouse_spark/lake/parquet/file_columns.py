@@ -58,6 +58,11 @@ class FileColumns:
             for name, column, (ids, first) in zip(found, projection.schema.columns, projection.inside, strict=True)
             for names in (_inner_names(name, field_names) if field_names else first if is_own else (),)
         ]
+        self.stored = {
+            column.name: None if name is None else file_schema.field(name)
+            for name, column in zip(found, projection.schema.columns, strict=True)
+        }
+        """Column of the table → that of the file; None for one that the file lacks."""
         self.names = [name for name in found if name is not None]
         if not self.names:
             # Something must be read to know how many rows there are: the narrowest column.

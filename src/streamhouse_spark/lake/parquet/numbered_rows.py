@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +10,9 @@ import pyarrow as pa
 
 from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.access import FileAccess
-from streamhouse_spark.lake.parquet.reader import deleted_positions, dropped_rows, read_split, row_group_starts
+from streamhouse_spark.lake.parquet.reader import OpenedSplit, dropped_rows, opened_split
+from streamhouse_spark.lake.parquet.row_groups import RowGroups
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE
 from streamhouse_spark.query.row_mask import RowMask
 from streamhouse_spark.query.row_selection import without
 
@@ -23,37 +24,38 @@ def read_numbered(
 ) -> Iterator[tuple[Numbers, pa.RecordBatch]]:
     """Read the batches of `read_split`, each with the row numbers in the file.
 
-    Row groups are left out for which the mask tells that no filter wants a row of them. Raises as `read_split`.
+    Row groups are left out for which the footer, or the mask, tells that no filter wants a row of them. Raises as
+    `read_split`.
     """
-    starts = row_group_starts(files, split.location)
-    deleted = deleted_positions(files, split.location, split.position_deletes)
-    split = replace(split, position_deletes=())
-    for part in [split] if mask is None else _possible(files, split, projection, mask, starts):
-        position = int(starts[part.row_groups[0] if part.row_groups else 0])
-        for batch in read_split(files, part, projection):
-            gone = dropped_rows(deleted, position, batch.num_rows)
-            numbers = np.arange(position, position + batch.num_rows)
-            position += batch.num_rows
+    with opened_split(files, split) as opened:
+        columns = opened.columns(projection)
+        chosen = opened.row_groups(columns, ALWAYS_TRUE if mask is None else mask.node)
+        if mask is not None:
+            chosen = _possible(opened, projection, mask, chosen)
+        deleted = opened.deleted_places(files, chosen)
+        for place, batch in opened.rows(columns, chosen):
+            gone, numbers = dropped_rows(deleted, place, batch.num_rows), chosen.numbers(place, batch.num_rows)
             if gone is None:
                 yield numbers, batch
             elif not gone.all():
                 yield numbers[~gone], without(batch, gone)
 
 
-def _possible(
-    files: FileAccess, split: LakeSplit, projection: LakeProjection, mask: RowMask, starts: Numbers
-) -> list[LakeSplit]:
-    """Return the parts of the split with a row that the filter may want, told by its columns, which are read first."""
+def _possible(opened: OpenedSplit, projection: LakeProjection, mask: RowMask, chosen: RowGroups) -> RowGroups:
+    """Return those of the row groups with a row that the filter may want, told by its columns, which are read first."""
     names = mask.columns.intersection(projection.schema.names)
     if not 0 < len(names) < len(projection.schema.columns):
-        return [split]
+        return chosen
     looked_at = projection.of_columns(names)
-    position = int(starts[split.row_groups[0] if split.row_groups else 0])
-    hits = np.zeros(len(starts) - 1, np.bool_)
-    for batch in read_split(files, split, looked_at):
+    if mask.of(_no_rows(looked_at.schema.arrow)) is None:  # as of an expression of Arrow: each row may be wanted
+        return chosen
+    hits = np.zeros(len(chosen.places), np.bool_)
+    for place, batch in opened.rows(opened.columns(looked_at), chosen):
         possible = mask.of(batch)
         rows = np.arange(batch.num_rows) if possible is None else np.flatnonzero(possible)
-        hits[np.searchsorted(starts, position + rows, side="right") - 1] = True
-        position += batch.num_rows
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], hits, [False]])))
-    return [replace(split, row_groups=(int(start), int(end))) for start, end in edges.reshape(-1, 2)]
+        hits[chosen.groups_of(place + rows)] = True
+    return chosen.only(hits)
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,9 @@ from streamhouse_spark.lake.model.values import FieldNames, Filter, LakeProjecti
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.file_columns import TABLE_KEY, FileColumns
 from streamhouse_spark.lake.parquet.footer_seal import checked_footer, is_whole
+from streamhouse_spark.lake.parquet.row_groups import RowGroups, groups_that_may_match
 from streamhouse_spark.query import row_selection
+from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -49,39 +52,91 @@ _DAMAGE = (pa.ArrowException, ValueError, OSError)
 
 
 def read_split(
-    files: FileAccess, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
+    files: FileAccess,
+    split: LakeSplit,
+    projection: LakeProjection,
+    *,
+    filter: Filter = None,
+    node: Node = ALWAYS_TRUE,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a split in file order, with exactly the projection's columns and types.
 
-    Raises `SnapshotExpiredError` if the file is gone, `CorruptDataError` if it cannot be read.
+    Row groups that hold no row of ``node``, the tree of a filter, are left out. Raises `SnapshotExpiredError` if the
+    file is gone, `CorruptDataError` if it cannot be read.
     """
-    return _read(files, split, projection, filter, whole=False)
+    return _read(files, split, projection, filter, node, whole=False)
 
 
-def read_whole(files: FileAccess, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None) -> pa.Table:
+def read_whole(
+    files: FileAccess,
+    split: LakeSplit,
+    projection: LakeProjection,
+    *,
+    filter: Filter = None,
+    node: Node = ALWAYS_TRUE,
+) -> pa.Table:
     """Read the rows of `read_split` at once and with all of Arrow's threads."""
-    batches = _read(files, split, projection, filter, whole=True)
+    batches = _read(files, split, projection, filter, node, whole=True)
     return pa.Table.from_batches(batches, schema=projection.schema.arrow)
 
 
 def _read(
-    files: FileAccess, split: LakeSplit, projection: LakeProjection, filter: Filter, *, whole: bool
+    files: FileAccess, split: LakeSplit, projection: LakeProjection, filter: Filter, node: Node, *, whole: bool
 ) -> Iterator[pa.RecordBatch]:
-    with _opened(files, split.location) as file:
-        columns = FileColumns(file, split.location, projection, split.field_names)
-        groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
-        _require_rows(file, split, groups)
-        deleted = deleted_positions(files, split.location, split.position_deletes)
-        position = _rows_before(file, groups)
-        for batch in _batches(file, split.location, list(groups), columns.names, threads=whole):
-            rows = columns.project(batch)
-            gone = dropped_rows(deleted, position, rows.num_rows)
-            position += rows.num_rows
-            rows = rows if gone is None else row_selection.without(rows, gone)
+    with opened_split(files, split) as opened:
+        columns = opened.columns(projection)
+        chosen = opened.row_groups(columns, node)
+        deleted = opened.deleted_places(files, chosen)
+        for place, rows in opened.rows(columns, chosen, threads=whole):
+            gone = dropped_rows(deleted, place, rows.num_rows)
+            kept = rows if gone is None else row_selection.without(rows, gone)
             if filter is not None:
-                yield from row_selection.matching(pa.Table.from_batches([rows]), filter).to_batches()
-            elif rows.num_rows:
-                yield rows
+                yield from row_selection.matching(pa.Table.from_batches([kept]), filter).to_batches()
+            elif kept.num_rows:
+                yield kept
+
+
+class OpenedSplit:
+    """A split whose file is open: its rows, by row groups."""
+
+    def __init__(self, file: OpenedFile, split: LakeSplit) -> None:
+        self._file = file
+        self._split = split
+        self._groups = range(file.num_row_groups) if split.row_groups is None else range(*split.row_groups)
+        _require_rows(file, split, self._groups)
+
+    def columns(self, projection: LakeProjection) -> FileColumns:
+        return FileColumns(self._file, self._split.location, projection, self._split.field_names)
+
+    def row_groups(self, columns: FileColumns, node: Node) -> RowGroups:
+        """Return the split's row groups that can hold a row of the filter, in the names of the columns."""
+        footer = self._file.metadata
+        places = self._groups if node is ALWAYS_TRUE else groups_that_may_match(footer, self._groups, columns, node)
+        return RowGroups.of([footer.row_group(i).num_rows for i in range(footer.num_row_groups)], list(places))
+
+    def deleted_places(self, files: FileAccess, chosen: RowGroups) -> npt.NDArray[np.int64]:
+        """Return the places of the deleted ones among the rows of these row groups."""
+        if not chosen.num_rows:
+            return np.zeros(0, np.int64)
+        return chosen.places_of(deleted_positions(files, self._split.location, self._split.position_deletes))
+
+    def rows(
+        self, columns: FileColumns, chosen: RowGroups, *, threads: bool = False
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Read all rows of these row groups: batches, each with the place of its first row among them."""
+        place = 0
+        if not chosen.places:
+            return
+        for batch in _batches(self._file, self._split.location, list(chosen.places), columns.names, threads=threads):
+            yield place, columns.project(batch)
+            place += batch.num_rows
+
+
+@contextmanager
+def opened_split(files: FileAccess, split: LakeSplit) -> Iterator[OpenedSplit]:
+    """Open the file of a split. Raises as `read_split` does."""
+    with _opened(files, split.location) as file:
+        yield OpenedSplit(file, split)
 
 
 def read_row_groups(
@@ -95,12 +150,6 @@ def read_row_groups(
         part, deletes = (group, group + 1), file.deletes
         split = LakeSplit(file.location, file.size_bytes, file.num_rows, part, deletes, field_names=field_names)
         yield from read_split(files, split, projection)
-
-
-def row_group_starts(files: FileAccess, location: str) -> npt.NDArray[np.int64]:
-    """Return the number of the first row of each row group, and then that of the file's rows."""
-    with _opened(files, location) as file:
-        return np.cumsum([0, *(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))])
 
 
 def owner_of(files: FileAccess, location: str) -> str | None:
@@ -131,10 +180,6 @@ def has_whole_footer(files: FileAccess, location: str) -> bool:
         raise _expired(location) from error
     except _DAMAGE as error:
         raise _damaged(location, error) from error
-
-
-def _rows_before(file: pq.ParquetFile, groups: range) -> int:
-    return sum(file.metadata.row_group(i).num_rows for i in range(groups.start))
 
 
 def _require_rows(file: pq.ParquetFile, split: LakeSplit, groups: range) -> None:

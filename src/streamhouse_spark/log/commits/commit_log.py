@@ -241,7 +241,7 @@ class CommitLog:
         try:
             self._calls.wait_for_company(leader)  # before other processes have to wait too
             lock = f"{commits_prefix(self._table_uuid)}.lock"
-            with shared_turn(self._storage, lock, self._calls, leader, self._world):
+            with shared_turn(self._storage, lock, self._calls, leader, self._world, self.refresh, self._stood_ms):
                 self._commit_for(leader)
         except BaseException as error:
             leader.error = error  # so that nobody commits for a call that has failed

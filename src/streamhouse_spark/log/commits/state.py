@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from streamhouse_spark.config.partition_history import FormerPartitioning, SetPartitioning, former_partitioning
 from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED, TableProperties, parse_properties
+from streamhouse_spark.config.schema_history import SchemaChange, followed_by
 from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive, SetArchive
 from streamhouse_spark.core.deletion_marks import MarkedDeleted
 from streamhouse_spark.core.forks import cached_property
@@ -98,6 +99,7 @@ class TableState:
     """Uuids of the originals that this table is a copy of, the oldest first."""
     former_partitionings: tuple[FormerPartitioning, ...] = ()
     """Partitionings of rows that older schemas stored, the oldest first."""
+    schema_changes: tuple[SchemaChange, ...] = ()
     dropped: bool = False
     successor: str | None = None
     """Uuid of the table that took this one's place, and so its name, as it was dropped."""
@@ -229,10 +231,10 @@ def fold(state: TableState | None, record: Record) -> TableState:
         state = _without_empty_objects(before, state, record)
     if record.manifest is not None:
         state = replace(state, manifests={**state.manifests, record.number: record.manifest})
-    mark = HistoryMark(record.number, record.attempt)
     has_rows = act.moves_rows(remaining) or any(isinstance(action, NameDropped) for action in remaining)
-    anchors = state.anchors.followed_by(mark, has_rows=has_rows)
-    after = replace(state, version=record.number, time_ms=record.time_ms, anchors=anchors)
+    anchors = state.anchors.followed_by(HistoryMark(record.number, record.attempt), has_rows=has_rows)
+    changes = followed_by(state.schema_changes, before.schema_id, state.schema_id, record.number, record.time_ms)
+    after = replace(state, version=record.number, time_ms=record.time_ms, anchors=anchors, schema_changes=changes)
     if "parsed" in before.__dict__ and _parsed_of(after) == _parsed_of(before):  # to parse them takes long
         after.__dict__["parsed"] = before.parsed
     return after
@@ -395,8 +397,7 @@ def _trimmed(state: TableState, starts: Mapping[int, int], record: Record) -> Ta
 
 
 def _paired(state: TableState, pair: LakePair) -> TableState:
-    history = (*state.lake_history, pair)[-LAKE_HISTORY_MAX:]
-    paired = with_lake(replace(state, lake_history=history))
+    paired = with_lake(replace(state, lake_history=(*state.lake_history, pair)[-LAKE_HISTORY_MAX:]))
     if not state.primary_key and state.begins_at(pair.starts):
         dropped = state.dropped_rows.with_pair(*masks.newly_lacking(state.deletions, state.lake, pair))
         paired = replace(paired, dropped_rows=dropped)
@@ -457,8 +458,7 @@ def _truncated(state: TableState, offsets: Mapping[int, int], record: Record) ->
 
 def with_lake(state: TableState) -> TableState:
     """Set the recorded lake snapshot that counts: the newest, unless it holds rows that a truncation took away."""
-    counted = (pair for pair in reversed(state.lake_history) if state.begins_at(pair.starts))
-    return replace(state, lake=next(counted, None))
+    return replace(state, lake=next((p for p in reversed(state.lake_history) if state.begins_at(p.starts)), None))
 
 
 def _retiered(state: TableState, action: act.Retier, record: Record) -> TableState:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamhouse_spark.config.partition_history import FormerPartitioning
+from streamhouse_spark.config.schema_history import SchemaChange
 from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive
 from streamhouse_spark.core.deletion_marks import MarkedDeleted
 from streamhouse_spark.log.commits import actions as act
@@ -64,7 +65,7 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
     if state.former_uuids:
         out["former_uuids"] = list(state.former_uuids)
     out.update(_of_the_lake(state))
-    out.update(_of_partitions(state))
+    out.update(_of_schemas(state))
     if state.snapshots:
         out["snapshots"] = [act.snapshot_to_json(s, payload) for s in state.snapshots.values()]
     out.update(_absent_rows(state))
@@ -81,9 +82,10 @@ def _of_the_lake(state: TableState) -> dict[str, Any]:
     return {**former, "expiring": sorted(state.expiring)} if state.expiring else former
 
 
-def _of_partitions(state: TableState) -> dict[str, Any]:
+def _of_schemas(state: TableState) -> dict[str, Any]:
     former = [one.to_json() for one in state.former_partitionings]
-    return {"former_partitionings": former} if former else {}
+    changes = [one.to_json() for one in state.schema_changes]
+    return {name: found for name, found in (("former_partitionings", former), ("schema_changes", changes)) if found}
 
 
 def _absent_rows(state: TableState) -> dict[str, Any]:
@@ -148,6 +150,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         archive=Archive.from_json(data["archive"]) if "archive" in data else NO_ARCHIVE,
         expiring=frozenset(data.get("expiring", ())),
         former_lakes=tuple(data.get("former_lakes", ())),
+        schema_changes=tuple(SchemaChange.from_json(found) for found in data.get("schema_changes", ())),
         former_partitionings=tuple(map(FormerPartitioning.from_json, data.get("former_partitionings", ()))),
         named=data.get("named", 1),
         former_uuids=tuple(data.get("former_uuids", ())),

@@ -336,6 +336,18 @@ def other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
     return None
 
 
+def tables_meant(storage: Storage, path: TablePath) -> Iterator[str]:
+    """Return the tables that the name means and meant, the newest first, back to where it meant none."""
+    number, data = last_object(storage, lambda n: name_key(path, n))
+    while number:
+        found: str | None = _decoded_pointer(storage, path, number, data)["uuid"]
+        if found is None:
+            return
+        yield found
+        number -= 1
+        data = storage.read(name_key(path, number)) if number else b""
+
+
 def point(
     storage: Storage,
     path: TablePath,

@@ -14,14 +14,56 @@ import logging
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.log.commits.actions import Drop, Rename
 from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.history import state_at
+from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.storage.base import Storage
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A table whose place another took."""
+
+    log: CommitLog
+    last: TableState
+    """Its last state before that."""
+    time_ms: int
+    """The time of the record that dropped it: from then on the name means the other one."""
+
+
+def replaced_by(storage: Storage, world: World, path: TablePath, uuid: str) -> Replaced | None:
+    """Return the table whose place table ``uuid`` took under its name; None if there was none, it was brought back
+    under another name, or its records are gone.
+
+    Raises `SnapshotExpiredError` where the record before its drop is.
+    """
+    for other in names.tables_meant(storage, path):
+        if other == uuid:
+            continue
+        log = CommitLog(storage, other, world)
+        try:
+            state = log.refresh()
+        except TableNotFoundError:
+            return None
+        if state.successor == uuid:
+            return _replaced(storage, log)
+    return None
+
+
+def _replaced(storage: Storage, log: CommitLog) -> Replaced:
+    version = log.state.version
+    while True:  # steps of cleaning may follow the drop
+        last = state_at(log, storage, version - 1)
+        if not last.dropped:
+            return Replaced(log, last, read_record(storage, log.table_uuid, version)[0].time_ms)
+        version -= 1
 
 
 def followed(storage: Storage, world: World, log: CommitLog) -> CommitLog:

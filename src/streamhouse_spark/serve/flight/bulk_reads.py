@@ -104,7 +104,7 @@ class _Planned:
 
     def rows(self, part: ReadPlan) -> Rows:
         projection = self.pinned.projection
-        found = read_batches(self.table, part, filter=projection.filter)
+        found = read_batches(self.table, part, filter=projection.filter, mask=projection.mask)
         finished = (projection.finish(pa.Table.from_batches([batch])) for batch in found)
         return Rows(projection.schema, _first(_sliced(finished), self.request.limit))
 

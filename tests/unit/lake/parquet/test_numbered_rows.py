@@ -1,9 +1,13 @@
-"""Rows of a data file with their numbers, beside a mask that tells row groups without a wanted row."""
+"""Rows of a data file with their numbers, beside a mask that tells row groups without a wanted row.
+
+The file's footer says nothing of its rows, else it would tell them without a look at a column.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -11,6 +15,7 @@ from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.lake.parquet.numbered_rows import read_numbered
 from streamhouse_spark.lake.parquet.opened_file import OpenedFile
+from streamhouse_spark.query.filters import parse_filter
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, And, Compare, In, Or
 from streamhouse_spark.query.row_mask import RowMask
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -24,7 +29,7 @@ TABLE = pa.table({"id": pa.array(range(ROWS)), "name": [f"n{i % 7}" for i in ran
 def files():
     storage = MemoryStorage()
     sink = pa.BufferOutputStream()
-    pq.write_table(TABLE.select(["id", "name"]), sink, row_group_size=GROUP_ROWS)
+    pq.write_table(TABLE.select(["id", "name"]), sink, row_group_size=GROUP_ROWS, write_statistics=False)
     storage.put("data.parquet", sink.getvalue().to_pybytes())
     return StorageFiles(storage)
 
@@ -102,3 +107,9 @@ def test_a_filter_of_none_of_the_columns_leaves_out_none(files, columns_read):
     """Such as one of a hidden column alone, which is no column of the file."""
     assert numbered(files, Compare("=", "_bucket", 1), "id", "name")[0].tolist() == list(range(ROWS))
     assert len(columns_read) == 1
+
+
+def test_an_expression_of_arrow_tells_no_row_and_no_column_is_looked_at_for_it(files, columns_read):
+    node = parse_filter(pc.field("id") == 250).bound(TABLE.schema).node
+    assert numbered(files, node, "id", "name")[0].tolist() == list(range(ROWS))
+    assert columns_read == [(list(range(10)), ["id", "name"])]

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.datasource.catalog.arguments import rows_path_of
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import literal_value
 from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.query.filters import Filter
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.row_parts import require_deletable
 from streamhouse_spark.warehouse.connection import Connection
@@ -54,7 +55,13 @@ def delete_where(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
         raise InvalidOptionError(
             f"table {table.name}: its columns were altered since this DELETE was planned; run it again"
         )
-    return {"rows": table.delete(where=condition)}
+    return {"rows": table.delete(where=Filter(condition, columns=columns_of(args["filters"])))}
+
+
+def columns_of(trees: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the columns that conditions look at which `condition_of` takes."""
+    of_children = (name for tree in trees for name in columns_of(tree.get("children") or ()))
+    return tuple(dict.fromkeys([*of_children, *(tree["column"][0] for tree in trees if tree.get("column"))]))
 
 
 def condition_of(trees: Sequence[Mapping[str, Any]], schema: TableSchema) -> pc.Expression | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from streamhouse_spark.datasource.catalog.ddl.deletion import condition_of
+from streamhouse_spark.datasource.catalog.ddl.deletion import columns_of, condition_of
 from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin, pinned
 from streamhouse_spark.datasource.write.replaced import ReplacedPart
 from streamhouse_spark.errors import InvalidOptionError
@@ -30,4 +30,4 @@ def replaced_part(connection: Connection, name: str, text: str) -> ReplacedPart:
             "constants (=, <>, <, <=, >, >=, IN, LIKE 'x%', IS NULL), joined by AND, OR and NOT, but no floats; "
             "use MERGE, or DELETE and INSERT"
         )
-    return ReplacedPart(Filter(condition), read)
+    return ReplacedPart(Filter(condition, columns=columns_of(given["filters"])), read)

@@ -19,6 +19,8 @@ from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.read.columns_then import state_of_time, with_schema
+from streamhouse_spark.read.former_table import table_of_time
 from streamhouse_spark.read.pin import pin_as_of
 from streamhouse_spark.table.tags import version_of
 from streamhouse_spark.table.views import CHANGELOG, LAKE, open_view
@@ -53,9 +55,11 @@ class QueryPin:
     is_open: bool = False
     """And whether a stream goes on behind the last one."""
     schema_id: int | None = None
-    """And the schema whose columns such a stream has."""
+    """And the schema whose columns such a stream has; without a suffix the one of ``as_of_ms``."""
     after_us: int | None = None
     """And the time that was shown with the commit before the first, of a stream."""
+    is_former: bool = False
+    """Whether another table took this one's place since: it is read as of a time before that."""
     is_net: bool = False
     """And whether rows of a log table that were both added and removed by these commits are left out."""
 
@@ -88,6 +92,7 @@ def pin_of(table: TableHandle, suffix: str | None, version: str | None, timestam
     as_of_ms = None if timestamp_us is None else timestamp_us // 1000
     chosen = version is not None or as_of_ms is not None
     state = table.state
+    schema_id = None
     if suffix == LAKE:
         open_view(table, suffix)
         snapshot = _lake_snapshot(table.open_lake(), version, as_of_ms)
@@ -102,11 +107,46 @@ def pin_of(table: TableHandle, suffix: str | None, version: str | None, timestam
     else:
         if version is not None:
             state = state_at(table.log, table.storage, version_of(state, version))
+        then = table
         if as_of_ms is not None:
-            pin_as_of(state, as_of_ms)
-        pin = QueryPin(table.name, table.uuid, None, state.version, chosen, as_of_ms, attempt=state.attempt)
+            then = table_of_time(table, as_of_ms)
+            state, schema_id = _of_time(then, then.state, as_of_ms)
+            pin_as_of(with_schema(state, schema_id), as_of_ms)
+        pin = QueryPin(
+            then.name,
+            then.uuid,
+            None,
+            state.version,
+            chosen,
+            as_of_ms,
+            attempt=state.attempt,
+            schema_id=schema_id,
+            is_former=then is not table,
+        )
     _STATES.keep(state)
     return pin
+
+
+def pin_of_columns(table: TableHandle, as_of_ms: int) -> QueryPin:
+    """Make the pin for a name loaded now, with the columns of a time: the read's options have the time."""
+    then = table_of_time(table, as_of_ms)
+    state, schema_id = _of_time(then, then.state, as_of_ms)
+    _STATES.keep(state)
+    return QueryPin(
+        then.name,
+        then.uuid,
+        None,
+        state.version,
+        attempt=state.attempt,
+        schema_id=schema_id,
+        is_former=then is not table,
+    )
+
+
+def _of_time(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[TableState, int]:
+    """Return the state of a commit by which rows of a time are read, and the schema that shows them."""
+    then = state_of_time(table, state, as_of_ms)
+    return (state if then.version == state.version else then), then.schema_id
 
 
 def _lake_snapshot(lake: LakeTable, version: str | None, as_of_ms: int | None) -> int | None:
@@ -132,8 +172,10 @@ def pinned(connection: Connection, pin: QueryPin) -> tuple[TableHandle, TableSta
     if state is None:
         state = state_at(table.log, table.storage, pin.commit)
         _STATES.keep(state)
-    if table.log.state.dropped:
+    if table.log.state.dropped and not pin.is_former:
         raise TableNotFoundError(f"table {pin.table} ({pin.uuid}) was dropped; open it again by its name")
+    if pin.suffix is None and pin.schema_id is not None:
+        state = with_schema(state, pin.schema_id)
     return table, state
 
 

@@ -13,7 +13,7 @@ from streamhouse_spark.config.spark_options import parse_read_options, table_opt
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource.catalog.scan.grounds import lake_marks
 from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
-from streamhouse_spark.datasource.catalog.scan.query_pin import pin_of
+from streamhouse_spark.datasource.catalog.scan.query_pin import pin_of, pin_of_columns
 from streamhouse_spark.datasource.catalog.scan.scan import described
 from streamhouse_spark.datasource.read.target import batch_target
 from streamhouse_spark.errors import InvalidOptionError
@@ -35,8 +35,12 @@ def load_source(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     if name.suffix not in _ROWS:
         raise InvalidOptionError(f"${name.suffix} is read in Python alone")
     table = connection.table(str(name.path))
-    batch_target(table, name.suffix, parse_read_options(given))
+    options = parse_read_options(given)
+    batch_target(table, name.suffix, options)
     lake = lake_marks(table, is_read=name.suffix == LAKE)
-    pin = pin_of(table, name.suffix, None, None)
+    if name.suffix is None and options.as_of_timestamp_ms is not None:
+        pin = pin_of_columns(table, options.as_of_timestamp_ms)
+    else:
+        pin = pin_of(table, name.suffix, None, None)
     parse_scan_options(pin, given)
     return described(connection, pin, lake)

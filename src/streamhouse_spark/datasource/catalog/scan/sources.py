@@ -10,12 +10,14 @@ from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.scan.options import is_range
 from streamhouse_spark.datasource.catalog.scan.query_pin import CHANGES, QueryPin
 from streamhouse_spark.datasource.read.bounds import batch_ranges, require_offsets_of_all
+from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.history import require_kept
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.query.predicate_tree import Node
+from streamhouse_spark.read.columns_then import same_columns, state_of_time
 from streamhouse_spark.read.commit_changes import plan_changes
 from streamhouse_spark.read.deleted_rows import require_changes_told
 from streamhouse_spark.read.pieces import (
@@ -105,6 +107,7 @@ def _of_log(asked: Question, pieces: Sequence[Piece], *, are_exact: bool = True)
 def _union(asked: Question) -> Sources:
     as_of_ms = asked.options.as_of_timestamp_ms if asked.pin.as_of_ms is None else asked.pin.as_of_ms
     if as_of_ms is not None:
+        _require_columns_of(asked, as_of_ms)
         return _of_pin(asked, pin_as_of(asked.state, as_of_ms))
     pin = pin_newest(asked.state)
     begun = Begun(
@@ -114,6 +117,17 @@ def _union(asked: Question) -> Sources:
         advice="run the query again",
     )
     return with_stand_ins(asked.table, pin, begun, lambda found: _of_pin(asked, found))
+
+
+def _require_columns_of(asked: Question, as_of_ms: int) -> None:
+    """Require that the name was loaded with the columns of that time: an option of a read comes too late for that."""
+    then = state_of_time(asked.table, asked.state, as_of_ms)
+    if not same_columns(then.schema, asked.state.schema):
+        raise SchemaMismatchError(
+            f"{asked.pin.name} as of {as_of_ms} ms has the columns {', '.join(then.schema.names)}, and was loaded with "
+            f"those of today, {', '.join(asked.state.schema.names)}; in place of the option asOfTimestamp use "
+            "TIMESTAMP AS OF, or the option with format('streamhouse')"
+        )
 
 
 def _of_pin(asked: Question, pin: Pin) -> Sources:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.datasource.catalog.ddl.deletion import condition_of
+from streamhouse_spark.datasource.catalog.ddl.deletion import columns_of, condition_of
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of("id BIGINT, name STRING, ratio DOUBLE, code CHAR(4), inner STRUCT<id: BIGINT>")
@@ -101,6 +101,16 @@ def test_a_condition_of_great_depth_is_not_taken():
 
 def test_no_condition_is_none():
     assert condition_of([], SCHEMA) is None
+
+
+def test_its_columns_are_known():
+    """So a DELETE reads these alone."""
+    tree = op(
+        "AND", op("NOT", op("IN", column("name"), text("a"), text("b"))), op("OR", ONE, op("<", long(1), column("id")))
+    )
+    assert set(columns_of([tree])) == {"id", "name"}
+    assert columns_of([ONE, ONE]) == ("id",)
+    assert columns_of([op("<=>", column("id"), {"type": '"void"', "literal": None})]) == ("id",)
 
 
 def test_it_is_an_expression_of_arrow():

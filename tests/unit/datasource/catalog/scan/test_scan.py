@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,11 +16,13 @@ from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource.catalog.scan import python_reader as hot_reader
 from streamhouse_spark.datasource.catalog.scan import query_pin as pins
 from streamhouse_spark.datasource.catalog.scan import units
+from streamhouse_spark.datasource.catalog.scan.source_read import load_source
 from streamhouse_spark.errors import (
     CorruptDataError,
     InvalidNameError,
     InvalidOptionError,
     OffsetsTrimmedError,
+    SchemaMismatchError,
     SnapshotExpiredError,
     TableNotFoundError,
 )
@@ -248,6 +251,32 @@ def test_as_of_a_time(orders, scans):
     assert set(ids(scans.plan(loaded))) >= set(range(250))
     as_of = dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat()
     assert set(ids(scans.plan(scans.load("sales.orders"), options={"asOfTimestamp": as_of}))) >= set(range(250))
+
+
+@pytest.mark.parametrize("change", ["added", "renamed", "commented"])
+def test_a_time_shows_the_columns_of_then(orders, scans, change):
+    """In SQL, and by the option where the options say it before the name is loaded."""
+    time_ms = orders.state.time_ms
+    time.sleep(0.01)
+    if change == "added":
+        orders.add_columns("late INT")
+    elif change == "renamed":
+        orders.rename_column("v", "w")
+    else:
+        orders.alter(comments={"v": "a value"})
+    as_of = dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC).isoformat()
+    given = {"asOfTimestamp": as_of, "path": "sales.orders"}
+    loaded = scans.load("sales.orders", timestamp_us=time_ms * 1000)
+    by_option = load_source(scans.connection, {"options": {**given, "warehouse": orders.storage.url}})
+    for found, options in ((loaded, {}), (by_option, {"asOfTimestamp": as_of})):
+        assert [f["name"] for f in json.loads(found["schema"])["fields"]] == SCHEMA.names
+        assert ids(scans.plan(found, options=options)) == list(range(250))
+    newest = scans.load("sales.orders")
+    if change == "commented":
+        assert ids(scans.plan(newest, options={"asOfTimestamp": as_of})) == list(range(250))
+        return
+    with pytest.raises(SchemaMismatchError, match="was loaded with those of today"):
+        scans.plan(newest, options={"asOfTimestamp": as_of})
 
 
 def expire(table, snapshot_id: int) -> None:

@@ -1,0 +1,175 @@
+"""The row groups of a data file that a read needs: those that can hold a row of its filter, by the file's footer.
+
+Rows of the chosen groups are read one after the other, as if the others were not there. `RowGroups` knows which row of
+the file each of them is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.query.predicate_tree import (
+    ONLY_NULLS,
+    UNKNOWN_BOUNDS,
+    Bounds,
+    Node,
+    family_of,
+    may_match,
+    ordered,
+)
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from streamhouse_spark.lake.parquet.file_columns import FileColumns
+
+Numbers = npt.NDArray[np.int64]
+
+_MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_UNTOLD = (pa.ArrowException, OverflowError, ValueError, TypeError, ArithmeticError)
+"""Errors of Arrow, and of Python's values, on statistics that they do not show."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroups:
+    """Some row groups of one file, ascending."""
+
+    places: tuple[int, ...]
+    starts: Numbers
+    """The number in the file of the first row of each."""
+    begins: Numbers
+    """The place of that row among the rows of these groups, and then the number of all of them."""
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], places: Sequence[int]) -> RowGroups:
+        """Choose row groups of a file whose groups have these ``sizes``."""
+        starts = np.cumsum([0, *sizes], dtype=np.int64)
+        chosen = np.asarray(places, np.int64)
+        lengths = starts[chosen + 1] - starts[chosen]
+        return cls(tuple(places), starts[chosen], np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.begins[-1])
+
+    def only(self, is_kept: npt.NDArray[np.bool_]) -> RowGroups:
+        """Return those of the groups that are kept."""
+        lengths = np.diff(self.begins)[is_kept]
+        places = tuple(place for place, kept in zip(self.places, is_kept.tolist(), strict=True) if kept)
+        return RowGroups(places, self.starts[is_kept], np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+
+    def numbers(self, place: int, num_rows: int) -> Numbers:
+        """Return the numbers in the file of so many rows from a place on."""
+        found = np.arange(place, place + num_rows, dtype=np.int64)
+        if not num_rows:
+            return found
+        shifts = self.starts - self.begins[:-1]
+        first, last = self.groups_of(found[[0, -1]])
+        return found + (shifts[first] if first == last else shifts[self.groups_of(found)])
+
+    def groups_of(self, places: Numbers) -> Numbers:
+        """Return the index among these groups of the one that has the row at each place."""
+        found: Numbers = np.searchsorted(self.begins, places, side="right") - 1
+        return found
+
+    def places_of(self, numbers: Numbers) -> Numbers:
+        """Return the places of rows with these ascending numbers in the file; rows of other groups have none."""
+        if not len(numbers) or not self.places:
+            return np.zeros(0, np.int64)
+        group = np.searchsorted(self.starts, numbers, side="right") - 1
+        found: Numbers = numbers - self.starts[group] + self.begins[group]
+        return found[(group >= 0) & (found < self.begins[group + 1])]
+
+
+def groups_that_may_match(
+    footer: pq.FileMetaData, places: Sequence[int], columns: FileColumns, node: Node
+) -> list[int]:
+    """Return those of some row groups that can hold a row of the filter, which is in the names of the ``columns``.
+
+    What the footer does not say may be anything; a column that the file lacks is null.
+    """
+    lacking = {name: ONLY_NULLS for name, stored in columns.stored.items() if stored is None}
+    told = _told(footer, columns, node.columns())
+    found = []
+    for place in places:
+        group = footer.row_group(place)
+        bounds = {name: _bounds(group.column(leaf), kind) for name, (leaf, kind) in told.items()}
+        if may_match(node, lacking | bounds):
+            found.append(place)
+    return found
+
+
+def _told(
+    footer: pq.FileMetaData, columns: FileColumns, names: Collection[str]
+) -> Mapping[str, tuple[int, pa.DataType]]:
+    """Return the columns of which the footer tells values that compare as the table's do, each with its place there
+    and its type.
+    """
+    if not names:
+        return {}
+    paths = [footer.schema.column(place).path for place in range(len(footer.schema))]
+    leaf_of = {path: place for place, path in enumerate(paths)}
+    for path, number in Counter(paths).items():
+        if number > 1:  # a column "a.b" beside a field "b" of a column "a"
+            del leaf_of[path]
+    wanted = {field.name: field.type for field in columns.schema}
+    return {
+        name: (leaf_of[stored.name], stored.type)
+        for name, stored in columns.stored.items()
+        if name in names and stored is not None and stored.name in leaf_of and _is_alike(stored.type, wanted[name])
+    }
+
+
+def _is_alike(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    """Tell whether values keep their order, and their meaning in a filter, where they become the table's."""
+    types = pa.types
+    if family_of(stored) is None or family_of(stored) != family_of(wanted):
+        return False
+    if types.is_decimal(stored) or types.is_decimal(wanted):
+        return types.is_decimal(stored) and types.is_decimal(wanted) and bool(stored.scale == wanted.scale)
+    if types.is_timestamp(stored):
+        return stored.unit in _MICROSECONDS and bool(wanted.unit == "us")
+    return stored.equals(wanted) or bool(stored.bit_width < wanted.bit_width)
+
+
+def _bounds(chunk: pq.ColumnChunkMetaData, stored: pa.DataType) -> Bounds:
+    said = chunk.statistics
+    if said is None:
+        return UNKNOWN_BOUNDS
+    nulls = said.null_count if said.has_null_count else None
+    low, high = _low_and_high(said, stored, is_integer=chunk.physical_type in ("INT32", "INT64"))
+    return Bounds(
+        low,
+        high,
+        may_be_null=nulls != 0,
+        may_have_value=nulls is None or nulls < chunk.num_values,
+        may_be_nan=pa.types.is_floating(stored),  # writers leave it out, and do not count it
+    )
+
+
+def _low_and_high(said: pq.Statistics, stored: pa.DataType, *, is_integer: bool) -> tuple[Any, Any]:
+    """Return the least and the largest value in the form of `Bounds`; None for what is not said."""
+    if not said.has_min_max:
+        return None, None
+    types = pa.types
+    try:
+        if types.is_timestamp(stored) and is_integer:
+            return said.min_raw * _MICROSECONDS[stored.unit], said.max_raw * _MICROSECONDS[stored.unit]
+        if types.is_date(stored) and is_integer:
+            return said.min_raw, said.max_raw
+        if types.is_decimal(stored) and is_integer:
+            return Decimal(said.min_raw).scaleb(-stored.scale), Decimal(said.max_raw).scaleb(-stored.scale)
+        low, high = said.min, said.max
+    except _UNTOLD:
+        return None, None
+    if low != low or high != high:  # noqa: PLR0124 - a writer that let NaN into them
+        return None, None
+    return ordered(low), ordered(high)

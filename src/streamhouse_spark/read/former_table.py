@@ -1,0 +1,48 @@
+"""Reads as of a time from before a table took the place of another one: they read the other one, while it is kept."""
+
+from __future__ import annotations
+
+from streamhouse_spark.errors import SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.succession import replaced_by
+
+
+class FormerTable(TableHandle):
+    """A table that was replaced, in its last state. It is read, and nothing else."""
+
+    _last: TableState
+
+    @property
+    def state(self) -> TableState:
+        return self._last
+
+    def refresh(self) -> TableState:
+        return self._last
+
+    def look(self, at_most: int) -> TableState:  # noqa: ARG002 - nothing comes any more
+        return self._last
+
+    def at_last(self, last: TableState) -> FormerTable:
+        self._last = last
+        return self
+
+
+def table_of_time(table: TableHandle, timestamp_ms: int) -> TableHandle:
+    """Return the table that the name meant at a time: this one, or one whose place it took since, directly or not.
+
+    Costs the look at the name's chain of pointers. Raises `SnapshotExpiredError` where that table is being deleted.
+    """
+    if table.path.branch is not None:
+        return table
+    while (replaced := replaced_by(table.storage, table.world, table.path, table.uuid)) is not None:
+        if timestamp_ms >= replaced.time_ms:
+            break
+        if replaced.log.state.buried:
+            raise SnapshotExpiredError(
+                f"{table.name} as of {timestamp_ms} ms: another table had the name until {replaced.time_ms} ms, and is "
+                "no longer kept; choose a later time"
+            )
+        former = FormerTable(table.storage, table.settings, table.path, replaced.log, table.world)
+        table = former.at_last(replaced.last)
+    return table
