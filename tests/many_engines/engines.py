@@ -11,8 +11,7 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -37,7 +36,11 @@ class Addresses:
     """Of the server that this engine asks."""
     flight: str
     warehouse: str
-    """A folder."""
+    """A folder, or a URL."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """How the warehouse's store is reached."""
+    query_servers: dict[str, str] = field(default_factory=dict)
+    """URLs of the servers that answer in an engine's place, by name."""
 
     @property
     def iceberg(self) -> str:
@@ -85,6 +88,8 @@ class DuckDB:
 
     def __init__(self, at: Addresses) -> None:
         self._connection = duckdb_connection()
+        if at.settings:
+            self._connection.execute(_duckdb_secret(at.settings))
         options = "TYPE iceberg, AUTHORIZATION_TYPE 'none'"
         self._connection.execute(f"ATTACH '' AS sh ({options}, ENDPOINT '{at.iceberg}')")
 
@@ -93,6 +98,12 @@ class DuckDB:
 
     def count(self, of: str) -> int:
         return self._connection.execute(f"SELECT count(*) FROM {of}").fetchone()[0]
+
+
+def _duckdb_secret(settings: dict[str, str]) -> str:
+    key, secret = settings["s3.access-key-id"], settings["s3.secret-access-key"]
+    place = f"ENDPOINT '{urllib.parse.urlsplit(settings['s3.endpoint']).netloc}', URL_STYLE 'path', USE_SSL false"
+    return f"CREATE SECRET (TYPE s3, KEY_ID '{key}', SECRET '{secret}', REGION 'us-east-1', {place})"
 
 
 class DuckDBTransactions(DuckDB):
@@ -132,7 +143,7 @@ class PyIceberg:
     def __init__(self, at: Addresses) -> None:
         from pyiceberg.catalog import load_catalog
 
-        self.catalog = load_catalog("sh", type="rest", uri=at.iceberg)
+        self.catalog = load_catalog("sh", type="rest", uri=at.iceberg, **at.settings)
 
     def ask(self, table: str, since: int) -> Answer:
         from pyiceberg.expressions import AlwaysTrue, GreaterThanOrEqual
@@ -278,26 +289,3 @@ def fetched(url: str, body: bytes | None = None, headers: dict[str, str] | None 
 
 def fetched_json(url: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Any:
     return json.loads(fetched(url, body, headers))
-
-
-@dataclass(frozen=True)
-class Kind:
-    open: Callable[[Addresses], Engine]
-    is_fresh: bool = True
-    """Whether it promises the newest acknowledged rows."""
-    asks_all: bool = True
-    """Whether it may ask for all rows of a table; else only for those from a number on."""
-
-
-KINDS = {
-    "DuckDB": Kind(DuckDB),
-    "DuckDB, transactions": Kind(DuckDBTransactions),
-    "DuckDB, the lake's folder": Kind(DuckDBLake, is_fresh=False),
-    "pyiceberg": Kind(PyIceberg),
-    "polars": Kind(Polars),
-    "Daft": Kind(Daft),
-    "ClickHouse": Kind(ClickHouse),
-    "Spark, Iceberg's runtime": Kind(Spark),
-    "Arrow Flight": Kind(Flight),
-    "HTTP": Kind(Http, asks_all=False),
-}

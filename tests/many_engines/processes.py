@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from many_engines.checks import Acknowledged
+from many_engines.place import place_of
 from many_engines.written import (
     ACCOUNTS,
     ACCOUNTS_COLUMNS,
@@ -28,7 +29,6 @@ from many_engines.written import (
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PROPERTIES = {"table.datalake.freshness": "2s", "table.log.ttl": "20s"}
 TESTS = Path(__file__).parents[1]
@@ -45,7 +45,7 @@ _STREAMHOUSE = [sys.executable, "-c", "from streamhouse_spark.cli import main; m
 
 def make_warehouse(folder: Path) -> None:
     """Make both tables, with some writes in the lake."""
-    warehouse = Warehouse(str(folder / "warehouse"))
+    warehouse = place_of(folder).open()
     spread = {"bucket.key": "id", **PROPERTIES}  # each batch is in all buckets
     events = warehouse.create_table(EVENTS, EVENTS_COLUMNS, buckets=3, properties=spread)
     accounts = warehouse.create_table(ACCOUNTS, ACCOUNTS_COLUMNS, primary_key=["id"], buckets=2, properties=PROPERTIES)
@@ -74,7 +74,7 @@ class Writer:
 
     def __init__(self, folder: Path, name: str) -> None:
         self._acknowledged = Acknowledged(folder / "acknowledged")
-        self._table = Warehouse(str(folder / "warehouse")).table(name)
+        self._table = place_of(folder).open().table(name)
         self._state = AccountsState()
         self._number = 0
         while self._number < FIRST_WRITES:
@@ -109,7 +109,7 @@ def write(folder: Path, seconds: float, pace_s: float) -> None:
 
 def keep_up(folder: Path, seconds: float) -> None:
     """Compact, expire and maintain both tables again and again; prints how often each was done, and lost races."""
-    warehouse, done = Warehouse(str(folder / "warehouse")), Counter()
+    warehouse, done = place_of(folder).open(), Counter()
     wait_for_all()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -143,7 +143,7 @@ class Server:
 
     def __init__(self, folder: Path, number: int) -> None:
         self.log = folder / f"server-{number}.log"
-        options = ["-w", str(folder / "warehouse"), "serve", "--port", "0", "--flight-port", "0"]
+        options = [*place_of(folder).options, "serve", "--port", "0", "--flight-port", "0"]
         with self.log.open("w") as log:
             self.process = subprocess.Popen([*_STREAMHOUSE, *options], stderr=log)
         self.http, self.flight = _waited_for(self.log, r"at (http://\S+) .*Arrow Flight at (grpc\S+?)\)", self.process)
@@ -164,7 +164,7 @@ class TieringService:
     def __init__(self, folder: Path) -> None:
         self.reports = folder / "tiering.out"
         with self.reports.open("w") as out, (folder / "tiering.log").open("w") as log:
-            options = ["-w", str(folder / "warehouse"), "--output", "json", "tier"]
+            options = [*place_of(folder).options, "--output", "json", "tier"]
             self.process = subprocess.Popen([*_STREAMHOUSE, *options], stdout=out, stderr=log)
 
     def stop(self) -> int:

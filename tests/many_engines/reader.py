@@ -12,7 +12,8 @@ from pathlib import Path
 from random import Random
 
 from many_engines.checks import Acknowledged, Checks, WrongAnswerError
-from many_engines.engines import KINDS, Addresses
+from many_engines.engines import Addresses
+from many_engines.kinds import KINDS
 from many_engines.written import CHOICES
 
 RECENT = 60

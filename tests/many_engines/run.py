@@ -12,7 +12,10 @@ from pathlib import Path
 from many_engines.checks import Acknowledged
 from many_engines.engines import Addresses
 from many_engines.figures import Figures
+from many_engines.kinds import KINDS
+from many_engines.place import place_of
 from many_engines.processes import ENDING_S_MAX, Process, Server, TieringService, make_warehouse, task
+from many_engines.query_servers import query_servers
 from many_engines.written import CHOICES
 
 WRITE_PACE_S = 0.1
@@ -38,7 +41,9 @@ class Outcome:
 def run(folder: Path, engines: Sequence[str], seconds: float, *, tell: Callable[[str], None]) -> Outcome:
     """Raises `RuntimeError` where a server does not start."""
     make_warehouse(folder)
+    place = place_of(folder)
     with ExitStack() as stack:
+        others = stack.enter_context(query_servers(folder, (KINDS[name].server for name in engines)))
         servers = [Server(folder, number) for number in range(2)]
         for server in servers:
             stack.callback(server.process.kill)
@@ -47,7 +52,7 @@ def run(folder: Path, engines: Sequence[str], seconds: float, *, tell: Callable[
         figures, told, processes = [Figures(name) for name in engines], {}, []
         for number, one in enumerate(figures):
             server = servers[number % 2]
-            addresses = Addresses(server.http, server.flight, str(folder / "warehouse"))
+            addresses = Addresses(server.http, server.flight, place.url, place.settings, others)
             processes.append(_reader(one, addresses, folder, seconds, number))
         processes.append(task(folder, "write", told.update, seconds=seconds, pace_s=WRITE_PACE_S))
         processes.append(task(folder, "keep_up", told.update, seconds=seconds))

@@ -40,6 +40,19 @@ _ENDPOINTS: Final = [
     "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}",
     "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics",
 ]
+_REFUSED: Final = [
+    "POST /v1/{prefix}/namespaces",
+    "DELETE /v1/{prefix}/namespaces/{namespace}",
+    "POST /v1/{prefix}/namespaces/{namespace}/properties",
+    "POST /v1/{prefix}/namespaces/{namespace}/register",
+    "POST /v1/{prefix}/namespaces/{namespace}/tables",
+    "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "DELETE /v1/{prefix}/namespaces/{namespace}/tables/{table}",
+    "POST /v1/{prefix}/tables/rename",
+    "POST /v1/{prefix}/transactions/commit",
+]
+"""Writes are named too, so that clients send them and get the refusal, which says how to write: Iceberg's Java library
+and pyiceberg send nothing that a server does not name, and say no more than that."""
 _CREDENTIALS: Final = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
 _DELEGATION: Final = "x-iceberg-access-delegation"
 _VENDED: Final = "vended-credentials"
@@ -108,7 +121,7 @@ class _Catalog:
         return JSONResponse({"defaults": {}, "overrides": overrides, "endpoints": self._endpoints()})
 
     def _endpoints(self) -> list[str]:
-        return [*_ENDPOINTS, _CREDENTIALS] if self._vending is not None else list(_ENDPOINTS)
+        return [*_ENDPOINTS, *_REFUSED, *([_CREDENTIALS] if self._vending is not None else [])]
 
     def _namespaces(self, request: Request) -> Response:
         client = client_of(request)
