@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core.row_ids import places_of, row_ids
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.append import INLINE_BYTES_MAX, Routing, Stager
-from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
-from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.file_rows import places_of_rows
 from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.table.row_deletion import commit_rewrite
@@ -29,16 +29,15 @@ def replace_rows(
 ) -> None:
     """Replace the rows that are wanted by changed ones. Something happens between the read and the commit."""
     state = table.refresh()
-    projection = Projection.of(state.schema, None, None)
-    plan = plan_pin(table, pin_newest(state), Wanted.of(projection)).plan(table)
-    found = [row for batch in read_batches(table, plan, (BUCKET, LOG_OFFSET)) for row in batch.to_pylist()]
+    named = Wanted(None, names_rows=True)
+    plan = plan_pin(table, pin_newest(state), named).plan(table)
+    found = [row for batch in read_batches(table, plan, (ROW_ID,)) for row in batch.to_pylist()]
     chosen = [row for row in found if wanted(row)]
-    ids = pa.chunked_array(
-        [pa.array(row_ids(row["_bucket"], pa.array([row["_log_offset"]]).to_numpy())) for row in chosen], pa.int64()
-    )
+    ids = np.array([row[ROW_ID.name] for row in chosen], np.int64)
     new = [change({name: row[name] for name in state.schema.names}) for row in chosen]
     routing, options = Routing.of(state.num_buckets, state.parsed), table.segment_options(state)
     stager = Stager(table.storage, table.uuid, options, routing, table.world, inline_bytes_max=inline_bytes_max)
     staged = stager.stage(pa.Table.from_pylist(new, state.schema.arrow), frozenset()) if new else None
+    old = places_of_rows(table, state, ids)
     meanwhile()
-    commit_rewrite(table, places_of(ids.to_numpy()), staged, ReadBase.of(state))
+    commit_rewrite(table, old.rows, staged, ReadBase.of(state), old.files)

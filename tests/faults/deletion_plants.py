@@ -25,9 +25,9 @@ from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.log.commits import checkpoint, state_json
 from streamhouse_spark.log.commits import deletions as masks
 from streamhouse_spark.log.commits import state as state_module
-from streamhouse_spark.log.commits.actions import DeleteRows, Trim
+from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import as_stored
-from streamhouse_spark.log.commits.deletions import Deletion
+from streamhouse_spark.log.commits.deletions import DeleteRows, Deletion
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.reader import LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range
@@ -55,8 +55,9 @@ def deleted_rows_are_counted() -> Iterator[None]:
 def rows_of_the_next_bucket_are_deleted() -> Iterator[None]:
     right = state_module._with_deleted
 
-    def with_deleted(state: TableState, rows: Mapping[int, OffsetRuns], record: Any) -> tuple[Deletion, ...]:
-        return right(state, {(bucket + 1) % state.num_buckets: runs for bucket, runs in rows.items()}, record)
+    def with_deleted(state: TableState, action: DeleteRows, record: Any) -> tuple[Deletion, ...]:
+        rows = {(bucket + 1) % state.num_buckets: runs for bucket, runs in action.rows.items()}
+        return right(state, replace(action, rows=rows), record)
 
     with patched((state_module, "_with_deleted", with_deleted)):
         yield
@@ -64,7 +65,9 @@ def rows_of_the_next_bucket_are_deleted() -> Iterator[None]:
 
 @plant
 def deletions_of_rows_that_others_deleted_pass() -> Iterator[None]:
-    def deleting(state: TableState, rows: Mapping[int, OffsetRuns], _read: ReadBase) -> tuple[DeleteRows, ...]:
+    def deleting(
+        state: TableState, rows: Mapping[int, OffsetRuns], _read: ReadBase, _files: Any
+    ) -> tuple[DeleteRows, ...]:
         def left(bucket: int, runs: OffsetRuns) -> OffsetRuns:
             gone = state.deleted[bucket] if bucket in state.deleted else OffsetRuns.dense(0, 0)
             kept = sorted({*runs.offsets().tolist()} - {*gone.offsets().tolist()})
@@ -90,7 +93,7 @@ def checkpoints_forget_deleted_rows() -> Iterator[None]:
 
 @plant
 def the_lakes_deleted_rows_are_read() -> Iterator[None]:
-    with patched((planner, "_without_masked", lambda _, lake: (lake, ()))):
+    with patched((planner, "_without_masked", lambda _table, _pin, lake, **_: (lake, ()))):
         yield
 
 
@@ -142,7 +145,7 @@ def rows_of_dropped_partitions_are_replaced() -> Iterator[None]:
 
 @plant
 def rows_that_were_trimmed_are_replaced() -> Iterator[None]:
-    with patched((row_deletion, "_num_rows", lambda _: 0)):
+    with patched((row_deletion, "num_rows_of", lambda _: 0)):
         yield
 
 

@@ -16,6 +16,7 @@ import pytest
 from corruption import damage
 from faults import (
     deletion_plants,
+    file_row_plants,
     group_plants,
     histories,
     keyed_group_plants,
@@ -487,6 +488,7 @@ FINDERS: dict[str, Callable[[], object]] = {
     **MOVED_FINDERS,
     **RESTORED_FINDERS,
     **deletion_plants.FINDERS,
+    **file_row_plants.FINDERS,
     **group_plants.FINDERS,
     **keyed_group_plants.FINDERS,
     **offer_plants.FINDERS,
@@ -528,6 +530,7 @@ def test_the_bug_is_found(name):
         "unknown_outcome_is_told_as_a_failure",
         "only_the_newest_version_of_a_transaction_is_known",
         *replacement_plants.FINDERS,
+        *file_row_plants.FINDERS,
         "cleaning_does_not_wait",
         "floor_passes_records_with_inline_rows",
         "orphans_are_condemned_while_young",

@@ -57,6 +57,20 @@ def _says_all_offsets(plan: LakePlan, bucket: int, wanted: OffsetRange) -> bool:
     )
 
 
+def rows_with_offsets(
+    files_at: FilesAt, locations: Iterable[str], writers: Collection[str], rows: Mapping[int, OffsetRuns]
+) -> Mapping[int, OffsetRuns]:
+    """Return those of the rows at these offsets that the files hold. Reads the footers of files that can hold some."""
+    chosen = [at for at in locations if any(may_hold(at, bucket, runs.range) for bucket, runs in rows.items() if runs)]
+    found = [
+        file for file in in_parallel(lambda at: offset_file(files_at(at), at, writers), chosen) if file is not None
+    ]
+    return {
+        bucket: OffsetRuns.merged([file.runs.common(runs) for file in found if file.bucket == bucket])
+        for bucket, runs in rows.items()
+    }
+
+
 def held_offsets(
     files_at: FilesAt, plan: LakePlan, writers: Collection[str], ranges: Mapping[int, OffsetRange]
 ) -> Mapping[int, OffsetRuns] | None:

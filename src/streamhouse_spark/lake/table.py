@@ -20,6 +20,7 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.commit_checks import NOTHING_ABSENT, LogRange
 from streamhouse_spark.lake.foreign_values import guard
+from streamhouse_spark.lake.model.deleted_beside import NOTHING_BESIDE, DeletedBeside
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.marks import LakeHead, LakeMarks
@@ -41,7 +42,7 @@ from streamhouse_spark.lake.model.values import (
 )
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.merge_on_read import read_split
-from streamhouse_spark.lake.reader import held_offsets, read_log_range
+from streamhouse_spark.lake.reader import held_offsets, read_log_range, rows_with_offsets
 from streamhouse_spark.lake.relocation import LakeRelocation
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
@@ -85,6 +86,8 @@ class LakeTable(ABC):
     """
 
     place: LakePlace
+    names_files: ClassVar[bool] = False
+    """Whether rows of files without offsets can be named, see `named_files`."""
     leaves_out_deleted: ClassVar[bool] = False
     """Whether a round's files lack the rows that were deleted before; else they have them, and `delete_rows` deletes
     them there."""
@@ -239,13 +242,26 @@ class LakeTable(ABC):
 
     @abstractmethod
     def delete_rows(
-        self, context: WriteContext, rows: Mapping[int, OffsetRuns], added: Sequence[LakeFile], *, with_older: bool
+        self,
+        context: WriteContext,
+        rows: Mapping[int, OffsetRuns],
+        added: Sequence[LakeFile],
+        *,
+        with_older: bool,
+        beside: DeletedBeside = NOTHING_BESIDE,
     ) -> list[LakeFile]:
-        """Write what deletes the rows at these offsets, in files that a round ``added`` and in older ones, in the
-        round's `commit`; returns what the round's files need besides. Durable when this returns.
+        """Write what deletes the rows at these offsets, in files that a round ``added`` and in older ones, and rows
+        ``beside`` them, in the round's `commit`; returns what the round's files need besides. Durable when this
+        returns.
 
-        Raises `CommitConflictError`, and `LakeMismatchError` where a row may be in a file without offsets.
+        Where files have names (`named_files`), rows whose files other engines replaced since are deleted in the files
+        that came instead, as many as are equal there. Raises `CommitConflictError`, and `LakeMismatchError` where a row
+        may be in a file without offsets, and nothing tells which.
         """
+
+    def keeps_files(self, older: int, newer: int) -> bool:  # noqa: ARG002 - the interface
+        """Tell whether a snapshot is known to have each file without offsets that an older one has, as it was."""
+        return False
 
     def commit(
         self,
@@ -328,6 +344,12 @@ class LakeTable(ABC):
         Raises as `plan_read` does.
         """
 
+    def named_files(self, snapshot_id: int) -> Sequence[str]:  # noqa: ARG002 - the interface
+        """Return the locations of a snapshot's data files in the order by which their rows are named; none where rows
+        without an offset have no name. Raises `SnapshotExpiredError`.
+        """
+        return ()
+
     def read_split(
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
     ) -> Iterator[pa.RecordBatch]:
@@ -354,6 +376,15 @@ class LakeTable(ABC):
             kept = frozenset(split.location for split in chosen.splits)
         writers = self.place.spec.writers
         return read_log_range(self.place.files_at, plan, writers, bucket, wanted, kept, has_gaps=has_gaps)
+
+    def rows_with_offsets(self, snapshot_id: int, rows: Mapping[int, OffsetRuns]) -> Mapping[int, OffsetRuns]:
+        """Return those of the rows that files of a snapshot hold, as `lake.reader.rows_with_offsets` does.
+
+        Raises `SnapshotExpiredError`.
+        """
+        splits = self.plan_read(snapshot_id=snapshot_id, schema=self.place.spec.schema).splits
+        locations = dict.fromkeys(split.location for split in splits)
+        return rows_with_offsets(self.place.files_at, locations, self.place.spec.writers, rows)
 
     def held_offsets(self, snapshot_id: int, ranges: Mapping[int, OffsetRange]) -> Mapping[int, OffsetRuns] | None:
         """Return bucket → offsets of the ranges of which a snapshot has rows, as `lake.reader.held_offsets` does.

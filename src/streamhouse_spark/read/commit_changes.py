@@ -19,8 +19,8 @@ from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import archived
-from streamhouse_spark.log.commits.actions import Action, Append, DeleteRows, LakePair, Retier, moves_rows
-from streamhouse_spark.log.commits.deletions import NameDropped
+from streamhouse_spark.log.commits.actions import Action, Append, LakePair, Retier, moves_rows
+from streamhouse_spark.log.commits.deletions import DeleteRows, NameDropped
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
@@ -221,6 +221,8 @@ def _require_told(table: TableHandle, then: TableState, commits: Sequence[Commit
     for commit in commits:
         dropped = dropped_in(commit.record.actions)
         for action in (action for part in commit.record.attempts for action in part.actions):
+            if isinstance(action, DeleteRows) and action.files:
+                raise _untold(then, commit.record, "deleted rows that have no offsets")
             if isinstance(action, Retier) and action.starts:
                 raise _untold(then, commit.record, "gave up rows that only the lake had")
             if not isinstance(action, LakePair):

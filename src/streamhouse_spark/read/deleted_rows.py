@@ -47,6 +47,11 @@ def require_undeleted(state: TableState, positions: Mapping[int, int], commit: i
     for deletion in state.deletions:
         if deletion.commit <= commit:
             continue
+        if deletion.files:
+            raise OffsetsTrimmedError(
+                f"commit {deletion.commit} deleted rows of {state.name} that have no offsets any more, and {who} may "
+                f"have read them while they had some: what was made of them is out of date; {advice}"
+            )
         if deletion.is_in_lake:
             raise OffsetsTrimmedError(
                 f"commit {deletion.commit} deleted rows of {state.name} that were tiered and trimmed since, and {who} "

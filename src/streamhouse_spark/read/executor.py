@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
+from streamhouse_spark.core.row_ids import file_row_ids
 from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.file_access import WINDOW_FILES, FilesAhead
@@ -163,7 +164,7 @@ class PieceReader:
 
     def table(self, piece: Piece) -> pa.Table:
         """Give the rows of a piece that the filter wants, at once; a lake file with all of Arrow's threads."""
-        if isinstance(piece, LakePiece) and self._plan.keyed is None and not piece.deleted:
+        if isinstance(piece, LakePiece) and self._plan.keyed is None and not piece.leaves_out:
             return read_whole(self._lake, piece.split, self._projection, filter=self._filter, node=self._node)
         rows = pa.Table.from_batches(list(self._found(piece)), self._plan.schema.arrow)
         return rows if self._filter is None or self._is_filtered(piece) else matching(rows, self._filter)
@@ -174,14 +175,14 @@ class PieceReader:
 
     def _is_placed(self, piece: Piece) -> bool:
         """Tell whether the places of a lake file's rows in the log are asked for."""
-        return isinstance(piece, LakePiece) and bool(self._metadata or piece.deleted)
+        return isinstance(piece, LakePiece) and bool(self._metadata or piece.leaves_out)
 
     def _found(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """The rows of a piece; only those of lake files are filtered, unless their places are asked for."""
         match piece:
             case LogPiece(split):
                 return self._of_log(split)
-            case LakePiece(split, _):
+            case LakePiece(split):
                 return self._of_lake(piece) if self._is_placed(piece) else self._selected(self._lake_batches(split))
             case KeyedPiece():
                 return self._selected(self._of_key(piece))
@@ -262,7 +263,9 @@ class PieceReader:
         return read_lake_split(self._lake, split, self._projection, filter=self._filter, node=self._node)
 
     def _of_lake(self, piece: LakePiece) -> Iterator[pa.RecordBatch]:
-        """Lake rows with their places in the log: null where another engine wrote the file, and of merged files."""
+        """Lake rows with their places in the log: null where another engine wrote the file, and of merged files. There
+        their identities are their places in the file, if the piece says which it is.
+        """
         files, split = self._lake, piece.split
         if split.merge is not None:
             for batch in read_lake_split(files, split, self._projection):
@@ -276,17 +279,27 @@ class PieceReader:
                     f"{self._table.name}: rows were deleted that may be in {split.location}, which another engine "
                     "wrote, so that their places are not known; delete them there with that engine"
                 )
-            for _, batch in read_numbered(files, split, self._projection, mask=self._mask):
-                yield add_log_positions(batch, self._metadata, piece.bucket, None)
+            yield from self._of_file(piece)
             return
         offsets = ours.runs.offsets()
         deleted = piece.deleted.get(ours.bucket)
         gone = np.zeros(0, np.int64) if deleted is None else ours.runs.common(deleted).offsets()
+        if piece.gone is not None:
+            gone = np.union1d(gone, offsets[piece.gone.offsets()])
         for numbers, batch in read_numbered(files, split, self._projection, mask=self._mask):
             found = offsets[numbers]
             dropped = np.isin(found, gone, assume_unique=True)
             kept = without(batch, dropped)
             yield add_log_positions(kept, self._metadata, ours.bucket, pa.array(found[~dropped]))
+
+    def _of_file(self, piece: LakePiece) -> Iterator[pa.RecordBatch]:
+        """Rows of a lake file without offsets."""
+        gone = np.zeros(0, np.int64) if piece.gone is None else piece.gone.offsets()
+        for numbers, batch in read_numbered(self._lake, piece.split, self._projection, mask=self._mask):
+            dropped = np.isin(numbers, gone, assume_unique=True)
+            kept = without(batch, dropped) if dropped.any() else batch
+            ids = None if piece.place is None else pa.array(file_row_ids(piece.place, numbers[~dropped]))
+            yield add_log_positions(kept, self._metadata, piece.bucket, None, ids=ids)
 
     def _of_offsets(self, piece: OffsetsPiece) -> Iterator[pa.RecordBatch]:
         for found, batch in self._trimmed(piece.bucket, piece.offsets, self._node, has_gaps=piece.has_gaps):

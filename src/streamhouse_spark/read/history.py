@@ -11,6 +11,7 @@ from streamhouse_spark.core.change_archive import SetArchive
 from streamhouse_spark.core.model import PUBLICATIONS
 from streamhouse_spark.core.text_values import join_names
 from streamhouse_spark.log.commits import actions as act
+from streamhouse_spark.log.commits.deletions import DeleteRows
 from streamhouse_spark.log.commits.record import Attempt, Record
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
@@ -19,7 +20,7 @@ from streamhouse_spark.log.told import newest_first
 from streamhouse_spark.storage.base import Storage
 
 _UPKEEP: Final[Sequence[tuple[type[Any], str]]] = (
-    (act.DeleteRows, "delete"),
+    (DeleteRows, "delete"),
     (act.Drop, "drop"),
     (act.Undrop, "undrop"),
     (act.Bury, "bury"),
@@ -93,7 +94,7 @@ def operation_of(actions: Sequence[act.Action], added: Sequence[Segment], *, is_
         return "overwrite" if added else "truncate"
     if any(segment.rewrites for segment in added):
         return "change"
-    if added and any(isinstance(action, act.DeleteRows) for action in actions):
+    if added and any(isinstance(action, DeleteRows) for action in actions):
         return "overwrite"
     if any(isinstance(action, act.Append) for action in actions):
         return "upsert" if is_keyed else "append"
@@ -112,9 +113,8 @@ def _may_delete(actions: Sequence[act.Action], num_rows: int, *, is_keyed: bool)
 
 
 def _deleted(actions: Sequence[act.Action]) -> int:
-    """Count the rows that are deleted by their offsets."""
-    deletions = (action for action in actions if isinstance(action, act.DeleteRows))
-    return sum(offsets.num_rows for action in deletions for offsets in action.rows.values())
+    """Count the rows that are deleted by their offsets, or by their positions in lake files."""
+    return sum(action.num_rows for action in actions if isinstance(action, DeleteRows))
 
 
 def _details(part: Attempt) -> str | None:

@@ -38,14 +38,33 @@ class LakePiece:
     """Bucket of all its rows, if known."""
     deleted: Mapping[int, OffsetRuns] = field(default_factory=dict)
     """Bucket → offsets of rows to leave out, which the lake does not lack yet."""
+    gone: OffsetRuns | None = None
+    """Positions in the file of rows to leave out, which the lake does not lack yet."""
+    place: int | None = None
+    """Place of the file among all of the snapshot, if its rows are to be told by it."""
 
     @property
     def size_bytes(self) -> int:
         return self.split.size_bytes
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some rows may be left out that the lake does not lack yet."""
+        return bool(self.deleted) or self.gone is not None
+
     def to_json(self) -> dict[str, Any]:
-        out = {"kind": "lake", "split": self.split.to_json(), "bucket": self.bucket}
-        return {**out, "deleted": rows_to_json(self.deleted)} if self.deleted else out
+        out: dict[str, Any] = {"kind": "lake", "split": self.split.to_json(), "bucket": self.bucket}
+        if self.deleted:
+            out["deleted"] = rows_to_json(self.deleted)
+        if self.gone is not None:
+            out["gone"] = self.gone.to_text()
+        return out if self.place is None else {**out, "place": self.place}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> LakePiece:
+        deleted = rows_from_json(data.get("deleted", {}))
+        gone = OffsetRuns.from_text(data["gone"], where="a plan") if "gone" in data else None
+        return cls(LakeSplit.from_json(data["split"]), data["bucket"], deleted, gone, data.get("place"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +236,7 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
         case "log":
             return LogPiece(LogSplit.from_json(data["split"]))
         case "lake":
-            return LakePiece(
-                LakeSplit.from_json(data["split"]), data["bucket"], rows_from_json(data.get("deleted", {}))
-            )
+            return LakePiece.from_json(data)
         case "offsets":
             offsets = OffsetRange(*data["offsets"])
             return OffsetsPiece(data["bucket"], offsets, data["size_bytes"], data.get("has_gaps", False))

@@ -10,13 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 
+from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
+from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.log.buckets.filtered import filtered_buckets
-from streamhouse_spark.log.commits.deletions import pending
+from streamhouse_spark.log.commits.deletions import (
+    NO_FILE_ROWS,
+    FileRows,
+    have_same_files,
+    joined_files,
+    pending,
+    waiting,
+)
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.match import segment_may_match
@@ -66,6 +76,8 @@ class Wanted:
     pruning: Pruning = Pruning()
     statistics_of: tuple[str, ...] = ()
     """Columns whose statistics are wanted of lake files, besides those that the filter speaks of."""
+    names_rows: bool = False
+    """Whether the identities of rows are read, also of those that have no offset."""
 
     @classmethod
     def of(cls, projection: Projection) -> Wanted:
@@ -118,27 +130,85 @@ def plan_pin(table: TableHandle, pin: Pin, wanted: Wanted) -> Sources:
     if pin.state.primary_key:
         return _plan_keyed(table, pin, wanted)
     lake = scan_pinned(table, pin, wanted) if pin.lake is not None else None
-    lake, holding = _without_masked(pin, lake)
+    lake, holding = _without_masked(table, pin, lake, names_rows=wanted.names_rows)
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
     pieces = pruned(pin.state, map(LogPiece, splits), wanted.pruning)
     return Sources(pin.state, wanted.schema(pin.state), lake, (*holding, *pieces))
 
 
-def _without_masked(pin: Pin, lake: LakeScan | None) -> tuple[LakeScan | None, tuple[LakePiece, ...]]:
-    """Take out the files of buckets of which the lake still has deleted rows: only this package's reader leaves these
-    out.
+def _without_masked(
+    table: TableHandle, pin: Pin, lake: LakeScan | None, *, names_rows: bool
+) -> tuple[LakeScan | None, tuple[LakePiece, ...]]:
+    """Take out the files of buckets of which the lake still has deleted rows, and those that have some themselves: only
+    this package's reader leaves these out. So it does with files whose rows are to be named by file and position.
     """
-    deleted = masked(pin)
-    if lake is None or not deleted:
+    deleted, of_files = masked(pin), masked_files(pin)
+    if lake is None or not (deleted or of_files or names_rows):
         return lake, ()
-    holding = [file for file in lake.files if file.bucket is None or file.bucket in deleted]
-    pieces = tuple(
-        LakePiece(split, file.bucket, deleted if file.bucket is None else {file.bucket: deleted[file.bucket]})
-        for file in holding
-        for split in file.splits()
-    )
-    others = tuple(file for file in lake.files if file.bucket is not None and file.bucket not in deleted)
-    return replace(lake, files=others), pieces
+    from streamhouse_spark.lake.parquet.file_writer import named_offsets  # few reads need to write files
+
+    places = file_places(table, pin, lake) if names_rows else {}
+    names = StorageFiles(table.storage)
+    pieces, others = [], []
+    strange = _without_file(table, pin, lake, deleted)
+    for file in lake.files:
+        rows = deleted if named_offsets(file.location) is not None else strange
+        of_bucket = rows if file.bucket is None else {b: runs for b, runs in rows.items() if b == file.bucket}
+        gone = of_files.get(names.name_of(file.location)) if of_files else None
+        place = places.get(file.location)
+        if of_bucket or gone is not None or place is not None:
+            pieces += [LakePiece(split, file.bucket, of_bucket, gone, place) for split in file.splits()]
+        else:
+            others.append(file)
+    return replace(lake, files=tuple(others)), tuple(pieces)
+
+
+def _without_file(
+    table: TableHandle, pin: Pin, lake: LakeScan, deleted: Mapping[int, OffsetRuns]
+) -> Mapping[int, OffsetRuns]:
+    """Return those of the deleted rows that are not in files with offsets, so that files of others may have them."""
+    from streamhouse_spark.lake.parquet.file_writer import named_offsets
+
+    if pin.lake is None or not deleted or all(named_offsets(file.location) for file in lake.files):
+        return deleted
+    held = table.open_lake().with_state(pin.state).rows_with_offsets(pin.lake.snapshot_id, deleted)
+    left = {bucket: runs.without(held[bucket]) for bucket, runs in deleted.items()}
+    return {bucket: runs for bucket, runs in left.items() if runs}
+
+
+def file_places(table: TableHandle, pin: Pin, lake: LakeScan) -> Mapping[str, int]:
+    """Return location → place among all files of the pin's lake snapshot, of files whose rows are named so.
+
+    There are none where each file of the scan has offsets, or the lake's format has no such names. Nor where another
+    snapshot stands in for the one of the state, which the names would be taken for.
+    """
+    from streamhouse_spark.lake.parquet.file_writer import named_offsets
+
+    state, pair = pin.state, pin.lake
+    has_offsets = ADOPTED not in state.properties and all(named_offsets(file.location) for file in lake.files)
+    if pair is None or state.lake is None or pair.snapshot_id != state.lake.snapshot_id or has_offsets:
+        return {}
+    every = table.open_lake().with_state(state).named_files(pair.snapshot_id)
+    return {location: place for place, location in enumerate(every)}
+
+
+def masked_files(pin: Pin) -> FileRows:
+    """Return rows of lake files that were deleted, and that the pin's lake snapshot still has.
+
+    Raises `SnapshotExpiredError` where that is a snapshot whose files are not known to be those that had the rows.
+    """
+    pair, state = pin.lake, pin.state
+    if pair is None or not state.deletions:
+        return NO_FILE_ROWS
+    found = waiting(state.deletions, pair.told)
+    for deletion in found:
+        if not have_same_files(state.lake_history, deletion.snapshot_id, pair.snapshot_id):
+            raise SnapshotExpiredError(
+                f"{state.name}: commit {deletion.commit} deleted rows of lake snapshot {deletion.snapshot_id}, which "
+                f"may lie in other files of snapshot {pair.snapshot_id}, because another engine rewrote some; tier the "
+                "table, which deletes them there"
+            )
+    return joined_files(found)
 
 
 def masked(pin: Pin) -> Mapping[int, OffsetRuns]:

@@ -224,6 +224,11 @@ def claim_of(table: TableHandle) -> Claim:
             record_newest(table.log, table.open_lake())
 
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+            if state.lake is not None and state.lake.snapshot_id in doomed and state.deletions:
+                raise CommitConflictError(
+                    f"rows of {state.name} were deleted in a lake snapshot that was about to be expired, and no round "
+                    "has deleted them in the lake yet; nothing was expired, tier the table and try again"
+                )
             wanted = {tag.lake_snapshot: name for name, tag in state.tags.items()}
             if named := sorted(wanted[snapshot] for snapshot in doomed if snapshot in wanted):
                 raise CommitConflictError(

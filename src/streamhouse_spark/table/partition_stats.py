@@ -17,17 +17,20 @@ import pyarrow as pa
 from streamhouse_spark.config.partition_history import columns_at
 from streamhouse_spark.core.grouping import in_order, sums
 from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
 from streamhouse_spark.lake.model.values import LakeSplit
+from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.lake.parquet.file_writer import named_offsets
+from streamhouse_spark.log.commits.deletions import FileRows
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split, snapshot_split
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pieces import LakePiece, ReadPlan
 from streamhouse_spark.read.pin import Pin, pin_newest
-from streamhouse_spark.read.planner import Wanted, masked, scan_pinned
+from streamhouse_spark.read.planner import Wanted, masked, masked_files, scan_pinned
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
 from streamhouse_spark.schema.reserved_names import require_unlike
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -72,8 +75,10 @@ def _of_pin(table: TableHandle, pin: Pin) -> pa.Table:
 def _parts(table: TableHandle, pin: Pin, columns: TableSchema) -> Iterator[pa.Table]:
     if pin.lake is not None:
         scan = scan_pinned(table, pin, Wanted(columns.names))
-        yield _of_lake([file for file in scan.files if _says(file, columns)], columns, masked(pin))
-        yield from _of_older(table, pin, scan, [file for file in scan.files if not _says(file, columns)], columns)
+        gone = _Gone(StorageFiles(table.storage), masked(pin), masked_files(pin))
+        yield _of_lake([file for file in scan.files if _says(file, columns)], columns, gone)
+        older = [file for file in scan.files if not _says(file, columns)]
+        yield from _of_older(table, pin, scan, older, columns, gone)
     splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
     splits += [snapshot_split(pin.state, base) for base in pin.bases.values()]
     for split in splits:
@@ -84,11 +89,30 @@ def _says(file: ScanFile, columns: TableSchema) -> bool:
     return set(columns.names) <= set(file.partition)
 
 
-def _of_lake(files: Sequence[ScanFile], columns: TableSchema, deleted: Mapping[int, OffsetRuns]) -> pa.Table:
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """Rows that were deleted, and that the lake has until the next round."""
+
+    names: StorageFiles
+    rows: Mapping[int, OffsetRuns]
+    files: FileRows
+
+    def positions(self, file: ScanFile) -> OffsetRuns | None:
+        return self.files.get(self.names.name_of(file.location)) if self.files else None
+
+    def num_live(self, file: ScanFile) -> int | None:
+        """The rows of a file that count; None where only a read can tell."""
+        if _may_hold(file, self.rows) or file.num_live is None:
+            return None
+        positions = self.positions(file)
+        return file.num_live - (positions.num_rows if positions is not None else 0)
+
+
+def _of_lake(files: Sequence[ScanFile], columns: TableSchema, gone: _Gone) -> pa.Table:
     values = {c.name: _column([file.partition[c.name] for file in files], c.type) for c in columns.columns}
     return _counted(
         values,
-        lake_rows=[None if _may_hold(file, deleted) else file.num_live for file in files],
+        lake_rows=[gone.num_live(file) for file in files],
         lake_files=[1 if file.merge is None else len(file.merge.files) for file in files],
         lake_size_bytes=[file.size_bytes for file in files],
     )
@@ -103,7 +127,7 @@ def _may_hold(file: ScanFile, rows: Mapping[int, OffsetRuns]) -> bool:
 
 
 def _of_older(
-    table: TableHandle, pin: Pin, scan: LakeScan, files: Sequence[ScanFile], columns: TableSchema
+    table: TableHandle, pin: Pin, scan: LakeScan, files: Sequence[ScanFile], columns: TableSchema, gone: _Gone
 ) -> Iterator[pa.Table]:
     """Count files that were written before the table got these partition columns, by the columns of their rows. Each is
     a file of every partition that it has rows of, with its share of the bytes.
@@ -114,17 +138,19 @@ def _of_older(
                 f"{pin.state.name}$partitions: lake file {file.location} does not say its partition, it was written by "
                 "another engine with other partition columns; rewrite it with that engine"
             )
-        split = LakeSplit(file.location, file.size_bytes, file.num_rows)
-        plan = ReadPlan(table.name, table.uuid, columns, (LakePiece(split, file.bucket),), scan.projection)
-        rows = pa.Table.from_batches(read_batches(table, plan), columns.arrow)
-        values = dict(zip(columns.names, rows.columns, strict=True))
-        found = sums(_counted(values, lake_rows=[1] * rows.num_rows), columns.names)
+        split = LakeSplit(file.location, file.size_bytes, file.num_rows, position_deletes=file.position_deletes)
+        rows = gone.rows if named_offsets(file.location) is not None else {}
+        piece = LakePiece(split, file.bucket, rows, gone.positions(file))
+        plan = ReadPlan(table.name, table.uuid, columns, (piece,), scan.projection)
+        found_rows = pa.Table.from_batches(read_batches(table, plan), columns.arrow)
+        num_rows, values = found_rows.num_rows, dict(zip(columns.names, found_rows.columns, strict=True))
+        found = sums(_counted(values, lake_rows=[1] * num_rows), columns.names)
         counts = found.column("lake_rows").to_pylist()
         yield _counted(
             {name: found.column(name) for name in columns.names},
             lake_rows=counts,
             lake_files=[1] * len(counts),
-            lake_size_bytes=[file.size_bytes * count // rows.num_rows for count in counts],
+            lake_size_bytes=[file.size_bytes * count // num_rows for count in counts],
         )
 
 

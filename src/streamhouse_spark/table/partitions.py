@@ -136,7 +136,7 @@ def _delete_rows(table: TableHandle, chosen: PartitionMatches) -> int:
             table, pin_newest(state), begun, lambda pin: (pin, rows_of(table, pin, parts_choice(chosen)))
         )
         try:
-            return commit_deletion(table, found, ReadBase.of(pin.state))
+            return commit_deletion(table, found.rows, ReadBase.of(pin.state), files=found.files)
         except CommitConflictError:
             if attempt == _CONFLICTS_MAX:
                 raise

@@ -22,6 +22,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import archived, change_starts, read_pages
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.anchors import HistoryMark
+from streamhouse_spark.log.commits.deletions import DeleteRows
 from streamhouse_spark.log.commits.record import Record, records_from
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import stored_version
@@ -212,7 +213,7 @@ def _reason(action: act.Action, then: SourceVersion) -> str | None:
         return None
     if isinstance(action, act.Truncate):
         return "was emptied or overwritten"
-    if isinstance(action, act.DeleteRows):
+    if isinstance(action, DeleteRows):
         return "lost rows without a change that tells them"
     if isinstance(action, act.SetSchema):
         return "got other columns"

@@ -16,23 +16,24 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction, check_transaction
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_base import ReadBase, changed
 from streamhouse_spark.log.append import Staged
 from streamhouse_spark.log.commits.actions import Action
+from streamhouse_spark.log.commits.deletions import NO_FILE_ROWS, FileRows, joined_files
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import known_transaction
-from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
+from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.row_choice import Choose, PartitionChoice, RowChoice
 from streamhouse_spark.query.row_mask import mask_of
 from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.file_rows import Places, places_of_rows
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Pruning, Wanted, plan_pin
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
@@ -192,6 +193,8 @@ class ChosenRows:
         self._may_look = may_look
         self._state: TableState | None = None
         self._rows: dict[int, OffsetRuns] = {}
+        self._files: FileRows = NO_FILE_ROWS
+        """The chosen rows without offsets, as the state's lake snapshot has them."""
 
     def look(self) -> None:
         """Look for the rows in the newest state."""
@@ -201,34 +204,38 @@ class ChosenRows:
         """Return the actions that delete the rows of a state. Raises as `deleting`."""
         if self._fields is not None:
             require_partitioned_by(state, self._fields)
-        if self._state is None or not _is_followed(self._state, state):
+        if self._state is None or not _is_followed(self._state, state, has_files=bool(self._files)):
             if not self._may_look:
                 raise _LookAgainError
             self._look(state)
         else:
             self._follow(self._state, state)
         self._require_unchanged(state)
-        return deleting(state, self._rows, ReadBase.of(state))
+        return deleting(state, self._rows, ReadBase.of(state), self._files)
 
     def _look(self, state: TableState) -> None:
         require_deletable(state)
         begun = Begun(None, reader="a replacement of rows of {name}", advice="run it again")
-        pin, self._rows = with_stand_ins(self._table, pin_newest(state), begun, lambda pin: (pin, self._found(pin)))
-        self._state = pin.state
+        pin, found = with_stand_ins(self._table, pin_newest(state), begun, lambda pin: (pin, self._found(pin)))
+        self._state, self._rows, self._files = pin.state, dict(found.rows), found.files
 
     def _follow(self, known: TableState, state: TableState) -> None:
         """Bring the rows up to a later state: without those that others deleted, and with those appended since."""
         ends = {bucket: OffsetRange(known.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()}
-        added = self._found(Pin(state, None, {bucket: offsets for bucket, offsets in ends.items() if offsets}))
+        added = self._found(Pin(state, None, {bucket: offsets for bucket, offsets in ends.items() if offsets})).rows
         for bucket in {*self._rows, *added}:
             parts = [runs[bucket] for runs in (self._rows, added) if bucket in runs]
             runs = OffsetRuns.union(parts)
             if bucket in state.deleted:
                 runs = runs.without(state.deleted[bucket])
             self._rows[bucket] = runs
+        if self._files:
+            gone = joined_files(state.deletions)
+            left = {name: runs.without(gone[name]) if name in gone else runs for name, runs in self._files.items()}
+            self._files = {name: runs for name, runs in left.items() if runs}
         self._state = state
 
-    def _found(self, pin: Pin) -> dict[int, OffsetRuns]:
+    def _found(self, pin: Pin) -> Places:
         return rows_of(self._table, pin, self._choose(pin.state.schema))
 
     def _require_unchanged(self, state: TableState) -> None:
@@ -244,12 +251,14 @@ class ChosenRows:
             raise changed(state, f"commit {deletion.commit} deleted rows")
 
 
-def _is_followed(known: TableState, state: TableState) -> bool:
-    """Tell whether rows that were found in an earlier state are found again by their offsets, and the rest among the
-    newest of the log.
+def _is_followed(known: TableState, state: TableState, *, has_files: bool) -> bool:
+    """Tell whether rows that were found in an earlier state are found again by their offsets, or where they lie in
+    files of the lake, and the rest among the newest of the log.
     """
     if known is state or known.version == state.version:
         return True
+    if has_files and state.recorded_lake is not known.recorded_lake:
+        return False
     if state.schema_id != known.schema_id or state.first_offsets != known.first_offsets:
         return False
     if (lake := state.recorded_lake) is not known.recorded_lake:
@@ -261,22 +270,14 @@ def _is_followed(known: TableState, state: TableState) -> bool:
     return all(state.buckets[b].start <= log.end <= state.buckets[b].end for b, log in known.buckets.items())
 
 
-def rows_of(table: TableHandle, pin: Pin, choice: RowChoice) -> dict[int, OffsetRuns]:
-    """Find the chosen rows of a pin: bucket → offsets. Raises `InvalidOptionError` for rows without an offset."""
-    plan = plan_pin(table, pin, Wanted(choice.columns, Pruning(choice.node))).plan(table)
-    found: dict[int, list[npt.NDArray[np.int64]]] = {}
-    for batch in read_batches(table, plan, (BUCKET, LOG_OFFSET), filter=choice.expression, mask=mask_of(choice.node)):
+def rows_of(table: TableHandle, pin: Pin, choice: RowChoice) -> Places:
+    """Find the chosen rows of a pin. Raises `InvalidOptionError` for a row that cannot be named."""
+    plan = plan_pin(table, pin, Wanted(choice.columns, Pruning(choice.node), names_rows=True)).plan(table)
+    ids = [np.zeros(0, np.int64)]
+    for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression, mask=mask_of(choice.node)):
         chosen = batch if choice.expression is not None else batch.filter(pa.array(choice.mask(_as_table(batch))))
-        if not chosen.num_rows:
-            continue
-        offsets = chosen.column(LOG_OFFSET.name)
-        if offsets.null_count:
-            raise InvalidOptionError(
-                f"table {table.name}: some of these rows have no offsets, because they were in the lake before it was "
-                "the table's, or another engine wrote their files; delete them in the lake with that engine"
-            )
-        found.setdefault(chosen.column(BUCKET.name)[0].as_py(), []).append(offsets.to_numpy())
-    return {bucket: OffsetRuns.of(np.sort(np.concatenate(parts))) for bucket, parts in found.items()}
+        ids.append(chosen.column(ROW_ID.name).to_numpy())
+    return places_of_rows(table, pin.state, np.concatenate(ids))
 
 
 def _as_table(batch: pa.RecordBatch) -> pa.Table:

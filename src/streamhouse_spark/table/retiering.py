@@ -16,8 +16,8 @@ from streamhouse_spark.core.paths import parse_table_name, rebuilt_lake_location
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.log.commits.actions import Action, DeleteRows, Retier
-from streamhouse_spark.log.commits.deletions import joined
+from streamhouse_spark.log.commits.actions import Action, Retier
+from streamhouse_spark.log.commits.deletions import DeleteRows, joined, joined_files, num_rows_of
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.branches import require_no_branch
 
@@ -108,7 +108,8 @@ def _returned(state: TableState) -> int:
     if state.primary_key or state.lake is None:
         return 0
     tiered = sum(max(0, state.lake_offset(bucket) - log.start) for bucket, log in state.buckets.items())
-    return min(tiered, max(0, state.lake.dropped_rows - state.dropped_rows.accounted))
+    of_files = num_rows_of(joined_files(state.deletions))  # whose places in the log are not known
+    return min(tiered, max(0, state.lake.dropped_rows - state.dropped_rows.accounted) + of_files)
 
 
 def _staying_dropped(state: TableState) -> Sequence[DeleteRows]:

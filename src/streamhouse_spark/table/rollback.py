@@ -32,8 +32,8 @@ from streamhouse_spark.kv.keyed_properties import engine_of
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.replay import KeyedLayout
 from streamhouse_spark.log.append import Staged, appending
-from streamhouse_spark.log.commits.actions import Action, DeleteRows, LakePair, Retier
-from streamhouse_spark.log.commits.deletions import NO_DROPPED_ROWS
+from streamhouse_spark.log.commits.actions import Action, LakePair, Retier
+from streamhouse_spark.log.commits.deletions import NO_DROPPED_ROWS, DeleteRows
 from streamhouse_spark.log.commits.history import require_kept, state_at
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
@@ -164,6 +164,7 @@ def _deleted_since(table: TableHandle, now: TableState, then: TableState) -> dic
             parts.setdefault(bucket, []).append(runs)
         for action in (action for part in record.attempts for action in part.actions):
             if isinstance(action, DeleteRows):
+                _require_offsets(now, then, action, record.number)
                 for bucket, runs in action.rows.items():
                     parts.setdefault(bucket, []).append(runs)
             elif isinstance(action, LakePair):
@@ -185,6 +186,11 @@ def _deleted_since(table: TableHandle, now: TableState, then: TableState) -> dic
             )
         before = pair
     return since
+
+
+def _require_offsets(now: TableState, then: TableState, action: DeleteRows, number: int) -> None:
+    if action.files:
+        raise _not_told(now, then, f"commit {number} deleted rows that have no offsets")
 
 
 def _staged(table: TableHandle, now: TableState, then: TableState, lost: Mapping[int, OffsetRuns]) -> Staged:

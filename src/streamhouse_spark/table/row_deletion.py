@@ -1,5 +1,5 @@
 """Deletion and replacement of rows of a table without a primary key. A row is known by its bucket and its offset in the
-log.
+log, or, without an offset, by its lake file and its position there (`read/file_rows.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from streamhouse_spark.core.model import OffsetRange, Transaction, check_transaction
 from streamhouse_spark.core.offset_runs import OffsetRuns
@@ -18,13 +17,15 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_base import ReadBase, changed
 from streamhouse_spark.log.append import Staged, appending
-from streamhouse_spark.log.commits.actions import Action, DeleteRows
+from streamhouse_spark.log.commits.actions import Action
+from streamhouse_spark.log.commits.deletions import NO_FILE_ROWS, DeleteRows, FileRows, num_rows_of
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import require_there
-from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
+from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.log.told import drops_rows
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.file_rows import Places, places_of_rows, require_same_files
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.table.row_parts import require_deletable
@@ -50,7 +51,7 @@ def delete_matching(table: TableHandle, where: Any, transaction: Transaction | N
         require_deletable(state)
         found = _matching(table, pin_newest(state), Projection.of(state.schema, (), filter_))
         try:
-            return commit_deletion(table, found, ReadBase.of(state), transaction)
+            return commit_deletion(table, found.rows, ReadBase.of(state), transaction, found.files)
         except CommitConflictError:
             if attempt == _CONFLICTS_MAX:
                 raise
@@ -58,30 +59,39 @@ def delete_matching(table: TableHandle, where: Any, transaction: Transaction | N
 
 
 def commit_deletion(
-    table: TableHandle, rows: Mapping[int, OffsetRuns], read: ReadBase, transaction: Transaction | None = None
+    table: TableHandle,
+    rows: Mapping[int, OffsetRuns],
+    read: ReadBase,
+    transaction: Transaction | None = None,
+    files: FileRows = NO_FILE_ROWS,
 ) -> int:
-    """Delete the rows at these offsets in one record, its **commit point**. Returns their number.
+    """Delete the rows at these offsets, and at these positions of lake files, in one record, its **commit point**.
+    Returns their number.
 
     ``read`` is the state in which they were looked for. Raises `CommitConflictError` where the table was truncated
     since, or another deleted one of them: nothing was deleted.
     """
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-        actions = deleting(state, rows, read)
+        actions = deleting(state, rows, read, files)
         return actions or ((DeleteRows({}),) if transaction is not None else ())
 
     committed = table.log.commit(plan, transaction=transaction)
     if committed.replay_of is not None or committed.state is committed.before:
         return 0
     deletion = next((d for d in committed.state.deletions if d.commit == committed.state.version), None)
-    return _num_rows(deletion.rows) if deletion is not None else 0
+    return num_rows_of(deletion.rows) + num_rows_of(deletion.files) if deletion is not None else 0
 
 
 def commit_rewrite(
-    table: TableHandle, rows: Mapping[int, OffsetRuns], staged: Staged | None, read: ReadBase
+    table: TableHandle,
+    rows: Mapping[int, OffsetRuns],
+    staged: Staged | None,
+    read: ReadBase,
+    files: FileRows = NO_FILE_ROWS,
 ) -> TableState:
-    """Delete the rows at these offsets and add staged ones, all in one record, its **commit point**. Returns the state
-    behind it.
+    """Delete the rows at these offsets, and at these positions of lake files, and add staged ones, all in one record,
+    its **commit point**. Returns the state behind it.
 
     ``read`` is the state in which the rows were read: others may append meanwhile. Raises `CommitConflictError` where
     the table was truncated or altered since, one of the rows was deleted or removed by others, or, for a strict
@@ -91,10 +101,10 @@ def commit_rewrite(
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:
         if read.is_strict:
             read.require(state)
-        deletions = deleting(state, rows, read)
+        deletions = deleting(state, rows, read, files)
         if marked is None or not marked.segments:
             return deletions
-        if sum(runs.num_rows for d in deletions for runs in d.rows.values()) < _num_rows(rows):
+        if sum(deletion.num_rows for deletion in deletions) < num_rows_of(rows) + num_rows_of(files):
             raise changed(state, "rows that it replaces were removed by others")
         if lost_partitions(state, read):
             raise changed(state, "a partition was dropped")
@@ -123,11 +133,9 @@ def _rewriting(staged: Staged) -> Staged:
     return replace(staged, segments=tuple(pieces))
 
 
-def _num_rows(rows: Mapping[int, OffsetRuns]) -> int:
-    return sum(runs.num_rows for runs in rows.values())
-
-
-def deleting(state: TableState, rows: Mapping[int, OffsetRuns], read: ReadBase) -> tuple[DeleteRows, ...]:
+def deleting(
+    state: TableState, rows: Mapping[int, OffsetRuns], read: ReadBase, files: FileRows = NO_FILE_ROWS
+) -> tuple[DeleteRows, ...]:
     """Return the action that deletes rows of a state: none if all of them were trimmed meanwhile. Pure.
 
     Raises as `commit_deletion`.
@@ -147,20 +155,17 @@ def deleting(state: TableState, rows: Mapping[int, OffsetRuns], read: ReadBase) 
             raise changed(state, f"rows of bucket {bucket} were deleted by others, and their places are forgotten")
         if held := runs.within(OffsetRange(start, state.buckets[bucket].end)):
             kept[bucket] = held
+    if files:
+        require_same_files(state, read, files)
+        if newer:
+            raise changed(state, "rows of lake files were deleted by others, and their places are forgotten")
+        return (DeleteRows(kept, files, read.lake_snapshot_id),)
     return (DeleteRows(kept),) if kept else ()
 
 
-def _matching(table: TableHandle, pin: Pin, projection: Projection) -> dict[int, OffsetRuns]:
-    """Find the rows of a pin that a filter wants: bucket → offsets."""
-    plan = plan_pin(table, pin, Wanted.of(projection)).plan(table)
-    found: dict[int, list[npt.NDArray[np.int64]]] = {}
-    for batch in read_batches(table, plan, (BUCKET, LOG_OFFSET), filter=projection.filter, mask=projection.mask):
-        if batch.num_rows:
-            if batch.column(LOG_OFFSET.name).null_count:
-                raise InvalidOptionError(
-                    f"table {table.name}: some of these rows have no offsets, because they were in the lake before it "
-                    "was the table's, or another engine wrote their files; delete them in the lake with that engine"
-                )
-            offsets = batch.column(LOG_OFFSET.name).to_numpy()
-            found.setdefault(batch.column(BUCKET.name)[0].as_py(), []).append(offsets)
-    return {bucket: OffsetRuns.of(np.sort(np.concatenate(parts))) for bucket, parts in found.items()}
+def _matching(table: TableHandle, pin: Pin, projection: Projection) -> Places:
+    """Find the rows of a pin that a filter wants."""
+    plan = plan_pin(table, pin, replace(Wanted.of(projection), names_rows=True)).plan(table)
+    batches = read_batches(table, plan, (ROW_ID,), filter=projection.filter, mask=projection.mask)
+    ids = [np.zeros(0, np.int64), *(batch.column(ROW_ID.name).to_numpy() for batch in batches)]
+    return places_of_rows(table, pin.state, np.concatenate(ids))

@@ -18,6 +18,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Action, Rename
 from streamhouse_spark.log.commits.checkpoint import write_checkpoint, write_floor
 from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.deletions import of_snapshot
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.commits.stored_objects import manifest_keys, referenced_keys
@@ -41,6 +42,7 @@ def begun(then: TableState, name: str, uuid: str, now_ms: int, properties: Mappi
         time_ms=now_ms,
         properties=at_home(properties),
         lake_history=() if then.lake is None else (then.lake,),
+        deletions=of_snapshot(then.deletions, then.lake),
         former_uuids=(*then.former_uuids, then.table_uuid),
         manifests={number: manifest for number, manifest in then.manifests.items() if number in inline},
         condemned={},

@@ -108,6 +108,9 @@ ELSEWHERE = {
     "give position.moved_to(": (
         "unit/read/test_positions.py::TestTail::test_another_history_is_an_error_that_names_the_way_on"
     ),
+    "which may lie in other files of snapshot": (
+        "unit/table/test_file_rows.py::TestOtherEngines::test_a_recorded_snapshot_is_expired_whose_files_are_live"
+    ),
     "what was made of them is out of date": (
         "unit/datasource/read/test_deleted_rows.py::test_rows_that_were_read_and_are_deleted_end_the_stream"
     ),
@@ -308,7 +311,7 @@ RUN_AGAIN = {
 }
 """The same call once more, which the test beside each refusal makes, or which cannot fail twice for the reason."""
 
-RESTORED = {"restore the warehouse", "restore the record", "restore it"}
+RESTORED = {"restore the warehouse", "restore the record", "restore the snapshot", "restore it"}
 """Bytes that are put back, as in the cases of damage."""
 
 NO_ADVICE = {

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
+import foreign_lake
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
@@ -262,6 +263,21 @@ def test_a_lake_that_moved_on_while_a_document_was_made(storage, clock, warehous
     monkeypatch.setattr(virtual_tables, "tier_ahead", tiered_meanwhile)
     assert shown(storage, served) == [1, 2]
     assert len(calls) == 2
+
+
+def test_deleted_rows_of_files_of_other_engines(storage, clock, warehouse, served):
+    """By their positions, and where the files were replaced since, by all of their values."""
+    world = sim_world(1, clock)
+    table = foreign_lake.adopted(storage, world)
+    table.delete(where=[("id", "in", [1, 4])])
+    assert shown(storage, served, table.name) == [0, 2, 3, 5]
+    foreign_lake.rewritten(storage, world)
+    table.append([foreign_lake.row(9)])
+    table.delete(where=[("id", "=", 0)])
+    for _ in range(2):
+        assert shown(storage, served, table.name) == [2, 3, 5, 9]
+    tier(table)
+    assert shown(storage, served, table.name) == [2, 3, 5, 9]
 
 
 @pytest.mark.parametrize("gone", ["deleted", "dropped"])

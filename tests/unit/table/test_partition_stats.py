@@ -53,6 +53,18 @@ def days(*given):
     return [{"id": i, "day": day, "land": land} for i, (day, land) in enumerate(given)]
 
 
+def test_deleted_rows_of_files_from_before_the_partitioning_was_changed(wh):
+    table = wh.create_table("t", "id BIGINT, day DATE, land STRING", partition_by=["day"])
+    table.append(days((MON, "de"), (MON, "fr"), (TUE, "fr")))
+    tier(table)
+    table.delete(where=[("land", "=", "de")])
+    tier(table)
+    table.set_partitioning(["land"])
+    table.append(days((MON, "it")))
+    tier(table)
+    assert {key: found[1] for key, found in shown(table).items()} == {("fr",): 2, ("it",): 1}
+
+
 def test_log_and_lake(wh, lake_format):
     properties = {"bucket.num": "2", "bucket.key": "id", "table.datalake.format": lake_format}
     columns = "id BIGINT, day DATE, land STRING"

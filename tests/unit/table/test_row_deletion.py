@@ -12,8 +12,9 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.commits import deletions
-from streamhouse_spark.log.commits.actions import DeleteRows, Trim
+from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import as_stored
+from streamhouse_spark.log.commits.deletions import DeleteRows
 from streamhouse_spark.table.partition_stats import partition_table
 from streamhouse_spark.table.row_deletion import commit_deletion, deleting
 from streamhouse_spark.table.views import changelog_batches

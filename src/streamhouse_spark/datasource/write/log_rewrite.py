@@ -1,10 +1,10 @@
 """UPDATE, DELETE and MERGE of tables without a primary key: tasks stage new rows and name the old ones by bucket and
-offset, the driver commits both in one record.
+offset, or by lake file and position, the driver commits both in one record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.row_ids import NO_PLACE, places_of
+from streamhouse_spark.core.row_ids import NO_PLACE, file_places_of, places_of
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.write.changed_rows import KIND, read_name
 from streamhouse_spark.datasource.write.staging_task import (
@@ -24,9 +24,9 @@ from streamhouse_spark.datasource.write.staging_task import (
     received,
     require_planned,
 )
-from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.kv.read_base import READING, ReadBase
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
+from streamhouse_spark.read.file_rows import named_rows, require_named
 from streamhouse_spark.schema.identity import refuse_given
 from streamhouse_spark.table.row_deletion import commit_rewrite
 from streamhouse_spark.warehouse.connection import Connection
@@ -41,6 +41,8 @@ class RewriteMessage(WriterCommitMessage):
     new: StagedMessage
     old: Mapping[int, OffsetRuns]
     """Bucket → offsets."""
+    of_files: Mapping[int, OffsetRuns]
+    """Place of a lake file in the snapshot that was read → positions."""
 
 
 class LogRewriteWriter(DataSourceArrowWriter):
@@ -56,17 +58,12 @@ class LogRewriteWriter(DataSourceArrowWriter):
         self._read = read
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the new rows. Raises `InvalidOptionError` for a row that is to change and has no place in the log."""
+        """Stage the new rows. Raises `InvalidOptionError` for a row that is to change and cannot be named."""
         ids: list[pa.Array] = []
         staged = self._plan.message(self._new_rows(batch, ids) for batch in iterator)
         found = np.concatenate([np.zeros(0, np.int64), *(part.to_numpy() for part in ids)])
-        if (found == NO_PLACE).any():
-            raise InvalidOptionError(
-                f"table {self._plan.table}: some of these rows have no offsets, because they were in the lake before "
-                "it was the table's, or another engine wrote their files; nothing was written: change them in the lake "
-                "with that engine"
-            )
-        return RewriteMessage(staged, places_of(found))
+        require_named(self._plan.table, found)
+        return RewriteMessage(staged, places_of(found), file_places_of(found))
 
     def _new_rows(self, batch: pa.RecordBatch, ids: list[pa.Array]) -> pa.RecordBatch:
         """Return the rows to add, in the table's columns, and put the identities of the old ones to ``ids``."""
@@ -91,14 +88,22 @@ class LogRewriteWriter(DataSourceArrowWriter):
         new = [message.new for message in found]
         require_planned(table, new)
         staged = combined(table, new)
-        old: dict[int, list[OffsetRuns]] = {}
-        for message in found:
-            for bucket, runs in message.old.items():
-                old.setdefault(bucket, []).append(runs)
-        if staged is None and not old:
+        old = _merged(message.old for message in found)
+        places = _merged(message.of_files for message in found)
+        if staged is None and not old and not places:
             return
         table.log.require_history([self._read.history], READING)
-        commit_rewrite(table, {bucket: OffsetRuns.merged(parts) for bucket, parts in old.items()}, staged, self._read)
+        files = named_rows(table, table.state, self._read.lake_snapshot_id, places)
+        commit_rewrite(table, old, staged, self._read, files)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Do nothing, as in `StreamhouseWriter.abort`."""
+
+
+def _merged(parts: Iterable[Mapping[int, OffsetRuns]]) -> dict[int, OffsetRuns]:
+    """Return the rows of all tasks; one that several of them name is one."""
+    found: dict[int, list[OffsetRuns]] = {}
+    for rows in parts:
+        for place, runs in rows.items():
+            found.setdefault(place, []).append(runs)
+    return {place: OffsetRuns.merged(runs) for place, runs in found.items()}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from streamhouse_spark.errors import LakeRolledBackError
 from streamhouse_spark.lake.iceberg.metadata.snapshots import AnySnapshot, AnySnapshots, Found
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeSnapshot
-from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, OFFSETS_PROPERTY, FoundOffsets, parse_offsets
+from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, OFFSETS_PROPERTY, USER_PROPERTY, FoundOffsets, parse_offsets
 from streamhouse_spark.lake.snapshot_times import own_ms
 
 if TYPE_CHECKING:
@@ -64,6 +64,23 @@ def ancestors(metadata: AnySnapshots[Found], snapshot: Found) -> Iterator[Found]
         yield current
         parent = current.parent_snapshot_id
         current = by_id.get(parent) if parent is not None else None
+
+
+def keeps_foreign_files(metadata: AnySnapshots[AnySnapshot], older: int, newer: int) -> bool:
+    """Tell whether a snapshot is known to have each data file of other engines that an ancestor has, as it was: every
+    commit in between is the package's, and added files or wrote its own ones again.
+    """
+    newest = metadata.snapshot_by_id(newer)
+    for ancestor in ancestors(metadata, newest) if newest is not None else ():
+        if ancestor.snapshot_id == older:
+            return True
+        said = ancestor.summary or {}
+        operation = said.get("operation")
+        is_rewrite = getattr(operation, "value", operation) == "replace"
+        is_ours = said.get(USER_PROPERTY) == COMMIT_USER and said.get(COMMIT_PROPERTY) is not None
+        if not is_ours or not (is_rewrite or said.get("deleted-data-files", "0") == "0"):
+            return False
+    return False
 
 
 def find_commit(metadata: TableMetadata, commit_uuid: str) -> Snapshot | None:

@@ -11,11 +11,11 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.commit_checks import (
     LogRange,
     require_dense,
-    require_known,
     require_offsets,
     require_present,
 )
@@ -154,6 +154,16 @@ def require_written(
 _NONE = OffsetRuns.dense(0, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class MovedRows:
+    """Deleted rows that no file with offsets has any more."""
+
+    rows: Mapping[int, OffsetRuns]
+    """Bucket → offsets."""
+    foreign: str | None
+    """A file without offsets that may have some."""
+
+
 def write_row_deletes(
     place: IcebergLocation,
     context: WriteContext,
@@ -161,12 +171,12 @@ def write_row_deletes(
     added: Sequence[LakeFile],
     *,
     with_older: bool,
-) -> list[LakeFile]:
-    """Write files of deleted positions for the rows at these offsets, durable when this returns.
+) -> tuple[list[LakeFile], MovedRows]:
+    """Write files of deleted positions for the rows at these offsets, durable when this returns. Returns them, and the
+    rows that may be in files without offsets.
 
     They are looked for in files that a round has written, and with ``with_older`` in those of the context's snapshot.
-    Positions that are deleted there stay so, and are not counted again. Raises `LakeMismatchError` where a row may be
-    in a file without offsets.
+    Positions that are deleted there stay so, and are not counted again.
     """
     spec = IcebergFileSpec.from_json(context.lake)
     files = place.files_at(spec.data_location)
@@ -189,8 +199,8 @@ def write_row_deletes(
             positions, num_dropped = np.union1d(kept, found), len(found)
             ids, bucket = place.world.ids, own.bucket
             written.append(write_deletes(spec, files, ids, bucket, hit.range, file, positions, num_dropped=num_dropped))
-    require_known(str(place.spec.path), left, foreign)
-    return written
+    moved = {bucket: runs for bucket, runs in left.items() if runs} if foreign is not None else {}
+    return written, MovedRows(moved, foreign)
 
 
 def _candidates(

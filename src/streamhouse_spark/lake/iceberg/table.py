@@ -17,8 +17,9 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.lake.commit_checks import LogRange
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
-from streamhouse_spark.lake.iceberg.offsets import described, newest_offsets
+from streamhouse_spark.lake.iceberg.offsets import described, keeps_foreign_files, newest_offsets
 from streamhouse_spark.lake.iceberg.versions import one_look
+from streamhouse_spark.lake.model.deleted_beside import NOTHING_BESIDE, DeletedBeside
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.marks import LakeHead, LakeMarks
@@ -53,6 +54,8 @@ __all__ = ["IcebergLake", "LakeTableSpec"]
 
 class IcebergLake(LakeTable):
     """See `LakeTable`."""
+
+    names_files = True
 
     def __init__(
         self,
@@ -119,11 +122,23 @@ class IcebergLake(LakeTable):
         return planned_files(self.place, context, buckets)
 
     def delete_rows(
-        self, context: WriteContext, rows: Mapping[int, OffsetRuns], added: Sequence[LakeFile], *, with_older: bool
+        self,
+        context: WriteContext,
+        rows: Mapping[int, OffsetRuns],
+        added: Sequence[LakeFile],
+        *,
+        with_older: bool,
+        beside: DeletedBeside = NOTHING_BESIDE,
     ) -> list[LakeFile]:
+        from streamhouse_spark.lake.iceberg.foreign.file_deletes import write_file_deletes
         from streamhouse_spark.lake.iceberg.round import write_row_deletes
 
-        return write_row_deletes(self.place, context, rows, added, with_older=with_older)
+        written, moved = write_row_deletes(self.place, context, rows, added, with_older=with_older)
+        return [*written, *write_file_deletes(self.place, context, beside, moved)]
+
+    def keeps_files(self, older: int, newer: int) -> bool:
+        metadata = self.place.snapshots()
+        return metadata is not None and keeps_foreign_files(metadata, older, newer)
 
     def _commit(
         self, files: Sequence[LakeFile], before: LogRange, after: LogRange, context: WriteContext
@@ -177,6 +192,11 @@ class IcebergLake(LakeTable):
         from streamhouse_spark.lake.iceberg.reading import scan_snapshot
 
         return scan_snapshot(self.place, snapshot_id, columns, schema, statistics_of, node)
+
+    def named_files(self, snapshot_id: int) -> Sequence[str]:
+        from streamhouse_spark.lake.iceberg.foreign.named_files import named_files
+
+        return named_files(self.place, snapshot_id)
 
     def read_placed(
         self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE, *, has_gaps: bool = False

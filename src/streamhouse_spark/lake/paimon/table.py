@@ -13,6 +13,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.lake.commit_checks import LogRange
+from streamhouse_spark.lake.model.deleted_beside import NOTHING_BESIDE, DeletedBeside
 from streamhouse_spark.lake.model.marks import LakeHead
 from streamhouse_spark.lake.model.scan_files import LakeScan
 from streamhouse_spark.lake.model.values import (
@@ -144,6 +145,7 @@ class PaimonLake(LakeTable):
         added: Sequence[LakeFile],  # noqa: ARG002 - files of a round lack deleted rows
         *,
         with_older: bool,
+        beside: DeletedBeside = NOTHING_BESIDE,  # noqa: ARG002 - rows without offsets have no names here
     ) -> list[LakeFile]:
         return files_without(self.place, context, rows) if with_older else []
 

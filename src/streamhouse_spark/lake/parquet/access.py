@@ -64,6 +64,11 @@ class StorageFiles:
             )
         return key
 
+    def name_of(self, location: str) -> str:
+        """Return a name of a data file that it keeps where the warehouse is moved: its key, or outside its location."""
+        key = self._find_key(location)
+        return location if key is None else key
+
     def _find_key(self, location: str) -> str | None:
         """Return the location relative to the root, by any name of the root; None outside."""
         plain = plain_location(location)

@@ -47,9 +47,9 @@ class GoingFiles(Generic[T]):
     """No row of the partitions stays."""
     file_rows: int
     foreign_rows: int
-    """In files of other engines, which never had offsets."""
+    """In files of other engines, whose rows never had offsets, without those that were deleted one by one."""
     deleted_rows: int = 0
-    """In the other files, rows that were deleted one by one, and so count as absent already."""
+    """Rows that were deleted one by one, and so count as absent already."""
 
     @property
     def own_rows(self) -> int:

@@ -51,6 +51,7 @@ from streamhouse_spark.lake.tiering.recording import is_ahead, record_snapshot, 
 from streamhouse_spark.lake.tiering.round import RunTasks, plan_round, write_round
 from streamhouse_spark.log.commits.actions import LakePair
 from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.deletions import waiting
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import check_dense, read_split
@@ -117,7 +118,7 @@ class TieringJob:
         targets = state.ends if unchanged is None else {}
         done: list[tuple[LakeSnapshot, list[LakeFile]]] = []
         conflicts = 0
-        while any(targets.values()):
+        while any(targets.values()) or (targets and state.deletions):  # adopted rows have no offsets, and may go
             try:
                 finished = self._round(state, targets, run_tasks, done)
             except (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError):
@@ -165,7 +166,9 @@ class TieringJob:
     ) -> bool:
         """Commit one snapshot. Returns True if there is nothing left to do."""
         self._lake = self._lake.with_state(state)
+        told = state.lake.told if state.lake is not None else 0
         is_due = any(state.lake_offset(bucket) < end for bucket, end in targets.items())
+        is_due = is_due or bool(waiting(state.deletions, told))
         asked_ms = self._world.clock.boot_ms()
         with self._lake.one_look():
             newest = self._fitted(state)
@@ -180,9 +183,8 @@ class TieringJob:
             return True
         context = context or self._lake.write_context()
         files = write_round(self._lake, context, plan, run_tasks)
-        deleted = plan.deleted
-        if deleted and not files and newest is not None:  # the rows went with a partition, or by another engine
-            record_told(self._log, newest, max(deletion.commit for deletion in state.deletions))
+        if plan.deletes and not files and newest is not None:  # the rows went with a partition, or by another engine
+            record_told(self._log, self._lake, newest, max(deletion.commit for deletion in state.deletions))
         self._require_lake_of(state)
         snapshot = self._lake.commit(
             files,

@@ -13,12 +13,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from streamhouse_spark.config.properties import ADOPTED
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.lake.history import require_of_history
 from streamhouse_spark.lake.model.values import LakeSnapshot, same_offsets
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.lake.tiering.dropped_rows import dropped_with
 from streamhouse_spark.log.commits.actions import Action, LakePair
 from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.deletions import pending, waiting
 from streamhouse_spark.log.commits.state import TableState
 
 logger = logging.getLogger(__name__)
@@ -46,11 +49,39 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
             found = lake.newest()
         if found is None or is_ahead(found, state) or (known is not None and not is_news(found, known)):
             return []
-        told = found.told if state.deletions else 0
-        made = LakePair(found.id, dict(found.offsets), time_ms, dict(found.starts), found.dropped_rows, told)
+        waits = lake.names_files and _waits(state, found, found.told)
+        keeps_files = (waits or ADOPTED in state.properties) and _keeps_files(state, lake, found)
+        if waits and not keeps_files:
+            return []  # the rows may lie in other files here: the next round deletes them, and its snapshot is recorded
+        made = replace(_pair_of(state, found, time_ms), keeps_files=keeps_files)
         return [made, *dropped_with(state, lake, made)]
 
     log.commit(pair)
+
+
+def _keeps_files(state: TableState, lake: LakeTable, found: LakeSnapshot) -> bool:
+    """Tell whether a snapshot has the files without offsets of the recorded one."""
+    known = state.lake
+    if known is None or not same_offsets(found.starts, known.starts):
+        return False
+    return lake.keeps_files(known.snapshot_id, found.id)
+
+
+def _waits(state: TableState, found: LakeSnapshot, told: int) -> bool:
+    """Tell whether rows were deleted that the recorded snapshot has, and that this one may still have: it lacks those
+    of records up to ``told``.
+    """
+    if state.lake is None or not state.deletions:
+        return False
+    held = state.lake.offsets
+    left = pending(state.deletions, told, found.offsets)
+    of_lake = any(runs.within(OffsetRange(0, held.get(bucket, 0))) for bucket, runs in left.items())
+    return of_lake or bool(waiting(state.deletions, told))
+
+
+def _pair_of(state: TableState, found: LakeSnapshot, time_ms: int) -> LakePair:
+    told = found.told if state.deletions else 0
+    return LakePair(found.id, dict(found.offsets), time_ms, dict(found.starts), found.dropped_rows, told)
 
 
 def _lacks_more(snapshot: LakeSnapshot, known: LakePair | None) -> bool:
@@ -59,13 +90,24 @@ def _lacks_more(snapshot: LakeSnapshot, known: LakePair | None) -> bool:
     return snapshot.dropped_rows > (known.dropped_rows if known is not None and is_followed else 0)
 
 
-def record_told(log: CommitLog, snapshot: LakeSnapshot, told: int) -> None:
-    """Record that the recorded snapshot lacks the rows of all deletions up to the commit ``told``."""
+def record_told(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot, told: int) -> None:
+    """Record that the newest snapshot lacks the rows of all deletions up to the commit ``told``.
 
-    def pair(state: TableState, _time_ms: int) -> list[LakePair]:
+    It may not be the recorded one, if files of these rows were replaced since: see `record_snapshot`.
+    """
+
+    def pair(state: TableState, time_ms: int) -> list[LakePair]:
         recorded = state.lake
-        is_news = recorded is not None and recorded.snapshot_id == snapshot.id and recorded.told < told
-        return [replace(recorded, told=told)] if recorded is not None and is_news else []
+        if recorded is None or recorded.told >= told or state.lake_location != lake.location:
+            return []
+        if recorded.snapshot_id == snapshot.id:
+            return [replace(recorded, told=told, keeps_files=True)]
+        newest = lake.newest()
+        if newest is None or newest.id != snapshot.id or is_ahead(newest, state) or not is_news(newest, recorded):
+            return []
+        if lake.names_files and _waits(state, newest, told):
+            return []  # of a later deletion, for the next round
+        return [replace(_pair_of(state, newest, time_ms), told=told)]
 
     log.commit(pair)
 

@@ -8,6 +8,7 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.lake.commit_checks import NOTHING_ABSENT
+from streamhouse_spark.lake.model.deleted_beside import DeletedBeside
 from streamhouse_spark.lake.model.values import NEVER_TRUNCATED, LakeFile, LakeSnapshot, WriteContext
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.lake.tiering.plan import (
@@ -20,6 +21,7 @@ from streamhouse_spark.lake.tiering.plan import (
     rows_to_delete,
 )
 from streamhouse_spark.log.commits.actions import KvSnapshot
+from streamhouse_spark.log.commits.deletions import Deletion, waiting
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import plan_range, snapshot_split, whole_range
 
@@ -40,6 +42,10 @@ class RoundPlan:
     ranges: Mapping[int, OffsetRange]
     bases: Mapping[int, KvSnapshot]
     deleted: Mapping[int, OffsetRuns]
+    of_files: tuple[Deletion, ...] = ()
+    """Deletions of rows without offsets that the lake does not lack yet."""
+    told: int = 0
+    """The newest record whose deleted rows the lake lacks before the round."""
 
     @property
     def keeps_rows(self) -> bool:
@@ -53,7 +59,12 @@ class RoundPlan:
     @property
     def is_due(self) -> bool:
         """Whether there is anything to write."""
-        return bool(self.num_tasks or self.deleted) or not self.keeps_rows
+        return bool(self.num_tasks) or self.deletes or not self.keeps_rows
+
+    @property
+    def deletes(self) -> bool:
+        """Whether rows were deleted that the lake may have."""
+        return bool(self.deleted or self.of_files)
 
     def absent_from(self, lake: LakeTable) -> Mapping[int, int]:
         """Count, for each bucket, the rows of the round that its files lack: see `LakeTable.leaves_out_deleted`."""
@@ -95,7 +106,9 @@ def plan_round(
     ranges = plan_tiering(buckets, begin, targets, table=state.name, bytes_max=bytes_max, cuts_segments=is_keyed)
     new = {**begin, **{bucket: wanted.end for bucket, wanted in ranges.items()}}
     new |= {bucket: base.offset for bucket, base in bases.items()}
-    return RoundPlan(state, offsets, starts, new, ranges, bases, rows_to_delete(state, newest, new))
+    told = newest.told if newest is not None else 0
+    deleted, of_files = rows_to_delete(state, newest, new), waiting(state.deletions, told)
+    return RoundPlan(state, offsets, starts, new, ranges, bases, deleted, of_files, told)
 
 
 def write_round(lake: LakeTable, context: WriteContext, plan: RoundPlan, run_tasks: RunTasks) -> list[LakeFile]:
@@ -114,6 +127,9 @@ def write_round(lake: LakeTable, context: WriteContext, plan: RoundPlan, run_tas
         for base in plan.bases.values()
     ]
     files = [file for written in run_tasks(tasks) for file in written]
-    if deleted := plan.deleted_in(lake):
-        files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows)
+    deleted = plan.deleted_in(lake)
+    if deleted or plan.of_files:
+        recorded = state.lake.snapshot_id if state.lake is not None else None
+        beside = DeletedBeside(plan.of_files, recorded, plan.told)
+        files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows, beside=beside)
     return files

@@ -9,11 +9,10 @@ from typing import Any, Final
 from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.config.partition_history import SetPartitioning
 from streamhouse_spark.core.change_archive import SetArchive
-from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass, replace
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits.anchors import HistoryMark
-from streamhouse_spark.log.commits.deletions import NameDropped, rows_from_json, rows_to_json
+from streamhouse_spark.log.commits.deletions import DeleteRows, NameDropped
 from streamhouse_spark.log.commits.segment import Segment, of_parts
 from streamhouse_spark.schema.checks.check import has_constraints
 from streamhouse_spark.schema.generated.generated import has_generated
@@ -59,15 +58,6 @@ class Replace:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteRows:
-    """Rows at these offsets of buckets are no longer the table's: each was until now. They keep their places in the
-    log.
-    """
-
-    rows: Mapping[int, OffsetRuns]
-
-
-@dataclass(frozen=True, slots=True)
 class Trim:
     """Advance the first offset of buckets."""
 
@@ -101,6 +91,8 @@ class LakePair:
     dropped_rows: int = 0
     told: int = 0
     """The newest record that can have deleted rows which are absent here; 0 where no record ever did."""
+    keeps_files: bool = False
+    """Whether it is known to have each file of another engine that the snapshot recorded before has, as it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,8 +328,6 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
                 "range": [start, end],
                 "segments": [segment_to_json(s, payload) for s in segments],
             }
-        case DeleteRows(rows):
-            return {"type": "delete-rows", "rows": rows_to_json(rows)}
         case Trim(starts):
             return {"type": "trim", "starts": _to_json_map(starts)}
         case Truncate(offsets):
@@ -376,7 +366,7 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
             return {"type": "tag", **asdict(action)}
         case Untag(names):
             return {"type": "untag", "names": list(names)}
-        case SetArchive() | SetPartitioning() | NameDropped():
+        case SetArchive() | SetPartitioning() | DeleteRows() | NameDropped():
             return action.to_json()
 
 
@@ -391,8 +381,8 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
         case "replace" | "replace-parts":
             start, end = data["range"]
             return Replace(data["bucket"], start, end, tuple(segment_from_json(s, payload) for s in data["segments"]))
-        case "delete-rows":
-            return DeleteRows(rows_from_json(data["rows"]))
+        case "delete-rows" | "delete-file-rows":
+            return DeleteRows.from_json(data)
         case "trim":
             return Trim(_from_json_map(data["starts"]))
         case "truncate":
@@ -469,12 +459,12 @@ def lake_to_json(pair: LakePair) -> dict[str, Any]:
         out["dropped_rows"] = pair.dropped_rows
     if pair.told:
         out["told"] = pair.told
-    return out
+    return {**out, "keeps_files": True} if pair.keeps_files else out
 
 
 def lake_from_json(data: Mapping[str, Any]) -> LakePair:
     starts = _from_json_map(data.get("starts", {}))
-    held = data.get("dropped_rows", 0), data.get("told", 0)
+    held = data.get("dropped_rows", 0), data.get("told", 0), data.get("keeps_files", False)
     return LakePair(data["snapshot_id"], _from_json_map(data["offsets"]), data["time_ms"], starts, *held)
 
 

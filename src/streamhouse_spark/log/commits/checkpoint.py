@@ -68,9 +68,11 @@ ARCHIVE_VERSION = 10
 PARTITIONINGS_VERSION = 11
 """Format of a checkpoint with former partitionings, or with rows of dropped partitions. An older version of this
 package would take partitions of older segments for those of today, and bring such rows back into a lake built anew."""
-NEWEST_VERSION = 12
+SCHEMA_CHANGES_VERSION = 12
 """Format of a checkpoint with the records that gave the table other columns: an older version of this package would
 store states without them, and reads as of a time would show other columns than those of then."""
+NEWEST_VERSION = 13
+"""Format of a checkpoint with deleted rows of lake files, which an older version of this package would read."""
 
 CHECKPOINT_INTERVAL = 40
 HINT_EVERY: Final = 20
@@ -185,8 +187,10 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
 
 def _version(state: TableState) -> int | None:
     """Return the oldest format that can hold all of the state."""
-    if state.schema_changes:
+    if any(deletion.files for deletion in state.deletions):
         return NEWEST_VERSION
+    if state.schema_changes:
+        return SCHEMA_CHANGES_VERSION
     if state.former_partitionings or state.dropped_rows.named:
         return PARTITIONINGS_VERSION
     if state.archive:

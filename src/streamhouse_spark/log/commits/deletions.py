@@ -3,6 +3,9 @@
 Offsets stay dense: a deleted row keeps its place in the log, and every reader leaves it out. What a state knows of
 deletions goes with the rows, when these are trimmed or truncated.
 
+Rows of lake files without offsets are deleted by file and position instead, as one lake snapshot has them. They are
+left out of that snapshot, and of those recorded since that have the same such files, until one lacks them.
+
 Rows of dropped partitions are others: the lake lacks them, and offsets alone do not say so. A reader of the log who has
 not read them yet leaves them out, and a lake that is built anew from the log is without them. A stream that has read
 them is not told. Changes between versions have them as deletions, and a rollback brings them back.
@@ -11,6 +14,9 @@ them is not told. Changes between versions have them as deletions, and a rollbac
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from streamhouse_spark.core.model import OffsetRange
@@ -20,6 +26,51 @@ from streamhouse_spark.core.values import dataclass, replace
 DELETIONS_MAX: Final = 64
 """Records whose deletions a state tells apart; those of older ones are one."""
 _BEYOND: Final = 1 << 62
+
+FileRows = Mapping[str, OffsetRuns]
+"""Name of a lake file, see `lake.parquet.access.StorageFiles.name_of` → positions of some of its rows."""
+NO_FILE_ROWS: Final[FileRows] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRows:
+    """Rows at these offsets of buckets are no longer the table's: each was until now. They keep their places in the
+    log.
+
+    Nor are those at these positions of lake files, which the lake snapshot ``snapshot_id`` has.
+    """
+
+    rows: Mapping[int, OffsetRuns]
+    files: FileRows = field(default_factory=dict)
+    snapshot_id: int | None = None
+    """None without files."""
+
+    @property
+    def num_rows(self) -> int:
+        return num_rows_of(self.rows) + num_rows_of(self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON. With files it has a name of its own: a version of this package that does not know them
+        stops there.
+        """
+        if not self.files:
+            return {"type": "delete-rows", "rows": rows_to_json(self.rows)}
+        files = {name: runs.to_text() for name, runs in sorted(self.files.items())}
+        rows = rows_to_json(self.rows)
+        return {"type": "delete-file-rows", "rows": rows, "snapshot_id": self.snapshot_id, "files": files}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DeleteRows:
+        files = _files_from_json(data.get("files", {}))
+        return cls(rows_from_json(data["rows"]), files, data.get("snapshot_id"))
+
+
+def num_rows_of(rows: Mapping[Any, OffsetRuns]) -> int:
+    return sum(runs.num_rows for runs in rows.values())
+
+
+def _files_from_json(data: Mapping[str, str]) -> dict[str, OffsetRuns]:
+    return {name: OffsetRuns.from_text(text, where="a record that deletes rows") for name, text in data.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +87,24 @@ class Deletion:
     first_ms: int
     is_in_lake: bool = False
     """Whether some of the rows are deleted in the lake, and no longer named here."""
+    files: FileRows = field(default_factory=dict)
+    """Rows without offsets, until a recorded lake snapshot lacks them."""
+    snapshot_id: int | None = None
+    """The lake snapshot that has these files; None without."""
 
     def to_json(self) -> list[Any]:
-        return [self.commit, self.time_ms, self.first_commit, self.first_ms, self.is_in_lake, rows_to_json(self.rows)]
+        rows = rows_to_json(self.rows)
+        out = [self.commit, self.time_ms, self.first_commit, self.first_ms, self.is_in_lake, rows]
+        if not self.files:
+            return out
+        return [*out, self.snapshot_id, {name: runs.to_text() for name, runs in sorted(self.files.items())}]
 
     @classmethod
     def from_json(cls, data: Any) -> Deletion:
-        commit, time_ms, first_commit, first_ms, is_in_lake, rows = data
-        return cls(commit, time_ms, rows_from_json(rows), first_commit, first_ms, is_in_lake)
+        commit, time_ms, first_commit, first_ms, is_in_lake, rows, *of_files = data
+        snapshot_id, files = of_files or (None, {})
+        found = rows_from_json(rows), first_commit, first_ms, is_in_lake, _files_from_json(files), snapshot_id
+        return cls(commit, time_ms, *found)
 
 
 def joined(deletions: Iterable[Deletion]) -> Mapping[int, OffsetRuns]:
@@ -56,42 +117,61 @@ def joined(deletions: Iterable[Deletion]) -> Mapping[int, OffsetRuns]:
 
 
 def not_live(
-    rows: Mapping[int, OffsetRuns], held: Mapping[int, OffsetRange], deleted: Mapping[int, OffsetRuns]
-) -> int | None:
-    """Return a bucket of which ``rows`` name some that are not held, or are deleted, or none; None if all are live."""
-    for bucket, runs in rows.items():
+    action: DeleteRows,
+    held: Mapping[int, OffsetRange],
+    deleted: Mapping[int, OffsetRuns],
+    deletions: Iterable[Deletion],
+    history: Sequence[OfFiles],
+    lake: OfFiles | None,
+) -> str | None:
+    """Say of which bucket or lake file an action names rows that are not held, or are deleted, or none; None if all
+    are live.
+    """
+    for bucket, runs in action.rows.items():
         is_held = bucket in held and runs and runs.within(held[bucket]) == runs
         if not is_held or (bucket in deleted and deleted[bucket].common(runs)):
-            return bucket
+            return f"bucket {bucket} that are not the table's"
+    is_known = lake is not None and have_same_files(history, action.snapshot_id, lake.snapshot_id)
+    gone = joined_files(deletions) if action.files else {}
+    for name, runs in action.files.items():
+        if not is_known or not runs or (name in gone and gone[name].common(runs)):
+            return f"lake file {name} that are not the table's"
     return None
 
 
-def followed_by(
-    deletions: tuple[Deletion, ...], rows: Mapping[int, OffsetRuns], commit: int, time_ms: int
-) -> tuple[Deletion, ...]:
+def followed_by(deletions: tuple[Deletion, ...], action: DeleteRows, commit: int, time_ms: int) -> tuple[Deletion, ...]:
     """Return the deletions with that of one more record behind them."""
-    if not rows:
+    if not action.rows and not action.files:
         return deletions
-    return in_order((*deletions, Deletion(commit, time_ms, dict(rows), commit, time_ms)))
+    made = Deletion(commit, time_ms, dict(action.rows), commit, time_ms)
+    return in_order((*deletions, replace(made, files=dict(action.files), snapshot_id=action.snapshot_id)))
 
 
 def in_order(deletions: Iterable[Deletion]) -> tuple[Deletion, ...]:
     """Return the deletions in the order of their records, the oldest as one where there are more than
-    `DELETIONS_MAX`.
+    `DELETIONS_MAX`. Those with files stay apart, so that no lake snapshot is asked to lack some of them again.
     """
     found = sorted(deletions, key=lambda deletion: deletion.commit)
     while len(found) > DELETIONS_MAX:
-        first, second, *others = found
+        at = next((i for i, (a, b) in enumerate(pairwise(found)) if not a.files and not b.files), None)
+        if at is None:
+            break
+        first, second = found[at : at + 2]
         is_in_lake = first.is_in_lake or second.is_in_lake
         both = replace(first, commit=second.commit, time_ms=second.time_ms, is_in_lake=is_in_lake)
-        found = [replace(both, rows=joined((first, second))), *others]
+        found[at : at + 2] = [replace(both, rows=joined((first, second)))]
     return tuple(found)
 
 
 def from_offsets(deletions: tuple[Deletion, ...], starts: Mapping[int, int]) -> tuple[Deletion, ...]:
     """Return the deletions of rows from ``starts`` on, in buckets that these name."""
     left = (replace(deletion, rows=_from(deletion.rows, starts)) for deletion in deletions)
-    return tuple(deletion for deletion in left if deletion.rows or deletion.is_in_lake)
+    return tuple(deletion for deletion in left if deletion.rows or deletion.files or deletion.is_in_lake)
+
+
+def without_files(deletions: Iterable[Deletion]) -> tuple[Deletion, ...]:
+    """Return the deletions without the rows of lake files: the table has another lake."""
+    return tuple(replace(d, files={}, snapshot_id=None, is_in_lake=True) if d.files else d for d in deletions)
 
 
 def pending(deletions: Iterable[Deletion], told: int, offsets: Mapping[int, int]) -> Mapping[int, OffsetRuns]:
@@ -130,16 +210,66 @@ def without_those_of_the_lake(
     deletions: tuple[Deletion, ...], told: int, held: Mapping[int, int]
 ) -> tuple[Deletion, ...]:
     """Return the deletions without the rows below ``held``, which only a lake snapshot would have, and which it lacks:
-    those of the deletions up to the commit ``told``.
+    those of the deletions up to the commit ``told``. So go all rows of its files.
     """
 
     def left(deletion: Deletion) -> Deletion:
         if deletion.commit > told:
             return deletion
         rows = _from(deletion.rows, held)
-        return replace(deletion, rows=rows, is_in_lake=deletion.is_in_lake or rows != deletion.rows)
+        is_in_lake = deletion.is_in_lake or rows != deletion.rows or bool(deletion.files)
+        return replace(deletion, rows=rows, is_in_lake=is_in_lake, files={}, snapshot_id=None)
 
     return tuple(map(left, deletions))
+
+
+# -- rows of lake files ------------------------------------------------------------------------------------------------
+
+
+class OfFiles(Protocol):
+    """A recorded lake snapshot."""
+
+    @property
+    def snapshot_id(self) -> int: ...
+
+    @property
+    def keeps_files(self) -> bool: ...
+
+
+def waiting(deletions: Iterable[Deletion], told: int) -> tuple[Deletion, ...]:
+    """Return those that deleted rows of lake files which a snapshot has that lacks those up to the commit ``told``."""
+    return tuple(deletion for deletion in deletions if deletion.files and deletion.commit > told)
+
+
+def joined_files(deletions: Iterable[Deletion]) -> FileRows:
+    """Return all rows of lake files. Raises `ValueError` if one was deleted twice."""
+    parts: dict[str, list[OffsetRuns]] = {}
+    for deletion in deletions:
+        for name, runs in deletion.files.items():
+            parts.setdefault(name, []).append(runs)
+    return {name: found[0] if len(found) == 1 else OffsetRuns.union(found) for name, found in parts.items()}
+
+
+def of_snapshot(deletions: Iterable[Deletion], lake: OfFiles | None) -> tuple[Deletion, ...]:
+    """Return the deletions as those of the recorded snapshot, which has the same files: others are no longer known."""
+    if lake is None:
+        return without_files(deletions)
+    return tuple(replace(d, snapshot_id=lake.snapshot_id) if d.files else d for d in deletions)
+
+
+def have_same_files(history: Sequence[OfFiles], one: int | None, other: int | None) -> bool:
+    """Tell whether files without offsets that one of two lake snapshots has are in the other, where both have them,
+    as they were: so that a position in one of them means the same row. ``history`` are the recorded ones.
+    """
+    if one is None or other is None:
+        return False
+    if one == other:
+        return True
+    places = [[i for i, pair in enumerate(history) if pair.snapshot_id == wanted] for wanted in (one, other)]
+    if not all(places):
+        return False
+    first, last = sorted((places[0][-1], places[1][-1]))
+    return all(pair.keeps_files for pair in history[first + 1 : last + 1])
 
 
 def _from(rows: Mapping[int, OffsetRuns], starts: Mapping[int, int]) -> dict[int, OffsetRuns]:
@@ -199,7 +329,7 @@ class DroppedRows:
         return replace(self, accounted=self.accounted + grown) if 0 < grown <= applied else self
 
     def with_action(self, action: NameDropped, commit: int, time_ms: int) -> DroppedRows:
-        named = followed_by(self.named, action.rows, commit, time_ms)
+        named = followed_by(self.named, DeleteRows(action.rows), commit, time_ms)
         return DroppedRows(named, self.accounted + action.count, commit)
 
     def from_offsets(self, starts: Mapping[int, int]) -> DroppedRows:

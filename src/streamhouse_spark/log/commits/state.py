@@ -162,10 +162,11 @@ class TableState:
         """
         appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
         told, offsets = (self.lake.told, self.lake.offsets) if self.lake is not None else (0, {})
-        appended -= sum(runs.num_rows for runs in masks.pending(self.deletions, told, offsets).values())
+        appended -= masks.num_rows_of(masks.pending(self.deletions, told, offsets))
         if self.lake is None or ADOPTED in self.properties:
             return appended
-        return max(0, appended - self.lake.dropped_rows)  # other engines' rows may be among them
+        of_files = masks.num_rows_of(masks.joined_files(masks.waiting(self.deletions, told)))
+        return max(0, appended - of_files - self.lake.dropped_rows)  # other engines' rows may be among them
 
     @property
     def first_offsets(self) -> Mapping[int, int]:
@@ -286,8 +287,8 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             return replace(state, buckets=_appended(state, segments))
         case act.Replace():
             return _replaced(state, action, record)
-        case act.DeleteRows(rows):
-            return replace(state, deletions=_with_deleted(state, rows, record))
+        case masks.DeleteRows():
+            return replace(state, deletions=_with_deleted(state, action, record))
         case act.Trim(starts):
             return _trimmed(state, starts, record)
         case act.Truncate(offsets):
@@ -411,13 +412,12 @@ def _without_told(state: TableState) -> TableState:
     return replace(state, deletions=masks.without_those_of_the_lake(state.deletions, lake.told, held))
 
 
-def _with_deleted(state: TableState, rows: Mapping[int, OffsetRuns], record: Record) -> tuple[Deletion, ...]:
+def _with_deleted(state: TableState, action: masks.DeleteRows, record: Record) -> tuple[Deletion, ...]:
     held = {bucket: OffsetRange(state.first_offset(bucket), log.end) for bucket, log in state.buckets.items()}
-    if (bucket := masks.not_live(rows, held, state.deleted)) is not None:
-        raise CorruptDataError(
-            f"record {record.number} of {state.name} deletes rows of bucket {bucket} that are not the table's"
-        )
-    return masks.followed_by(state.deletions, rows, record.number, record.time_ms)
+    pairs = state.lake_history, state.lake
+    if (found := masks.not_live(action, held, state.deleted, state.deletions, *pairs)) is not None:
+        raise CorruptDataError(f"record {record.number} of {state.name} deletes rows of {found}")
+    return masks.followed_by(state.deletions, action, record.number, record.time_ms)
 
 
 def _with_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> TableState:
@@ -467,7 +467,7 @@ def _retiered(state: TableState, action: act.Retier, record: Record) -> TableSta
     moved = replace(moved, archive=NO_ARCHIVE if action.starts else state.archive, expiring=frozenset())
     if state.dropped_rows.named and state.parsed.datalake_format == "iceberg":  # else the record deletes them
         moved = replace(moved, deletions=masks.in_order((*state.deletions, *state.dropped_rows.named)))
-    moved = replace(moved, dropped_rows=NO_DROPPED_ROWS)
+    moved = replace(moved, dropped_rows=NO_DROPPED_ROWS, deletions=masks.without_files(moved.deletions))
     if action.starts:
         begins = {bucket: action.starts.get(bucket, state.first_offset(bucket)) for bucket in state.buckets}
         deletions = masks.from_offsets(moved.deletions, begins)

@@ -18,7 +18,7 @@ LOG_OFFSET = pa.field("_log_offset", pa.int64(), nullable=False)
 COMMIT_TIMESTAMP = pa.field("_commit_timestamp", pa.timestamp("us", "UTC"), nullable=True)
 COMMIT_VERSION = pa.field("_commit_version", pa.int64(), nullable=False)
 ROW_ID = pa.field("_row_id", pa.int64(), nullable=False)
-"""A row's bucket and offset as one number, see `row_ids`: the name of a row that an UPDATE, DELETE or MERGE read."""
+"""A row's place as one number, see `core.row_ids`: the name of a row that an UPDATE, DELETE or MERGE read."""
 
 CHANGELOG_FIELDS = (CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP)
 """Columns of ``<table>$changelog`` before the table's columns."""
@@ -85,17 +85,18 @@ def add_log_positions(
     kinds: pa.Array | None = None,
     *,
     num_rows: int | None = None,
+    ids: pa.Array | None = None,
 ) -> pa.RecordBatch:
     """Return the batch with metadata columns and an offset for each row; None is not known, and null in the rows.
 
-    ``kinds`` are those of the changes, by default all are inserts.
+    ``kinds`` are those of the changes, by default all are inserts; ``ids`` the identities of rows without offsets.
     """
     rows = batch.num_rows if num_rows is None else num_rows
     values = {
         CHANGE_TYPE.name: lambda: pa.repeat(pa.scalar("insert"), rows) if kinds is None else kinds,
         BUCKET.name: lambda: pa.repeat(pa.scalar(bucket, pa.int32()), rows),
         LOG_OFFSET.name: lambda: pa.nulls(rows, pa.int64()) if offsets is None else offsets,
-        ROW_ID.name: lambda: _row_ids(bucket, offsets, rows),
+        ROW_ID.name: lambda: _row_ids(bucket, offsets, rows) if ids is None else ids,
         COMMIT_TIMESTAMP.name: lambda: (pa.nulls(rows, pa.int64()) if times_us is None else times_us).cast(
             COMMIT_TIMESTAMP.type
         ),

@@ -174,7 +174,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     read = _read_columns(state.schema, columns)
     node = parse_filters(filters, _filtered_types(state, pin))
     lake = lake_marks(table, is_read=reads_lake(pin, options, state))
-    asked = Question(table, state, pin, options, read, node)
+    asked = Question(table, state, pin, options, read, node, names_rows=ROW_ID.name in columns)
     found = sources_of(asked)
     metadata = _metadata(pin, columns)
     cores = max(1, args.get("parallelism") or 1)

@@ -54,6 +54,8 @@ class Question:
     """Columns whose statistics are wanted of lake files, besides those of the filters."""
     left_out: list[Segment] = field(default_factory=list, compare=False)
     """The segments that the filter left out."""
+    names_rows: bool = False
+    """Whether the identities of rows are read."""
 
     @property
     def pruning(self) -> Pruning:
@@ -61,7 +63,7 @@ class Question:
 
     @property
     def wanted(self) -> Wanted:
-        return Wanted(self.columns, self.pruning, self.statistics_of)
+        return Wanted(self.columns, self.pruning, self.statistics_of, self.names_rows)
 
 
 def sources_of(asked: Question) -> Sources:

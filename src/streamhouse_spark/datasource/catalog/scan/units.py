@@ -170,8 +170,9 @@ def _python_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact
         case BinlogPiece(split, _, archived):
             num_rows = split.num_rows + sum(len(part.offsets) for part in archived)
             return PythonUnit(piece, bucket, num_rows, size_bytes, are_exact)
-        case LakePiece(split, _):
-            return PythonUnit(piece, bucket, split.num_rows, size_bytes, are_exact and split.is_plain)
+        case LakePiece(split):
+            is_whole = split.is_plain and not piece.leaves_out
+            return PythonUnit(piece, bucket, split.num_rows, size_bytes, are_exact and is_whole)
         case OffsetsPiece(_, offsets) | ArchivePiece(_, offsets):
             return PythonUnit(piece, bucket, len(offsets), size_bytes, are_exact)
         case KeyedPiece(_, lake):

@@ -39,6 +39,7 @@ from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
 from streamhouse_spark.lake.parquet.partition_rewrite import (
     GoingFiles,
     going_files,
+    is_foreign,
     require_tiered,
     rewritten,
     until_committed,
@@ -144,8 +145,10 @@ def _going(
             "partition again: then all of these are from before"
         )
     locations = {file.file_path for file in going.files}
-    num_deleted = sum(file.record_count for file in deletes if row_deletes_of(file) in locations)
-    return replace(going, deleted_rows=num_deleted), deletes if going.is_whole else ()
+    gone = [(file.record_count, row_deletes_of(file)) for file in deletes if row_deletes_of(file) in locations]
+    num_deleted = sum(count for count, _ in gone)
+    num_foreign = going.foreign_rows - sum(count for count, location in gone if location and is_foreign(location))
+    return replace(going, deleted_rows=num_deleted, foreign_rows=num_foreign), deletes if going.is_whole else ()
 
 
 def _live(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestContent, DataFile]]:

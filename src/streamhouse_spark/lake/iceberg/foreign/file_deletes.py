@@ -1,0 +1,204 @@
+"""Deletion of rows of other engines' files, which were named by file and position in an older snapshot, or had offsets
+in it.
+
+A file that is still there has the row at its position. Where another engine replaced the file, its rows lie in files
+that came since: there as many rows are deleted as are equal to deleted ones by all columns. Equal rows cannot be told
+apart by anybody, so these are the deleted ones; fewer are there where that engine deleted some itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.snapshots import Snapshot
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.lake.commit_checks import require_known
+from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
+from streamhouse_spark.lake.iceberg.key_index import live_file
+from streamhouse_spark.lake.iceberg.location import IcebergLocation
+from streamhouse_spark.lake.iceberg.offsets import newest_offsets
+from streamhouse_spark.lake.iceberg.position_deletes import write_deletes
+from streamhouse_spark.lake.iceberg.round import MovedRows
+from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks, require_snapshot
+from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source
+from streamhouse_spark.lake.model.deleted_beside import DeletedBeside
+from streamhouse_spark.lake.model.live_files import LiveFile
+from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet.equal_rows import RowsToFind
+from streamhouse_spark.lake.parquet.file_writer import may_hold
+from streamhouse_spark.lake.parquet.numbered_rows import read_numbered
+from streamhouse_spark.lake.parquet.reader import deleted_positions, offset_file
+from streamhouse_spark.log.commits.deletions import FileRows, joined_files
+
+_NO_OFFSETS: Final = OffsetRange(0, 0)
+Positions = npt.NDArray[np.int64]
+
+
+def write_file_deletes(
+    place: IcebergLocation, context: WriteContext, beside: DeletedBeside, moved: MovedRows
+) -> list[LakeFile]:
+    """Write files of deleted positions for rows without offsets, as `LakeTable.delete_rows` says. Positions that are
+    deleted in the context's snapshot stay so, and are not counted again.
+
+    ``moved`` are rows that had offsets while they were deleted.
+    """
+    if not beside.of_files and not moved.rows:
+        return []
+    spec = IcebergFileSpec.from_json(context.lake)
+    table = place.require()
+    planned = _planned(place, table, spec, beside.told)
+    live = _by_name(place, table, planned)
+    found = {name: [runs.offsets()] for name, runs in joined_files(beside.of_files).items() if name in live}
+    for name, positions in _replaced(place, table, live, beside, moved).items():
+        found.setdefault(name, []).append(positions)
+    written = (
+        _written(place, table, spec, live[name], np.unique(np.concatenate(parts))) for name, parts in found.items()
+    )
+    return [file for file in written if file is not None]
+
+
+def _planned(place: IcebergLocation, table: Table, spec: IcebergFileSpec, told: int) -> Snapshot:
+    """Return the snapshot that the round began with.
+
+    It has to lack the deletions that were known to be in it, and no others: rows that are equal to deleted ones would
+    go, too. Raises `CommitConflictError`.
+    """
+    planned = table.metadata.current_snapshot()
+    if planned is None or planned.snapshot_id != spec.snapshot_id:
+        raise CommitConflictError(
+            f"lake table {table.location()}: snapshot {spec.snapshot_id}, which this round began with, is not newest "
+            "any more; try again"
+        )
+    said = newest_offsets(table.metadata, place.spec.table_uuid)
+    lacks = said.history.number if said is not None and said.history is not None else 0
+    if lacks != told:
+        raise CommitConflictError(
+            f"lake table {table.location()}: snapshot {planned.snapshot_id} lacks rows of deletions up to commit "
+            f"{lacks}, {told} was expected: another tiering service was faster; try again"
+        )
+    return planned
+
+
+def _by_name(place: IcebergLocation, table: Table, snapshot: Snapshot) -> dict[str, FileScanTask]:
+    names = StorageFiles(place.storage)
+    return {names.name_of(task.file.file_path): task for task in plan_tasks(table, snapshot)}
+
+
+def _written(
+    place: IcebergLocation, table: Table, spec: IcebergFileSpec, task: FileScanTask, positions: Positions
+) -> LakeFile | None:
+    """Write the file of deleted positions of a data file; None where all of them are deleted there."""
+    file = live_file(task, table, ())
+    access = place.files_at(file.location)
+    new = np.setdiff1d(positions, deleted_positions(access, file.location, file.deletes), assume_unique=True)
+    if not len(new):
+        return None
+    kept = deleted_positions(access, file.location, file.own_deletes)
+    source_id = bucket_source(table.metadata, place.spec.num_buckets)
+    file_spec = table.metadata.specs()[task.file.spec_id]
+    bucket = bucket_of(file_spec, task.file.partition, place.spec.num_buckets, source_id) or 0
+    files, ids = place.files_at(spec.data_location), place.world.ids
+    every: Positions = np.union1d(kept, new)
+    return write_deletes(spec, files, ids, bucket, _NO_OFFSETS, file, every, num_dropped=len(new))
+
+
+# -- rows whose files were replaced ------------------------------------------------------------------------------------
+
+
+def _replaced(
+    place: IcebergLocation, table: Table, live: Mapping[str, FileScanTask], beside: DeletedBeside, moved: MovedRows
+) -> dict[str, Positions]:
+    """Find rows of files that are no longer live in those that came since: name → positions.
+
+    The recorded snapshot has all files in which rows were deleted since the lake lacked some.
+    """
+    lost = {name: runs for name, runs in joined_files(beside.of_files).items() if name not in live}
+    if not lost and not moved.rows:
+        return {}
+    if beside.recorded is None:
+        require_known(str(place.spec.path), moved.rows, moved.foreign)
+        return {}
+    try:
+        before = _by_name(place, table, require_snapshot(table.metadata, beside.recorded))
+        lost |= _files_of_offsets(place, table, before, moved)
+        how = own_projection(table.metadata, place.spec)
+        rows = _rows_of(place, table, how, before, lost)
+    except (SnapshotExpiredError, FileNotFoundError) as error:
+        raise LakeMismatchError(
+            f"lake table {table.location()}: rows of snapshot {beside.recorded} were deleted, and before a round could "
+            f"delete them another engine replaced their files and expired that snapshot ({error}), so that nothing "
+            "tells which rows these are; restore the snapshot with its files"
+        ) from error
+    newer = [(name, live_file(task, table, ())) for name, task in live.items() if name not in before]
+    return dict(_equal_rows(place, how, rows, newer))
+
+
+def _files_of_offsets(
+    place: IcebergLocation, table: Table, before: Mapping[str, FileScanTask], moved: MovedRows
+) -> FileRows:
+    """Return the rows at offsets by the files that had them. Raises `LakeMismatchError` where one is in none."""
+    left, found = dict(moved.rows), {}
+    for name, task in before.items():
+        at = task.file.file_path
+        if not any(may_hold(at, bucket, runs.range) for bucket, runs in left.items() if runs):
+            continue
+        own = offset_file(place.files_at(at), at, place.spec.writers)
+        if own is None or not (hit := own.runs.common(left.get(own.bucket, OffsetRuns.dense(0, 0)))):
+            continue
+        left[own.bucket] = left[own.bucket].without(hit)
+        gone = deleted_positions(place.files_at(at), at, live_file(task, table, ()).deletes)
+        found[name] = OffsetRuns.of(np.setdiff1d(own.runs.rows_at(hit), gone))
+    require_known(str(place.spec.path), left, moved.foreign)
+    return {name: runs for name, runs in found.items() if runs}
+
+
+def _rows_of(
+    place: IcebergLocation,
+    table: Table,
+    how: LakeProjection,
+    before: Mapping[str, FileScanTask],
+    lost: FileRows,
+) -> pa.Table:
+    """Read rows of files that are not live any more."""
+    parts = [how.schema.arrow.empty_table()]
+    for name, runs in lost.items():
+        wanted = runs.offsets()
+        for numbers, batch in _numbered(place, how, live_file(before[name], table, ())):
+            chosen = batch.filter(pa.array(np.isin(numbers, wanted, assume_unique=True)))
+            parts.append(pa.Table.from_batches([chosen]))
+    return pa.concat_tables(parts)
+
+
+def _equal_rows(
+    place: IcebergLocation,
+    how: LakeProjection,
+    rows: pa.Table,
+    newer: Sequence[tuple[str, LiveFile]],
+) -> Iterator[tuple[str, Positions]]:
+    """Find rows that equal some of these, as often as they are there, in files of other engines."""
+    left = RowsToFind(rows)
+    for name, file in newer:
+        if not left.num_left:
+            return
+        if offset_file(place.files_at(file.location), file.location, place.spec.writers) is not None:
+            continue
+        hits = [numbers[left.found_in(batch)] for numbers, batch in _numbered(place, how, file)]
+        if sum(map(len, hits)):
+            yield name, np.concatenate(hits)
+
+
+def _numbered(
+    place: IcebergLocation, how: LakeProjection, file: LiveFile
+) -> Iterator[tuple[Positions, pa.RecordBatch]]:
+    """Read the rows of a file that are not deleted, with their positions."""
+    split = LakeSplit(file.location, file.size_bytes, file.num_rows, position_deletes=file.deletes)
+    return read_numbered(place.files_at(file.location), split, how)

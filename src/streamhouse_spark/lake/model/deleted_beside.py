@@ -1,0 +1,23 @@
+"""Deleted rows of which a round is told beside those at offsets, and where they lay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from streamhouse_spark.core.values import dataclass
+
+if TYPE_CHECKING:
+    from streamhouse_spark.log.commits.deletions import Deletion
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedBeside:
+    of_files: tuple[Deletion, ...] = ()
+    """Deletions of rows of files without offsets."""
+    recorded: int | None = None
+    """The recorded lake snapshot: it has the rows at offsets that files with offsets no longer have."""
+    told: int = 0
+    """The newest record whose deleted rows the lake lacked as the round was planned."""
+
+
+NOTHING_BESIDE: Final = DeletedBeside()

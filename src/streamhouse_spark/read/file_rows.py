@@ -1,0 +1,81 @@
+"""Rows of lake files without offsets, as a statement names them: by file and position in the snapshot that it read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Final
+
+from streamhouse_spark.config.branch_mark import BRANCH
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.row_ids import NO_PLACE, Int64Array, file_places_of, places_of
+from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.kv.read_base import ReadBase, changed
+from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.log.commits.deletions import NO_FILE_ROWS, FileRows, have_same_files, joined_files
+from streamhouse_spark.log.commits.state import TableState
+
+_WHERE: Final = "they were in the lake before it was the table's, or another engine wrote their files"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Rows of a table without a primary key."""
+
+    rows: Mapping[int, OffsetRuns]
+    """Bucket → offsets."""
+    files: FileRows = field(default_factory=dict)
+    """Name of a lake file → positions, of rows without offsets."""
+
+
+def places_of_rows(table: TableHandle, state: TableState, ids: Int64Array) -> Places:
+    """Return the rows of identities that were read in a state. Raises as `require_named` and `named_rows` do."""
+    require_named(state.name, ids)
+    snapshot_id = state.lake.snapshot_id if state.lake is not None else None
+    return Places(places_of(ids), named_rows(table, state, snapshot_id, file_places_of(ids)))
+
+
+def require_named(table: str, ids: Int64Array) -> None:
+    """Require that all identities tell their rows. Raises `InvalidOptionError`."""
+    if (ids == NO_PLACE).any():
+        raise InvalidOptionError(
+            f"table {table}: some of these rows have no offsets, because {_WHERE}, and no other name in a Paimon lake "
+            "or in a snapshot that stands in for an expired one; nothing was written: run the statement again, or "
+            "change them in the lake with that engine"
+        )
+
+
+def named_rows(
+    table: TableHandle, state: TableState, snapshot_id: int | None, places: Mapping[int, OffsetRuns]
+) -> FileRows:
+    """Return the rows of files by their names, from the places of files among all of the snapshot that was read.
+
+    Raises `InvalidOptionError` for a branch, `SnapshotExpiredError`.
+    """
+    if not places:
+        return NO_FILE_ROWS
+    if BRANCH in state.properties:
+        raise InvalidOptionError(
+            f"{state.name} is a branch, and some of these rows have no offsets, because {_WHERE}; nothing was written: "
+            "change them in the table itself"
+        )
+    assert snapshot_id is not None
+    names, every = StorageFiles(table.storage), table.open_lake().with_state(state).named_files(snapshot_id)
+    return {names.name_of(every[place]): positions for place, positions in places.items()}
+
+
+def require_same_files(state: TableState, read: ReadBase, files: FileRows) -> None:
+    """Require that these rows are still there, at the positions that they were read at. Pure.
+
+    Raises `CommitConflictError` where another deleted one of them, or the state's lake snapshot is not known to have
+    the files of the one that was read.
+    """
+    lake = state.lake.snapshot_id if state.lake is not None else None
+    if not have_same_files(state.lake_history, read.lake_snapshot_id, lake):
+        raise changed(state, f"it read lake snapshot {read.lake_snapshot_id}, and {lake} may have other files")
+    gone = joined_files(state.deletions)
+    for name, runs in files.items():
+        if name in gone and (common := gone[name].common(runs)):
+            raise changed(state, f"the row at position {common.range.start} of {name} was deleted by another")

@@ -1,0 +1,25 @@
+"""The smallest parts of a scan, and how many rows each of them surely has."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.datasource.catalog.scan.units import _python_unit
+from streamhouse_spark.lake.model.values import LakeSplit
+from streamhouse_spark.read.pieces import LakePiece, piece_from_json
+
+SPLIT = LakeSplit("data/a.parquet", 100, 10, bucket=1)
+GONE = OffsetRuns.dense(2, 3)
+
+
+@pytest.mark.parametrize("piece", [LakePiece(SPLIT, 1, {1: GONE}), LakePiece(SPLIT, 1, {}, GONE)])
+def test_a_limit_does_not_count_on_a_file_with_deleted_rows(piece):
+    assert not _python_unit(piece, 1, 1.0, are_exact=True).is_exact
+    assert _python_unit(LakePiece(SPLIT, 1, place=4), 1, 1.0, are_exact=True).is_exact
+    assert piece_from_json(piece.to_json()) == piece
+
+
+def test_places_of_files_travel():
+    piece = LakePiece(SPLIT, None, {}, GONE, 0)
+    assert piece_from_json(piece.to_json()) == piece
