@@ -633,13 +633,13 @@ def staged_rows_fit_whatever_changed_inside() -> Iterator[None]:
 
 @plant
 def keys_are_matched_by_their_places() -> Iterator[None]:
-    padded = keyed_table._padded
+    padded = keyed_table.padded
 
     def in_their_order(rows: Any, schema: Any, **kwargs: Any) -> Any:
         is_whole = rows.num_columns == len(schema.names)
         return rows.rename_columns(list(schema.names)) if is_whole else padded(rows, schema, **kwargs)
 
-    with patched((keyed_table, "_padded", in_their_order)):
+    with patched((keyed_table, "padded", in_their_order)):
         yield
 
 

@@ -202,7 +202,7 @@ CALLS: dict[str, Call | list[Call]] = {
             "until_ms": 0,
         },
     ),
-    "Table.open_lake": Call(_log, {}),
+    "Table.open_lake": [Call(_log, {})],  # an older state is for the package alone
     "Table.merge_inline": Call(_log, {}),
     "Table.merge_small": Call(_log, {}),
     "Table.rollback_to_version": Call(_log, {"version": 1, "dry_run": True}),

@@ -28,13 +28,14 @@ class FormerTable(TableHandle):
         return self
 
 
-def table_of_time(table: TableHandle, timestamp_ms: int) -> TableHandle:
-    """Return the table that the name meant at a time: this one, or one whose place it took since, directly or not.
+def table_of_time(table: TableHandle, state: TableState, timestamp_ms: int) -> tuple[TableHandle, TableState]:
+    """Return the table that the name meant at a time, and its state: this one, or one whose place it took since,
+    directly or not, and that one's last state.
 
     Costs the look at the name's chain of pointers. Raises `SnapshotExpiredError` where that table is being deleted.
     """
     if table.path.branch is not None:
-        return table
+        return table, state
     while (replaced := replaced_by(table.storage, table.world, table.path, table.uuid)) is not None:
         if timestamp_ms >= replaced.time_ms:
             break
@@ -44,5 +45,5 @@ def table_of_time(table: TableHandle, timestamp_ms: int) -> TableHandle:
                 "no longer kept; choose a later time"
             )
         former = FormerTable(table.storage, table.settings, table.path, replaced.log, table.world)
-        table = former.at_last(replaced.last)
-    return table
+        table, state = former.at_last(replaced.last), replaced.last
+    return table, state

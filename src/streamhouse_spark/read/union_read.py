@@ -40,8 +40,8 @@ def read_union(
         raise InvalidOptionError(
             f"as_of_timestamp_ms is {as_of_timestamp_ms!r}, expected milliseconds since 1970 as a whole number"
         )
-    table = table_of_time(table, as_of_timestamp_ms)
-    pin = pin_of_time(table, table.state, as_of_timestamp_ms)
+    table, state = table_of_time(table, state, as_of_timestamp_ms)
+    pin = pin_of_time(table, state, as_of_timestamp_ms)
     return read_pin(table, pin, Projection.of(pin.state.schema, columns, parse_filter(where)))
 
 
@@ -64,8 +64,8 @@ def plan_union(table: TableHandle, columns: Sequence[str], *, as_of_timestamp_ms
 
     state = table.refresh()
     if as_of_timestamp_ms is not None:
-        then = table_of_time(table, as_of_timestamp_ms)
-        return plan(pin_of_time(then, then.state, as_of_timestamp_ms), then)
+        then, state = table_of_time(table, state, as_of_timestamp_ms)
+        return plan(pin_of_time(then, state, as_of_timestamp_ms), then)
     return with_stand_ins(table, pin_newest(state), Begun(columns), plan)
 
 

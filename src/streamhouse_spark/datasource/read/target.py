@@ -88,8 +88,8 @@ def _columns_of(table: TableHandle, as_of_ms: int | None) -> TableSchema:
     """Return the columns that a read of the table, or one as of a time, shows."""
     if as_of_ms is None:
         return table.state.schema
-    then = table_of_time(table, as_of_ms)
-    return state_of_time(then, then.state, as_of_ms).schema
+    then, state = table_of_time(table, table.state, as_of_ms)
+    return state_of_time(then, state, as_of_ms).schema
 
 
 def stream_target(table: TableHandle, suffix: str | None, options: StreamReadOptions) -> ReadTarget:

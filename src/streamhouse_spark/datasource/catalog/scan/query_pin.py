@@ -109,8 +109,8 @@ def pin_of(table: TableHandle, suffix: str | None, version: str | None, timestam
             state = state_at(table.log, table.storage, version_of(state, version))
         then = table
         if as_of_ms is not None:
-            then = table_of_time(table, as_of_ms)
-            state, schema_id = _of_time(then, then.state, as_of_ms)
+            then, state = table_of_time(table, state, as_of_ms)
+            state, schema_id = _of_time(then, state, as_of_ms)
             pin_as_of(with_schema(state, schema_id), as_of_ms)
         pin = QueryPin(
             then.name,
@@ -129,8 +129,8 @@ def pin_of(table: TableHandle, suffix: str | None, version: str | None, timestam
 
 def pin_of_columns(table: TableHandle, as_of_ms: int) -> QueryPin:
     """Make the pin for a name loaded now, with the columns of a time: the read's options have the time."""
-    then = table_of_time(table, as_of_ms)
-    state, schema_id = _of_time(then, then.state, as_of_ms)
+    then, state = table_of_time(table, table.state, as_of_ms)
+    state, schema_id = _of_time(then, state, as_of_ms)
     _STATES.keep(state)
     return QueryPin(
         then.name,
