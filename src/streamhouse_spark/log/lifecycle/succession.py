@@ -15,11 +15,11 @@ from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
+from streamhouse_spark.errors import CommitConflictError, ObjectNotFoundError, TableNotFoundError
 from streamhouse_spark.log.commits.actions import Drop, Rename
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.history import state_at
-from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.commits.record import Record, read_record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.storage.base import Storage
@@ -32,38 +32,37 @@ class Replaced:
     """A table whose place another took."""
 
     log: CommitLog
-    last: TableState
-    """Its last state before that."""
-    time_ms: int
-    """The time of the record that dropped it: from then on the name means the other one."""
+    dropped: Record
+    """The record that dropped it: from its time on the name means the other one."""
+
+    def last(self, storage: Storage) -> TableState:
+        """Return its last state before that. Raises as `state_at`."""
+        return state_at(self.log, storage, self.dropped.number - 1)
 
 
 def replaced_by(storage: Storage, world: World, path: TablePath, uuid: str) -> Replaced | None:
     """Return the table whose place table ``uuid`` took under its name; None if there was none, it was brought back
     under another name, or its records are gone.
-
-    Raises `SnapshotExpiredError` where the record before its drop is.
     """
     for other in names.tables_meant(storage, path):
         if other == uuid:
             continue
         log = CommitLog(storage, other, world)
         try:
-            state = log.refresh()
-        except TableNotFoundError:
+            if log.refresh().successor == uuid:
+                return Replaced(log, _drop_of(storage, log))
+        except (TableNotFoundError, ObjectNotFoundError):
             return None
-        if state.successor == uuid:
-            return _replaced(storage, log)
     return None
 
 
-def _replaced(storage: Storage, log: CommitLog) -> Replaced:
-    version = log.state.version
-    while True:  # steps of cleaning may follow the drop
-        last = state_at(log, storage, version - 1)
-        if not last.dropped:
-            return Replaced(log, last, read_record(storage, log.table_uuid, version)[0].time_ms)
-        version -= 1
+def _drop_of(storage: Storage, log: CommitLog) -> Record:
+    """Return the record that dropped a table; behind it are steps of cleaning alone. Raises `ObjectNotFoundError`."""
+    for version in range(log.state.version, 0, -1):
+        record, _ = read_record(storage, log.table_uuid, version)
+        if any(isinstance(action, Drop) for action in record.actions):
+            return record
+    raise ObjectNotFoundError(f"no record of {log.state.name} drops it")
 
 
 def followed(storage: Storage, world: World, log: CommitLog) -> CommitLog:
