@@ -50,19 +50,20 @@ def replaced_by(storage: Storage, world: World, path: TablePath, uuid: str) -> R
         log = CommitLog(storage, other, world)
         try:
             if log.refresh().successor == uuid:
-                return Replaced(log, _drop_of(storage, log))
+                dropped = _drop_of(storage, log)
+                return None if dropped is None else Replaced(log, dropped)
         except (TableNotFoundError, ObjectNotFoundError):
             return None
     return None
 
 
-def _drop_of(storage: Storage, log: CommitLog) -> Record:
+def _drop_of(storage: Storage, log: CommitLog) -> Record | None:
     """Return the record that dropped a table; behind it are steps of cleaning alone. Raises `ObjectNotFoundError`."""
     for version in range(log.state.version, 0, -1):
         record, _ = read_record(storage, log.table_uuid, version)
         if any(isinstance(action, Drop) for action in record.actions):
             return record
-    raise ObjectNotFoundError(f"no record of {log.state.name} drops it")
+    return None
 
 
 def followed(storage: Storage, world: World, log: CommitLog) -> CommitLog:
