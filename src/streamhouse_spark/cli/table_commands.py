@@ -17,7 +17,7 @@ from streamhouse_spark.cli.output import rich_table
 from streamhouse_spark.cli.session import Command, Session, fail_for, take_fields, take_names, take_pairs
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.handle import log_url
-from streamhouse_spark.log.lifecycle.failed_rounds import known_failures
+from streamhouse_spark.log.lifecycle.failed_rounds import FailedRound, known_failures
 from streamhouse_spark.read.archive import archived_bytes
 from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.schema.ddl import type_name
@@ -117,11 +117,13 @@ def describe(session: Session, table: str, *, costs: bool, prices: Mapping[str, 
         found = opened.costs(parse_prices(prices))
         session.output.document(found.to_json(), lambda console: render_costs(opened.name, found, console))
         return
-    session.output.document(described(opened), lambda console: _render_description(opened, console))
+    failures = known_failures(opened.storage, opened.uuid)
+    told = described(opened, failures)
+    session.output.document(told, lambda console: _render_description(opened, told, failures, console))
 
 
-def described(table: Table) -> dict[str, Any]:
-    """Return the description as a JSON document."""
+def described(table: Table, failures: Sequence[FailedRound] | None = None) -> dict[str, Any]:
+    """Return the description as a JSON document. The noted ``failures`` are read unless they are known."""
     state = table.state
     lags = bucket_lags(state)
     lake = state.lake
@@ -148,7 +150,9 @@ def described(table: Table) -> dict[str, Any]:
             "snapshot_id": lake.snapshot_id if lake else None,
             "rows": state.num_rows - sum(lags.values()),
         },
-        "failed_rounds": [one.to_json(state) for one in known_failures(table.storage, table.uuid)],
+        "failed_rounds": [
+            one.to_json(state) for one in (known_failures(table.storage, table.uuid) if failures is None else failures)
+        ],
     }
 
 
@@ -161,8 +165,9 @@ def _archive(table: Table) -> dict[str, Any] | None:
     return {"changes": changes, "bytes": archived_bytes(table, table.state), "first_ms": pages[0].first_ms}
 
 
-def _render_description(table: Table, console: Console) -> None:
-    found = described(table)
+def _render_description(
+    table: Table, found: Mapping[str, Any], failures: Sequence[FailedRound], console: Console
+) -> None:
     lake, archive, now_ms = found["lake"], found["archive"], table.storage.now_ms()
     for label, value in (
         ("table", table.name),
@@ -179,7 +184,7 @@ def _render_description(table: Table, console: Console) -> None:
         ("lake", f"{lake['format']}, {lake['location']}" if lake["enabled"] else "none (table.datalake.enabled=false)"),
         ("lake snapshot", lake["snapshot_id"] or "none yet: `streamhouse tier` makes one"),
         ("last commit", found["commit"]),
-        *((one.work, one.told(table.state, now_ms)) for one in known_failures(table.storage, table.uuid)),
+        *((one.work, one.told(table.state, now_ms)) for one in failures),
     ):
         console.print(f"{label:<15} {value}", markup=False)
     shown = [(c.name, type_name(c.type), c.nullable, c.default_sql, c.comment) for c in table.state.schema.columns]
