@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from faults.sim import sim_world
+from round_trips import RemoteStorage
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -18,6 +20,7 @@ from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.lifecycle import succession
 from streamhouse_spark.warehouse.creation import create_action
 from streamhouse_spark.warehouse.replacement import abandon_table, publish_table, stage_table
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 PATH = TablePath("d", "t")
@@ -218,3 +221,16 @@ class TestTheTimeBefore:
         with pytest.raises((SnapshotExpiredError, OffsetsTrimmedError)):
             wh.table("d.t").to_arrow(as_of_timestamp_ms=times[0])
         assert wh.table("d.t").to_arrow(as_of_timestamp_ms=times[2]).to_pylist() == [{"number": 7, "day": 1}]
+
+    def test_what_it_costs(self, store, times, clock):
+        """A time of now reads two pointers, and the end of the old table's log; an earlier one its state and rows."""
+        far = RemoteStorage(store)
+        table = Warehouse("wh", storage=far, world=sim_world(77, clock)).table("d.t")
+        depths = {}
+        for name, time in zip(("before", "while filled", "now"), times, strict=True):
+            with far.measured() as cost:
+                table.to_arrow(as_of_timestamp_ms=time)
+            depths[name] = cost.depth
+        assert depths["now"] <= 6
+        assert depths["before"] <= 15
+        assert depths["while filled"] <= 15
