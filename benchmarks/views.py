@@ -168,7 +168,8 @@ class Orders:
         for table in (self.table, self._products):
             name = table.name.partition(".")[2]
             rows = table.to_arrow()
-            files = parquet_files(bench.directory(f"{name}-{rows.num_rows}"), rows, -(-rows.num_rows // FILES))
+            folder = bench.directory(f"{name}-beside-{self._next}")
+            files = parquet_files(folder, rows, -(-rows.num_rows // FILES))
             spark.read.parquet(files).createOrReplaceTempView(name)
 
     def change(self) -> None:
