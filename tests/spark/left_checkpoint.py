@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def clear(checkpoint: Path) -> None:
-    """Take away the file for which Spark refuses a checkpoint whose first batch was killed while its end was being
-    written.
+    """Take away the files for which Spark refuses a checkpoint whose first batch was killed while its offsets, or its
+    end, were being written.
     """
-    commits = checkpoint / "commits"
-    if not any(commits.glob("[0-9]*")):
-        for left in commits.glob(".*"):
-            left.unlink()
+    for folder in (checkpoint / "offsets", checkpoint / "commits"):
+        if not any(folder.glob("[0-9]*")):
+            for left in folder.glob(".*"):
+                left.unlink()
