@@ -367,10 +367,10 @@ def materialize(
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
     require_texts("properties", properties)
-    from streamhouse_spark.datasource.session_warehouse import session_connection
+    from streamhouse_spark.datasource.session_warehouse import catalog_warehouse, session_connection
     from streamhouse_spark.datasource.views.materialize import materialized
 
-    warehouse = spark.conf.get("spark.sql.catalog.streamhouse.warehouse", None)
+    warehouse = catalog_warehouse(spark)
     if warehouse is None:
         raise InvalidOptionError("the session has no catalog streamhouse; make it with streamhouse_spark.configure")
     connection = session_connection(spark, warehouse)
@@ -467,11 +467,11 @@ class RefreshService:
         """``warehouse`` is that of the session's catalog ``streamhouse``; ``views`` None serves all views of it."""
         require_part("spark", spark, "a SparkSession", "dataSource")
         from streamhouse_spark.core.clock import SystemClock
-        from streamhouse_spark.datasource.session_warehouse import session_connection
+        from streamhouse_spark.datasource.session_warehouse import catalog_warehouse, session_connection
         from streamhouse_spark.datasource.views.refresh import Refresher
         from streamhouse_spark.datasource.views.service import ViewService
 
-        known = spark.conf.get("spark.sql.catalog.streamhouse.warehouse", None)
+        known = catalog_warehouse(spark)
         if known != warehouse:
             raise InvalidOptionError(
                 f"warehouse is {shown(warehouse)}, and the session's catalog streamhouse is of {shown(known)}; use one"

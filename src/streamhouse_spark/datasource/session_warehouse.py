@@ -23,12 +23,17 @@ def session_connection(
     """
     given = dict(settings or {})
     if warehouse is None and not os.environ.get(WAREHOUSE_VARIABLE):
-        warehouse = spark.conf.get(f"{_CATALOG}warehouse", None)
+        warehouse = catalog_warehouse(spark)
         if warehouse is not None:
             given = {**_catalog_settings(spark), **given}
     if warehouse is not None:
         given["warehouse"] = warehouse
     return connect(given, os.environ)
+
+
+def catalog_warehouse(spark: SparkSession) -> str | None:
+    """Return the warehouse of the session's catalog ``streamhouse``; None where it has none."""
+    return spark.conf.get(f"{_CATALOG}warehouse", None)
 
 
 def _catalog_settings(spark: SparkSession) -> dict[str, str]:

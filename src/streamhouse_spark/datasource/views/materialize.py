@@ -77,6 +77,21 @@ def materialized(
     properties: Mapping[str, str],
 ) -> MaterializedTable:
     """Make the table of a view, or take the one with this query, and refresh it."""
+    view = made(spark, connection, name, query, freshness, mode, properties)
+    view.refresh()
+    return view
+
+
+def made(
+    spark: SparkSession,
+    connection: Connection,
+    name: str,
+    query: str,
+    freshness: str,
+    mode: str,
+    properties: Mapping[str, str],
+) -> MaterializedTable:
+    """Make the table of a view, or take the one with this query, and leave the rows to a refresh."""
     path = str(parse_table_name(name).require_table("materialize"))
     if given := sorted({VIEW, PRIMARY_KEY} & properties.keys()):
         raise InvalidOptionError(f"{path}: the property {given[0]} is set by materialize; leave it out")
@@ -91,9 +106,7 @@ def materialized(
         raise TableExistsError(f"{path} is a materialised table of another query or mode; drop it first")
     if known is None:
         _create(spark, connection, path, query, freshness_ms, chosen, properties)
-    view = MaterializedTable(spark, connection, path)
-    view.refresh()
-    return view
+    return MaterializedTable(spark, connection, path)
 
 
 def _create(

@@ -73,19 +73,39 @@ class SparkJobs:
         Raises `StreamhouseError` where the job failed or was cancelled, and what a task met where others were faster.
         """
         logger.info("%s: a Spark job of %d tasks", description, len(tasks))
-        asked = json.dumps({"description": description, "tasks": list(tasks)})
-        try:
-            stream = self._opened()
-            stream.write(asked.encode() + b"\n")
-            stream.flush()
-            answer = stream.readline()
-        except OSError:
-            answer = b""
-        if not answer.endswith(b"\n"):
+        answer = self._answer({"description": description, "tasks": list(tasks)})
+        if answer is None:
             raise StreamhouseError(
                 f"{description}: the Spark job ended early; nothing of it counts", condition="JOB_ENDED"
             )
-        return [result_of(text) for text in json.loads(answer)["outcomes"]]
+        return [result_of(text) for text in answer["outcomes"]]
+
+    def session(self, description: str) -> dict[str, Any]:
+        """Return the way into the statement's session for a process of this host. It is open as long as the call is,
+        and a secret.
+
+        Raises `InvalidOptionError` where the driver opens none, and `StreamhouseError` where the statement has ended.
+        """
+        if not self.are_there:
+            raise InvalidOptionError(
+                f"{description}: the session's jar is of another version, which opens no session for a CALL; use the "
+                "jar of this package, or call it from Python"
+            )
+        answer = self._answer({"description": description, "session": True})
+        if answer is None:
+            raise StreamhouseError(f"{description}: the statement has ended", condition="JOB_ENDED")
+        return answer
+
+    def _answer(self, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """Ask the driver; None where it ended without an answer."""
+        try:
+            stream = self._opened()
+            stream.write(json.dumps(asked).encode() + b"\n")
+            stream.flush()
+            answer = stream.readline()
+        except OSError:
+            return None
+        return json.loads(answer) if answer.endswith(b"\n") else None
 
     def _opened(self) -> BufferedIOBase:
         if self._stream is None:

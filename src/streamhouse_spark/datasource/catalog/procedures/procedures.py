@@ -15,6 +15,7 @@ from streamhouse_spark.datasource.catalog.procedures import branches
 from streamhouse_spark.datasource.catalog.procedures import lake as lake_procedures
 from streamhouse_spark.datasource.catalog.procedures import rollback as going_back
 from streamhouse_spark.datasource.catalog.procedures import tags as tag_procedures
+from streamhouse_spark.datasource.catalog.procedures import views as view_procedures
 from streamhouse_spark.datasource.catalog.procedures.arguments import Parameter, bound, struct_json, table_name_of
 from streamhouse_spark.datasource.catalog.procedures.clone import CLONED, clone
 from streamhouse_spark.datasource.catalog.procedures.jobs import SparkJobs
@@ -330,6 +331,25 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
             ),
             CLONED,
             clone,
+        ),
+        Procedure(
+            "materialize",
+            "Keep a query as a table, and refresh it from what changed in its sources",
+            (
+                Parameter("table", "string", "Name of the table to keep it in, <database>.<table>"),
+                Parameter("query", "string", "Reads tables of the warehouse as <database>.<table>"),
+                Parameter("freshness", "string", "How old a service lets it grow; 1min if null", "NULL"),
+                Parameter("mode", "string", "full: compute it whole each time; if null, incremental", "NULL"),
+            ),
+            view_procedures.REFRESHED,
+            run_in_jobs=view_procedures.materialize,
+        ),
+        Procedure(
+            "refresh",
+            "Bring a materialised table to the newest versions of the tables that it reads",
+            (_TABLE,),
+            view_procedures.REFRESHED,
+            run_in_jobs=view_procedures.refresh,
         ),
         Procedure(
             "undrop_table",

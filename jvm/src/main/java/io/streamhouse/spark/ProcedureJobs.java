@@ -33,7 +33,8 @@ import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * The Spark jobs of one call of a procedure. Python carries the procedure out, in a process without a session, and asks
- * for each job by a line at a socket in a folder that only this user can enter.
+ * for each job by a line at a socket in a folder that only this user can enter. A procedure that needs the session asks
+ * for a gateway into it.
  *
  * <p>Jobs run in the thread of the statement: they have its group, tags, pool and description, and are cancelled with
  * it. Where one fails, the socket is closed without an answer, so that Python commits nothing.
@@ -54,6 +55,7 @@ final class ProcedureJobs implements Closeable {
   private final Path folder;
   private final ServerSocketChannel server;
   private volatile SocketChannel asking;
+  private volatile SessionGateway gateway;
   private FutureTask<JsonNode> asked;
   private Exception failure;
 
@@ -151,7 +153,7 @@ final class ProcedureJobs implements Closeable {
     }
   }
 
-  /** Runs one job; null where it failed, or the call ended meanwhile. */
+  /** Runs one job, or opens the session; null where that failed, or the call ended meanwhile. */
   private ObjectNode done(JsonNode job) {
     String before = spark.getLocalProperty(DESCRIPTION);
     Set<String> tags = tags();
@@ -159,6 +161,7 @@ final class ProcedureJobs implements Closeable {
     spark.setLocalProperty(DESCRIPTION, job.get("description").asText());
     tags.forEach(spark::addJobTag);
     try {
+      if (job.path("session").asBoolean()) return opened();
       ObjectNode done = JsonTree.object();
       ArrayNode outcomes = done.putArray("outcomes");
       outcomes(job.get("tasks").toString()).forEach(outcomes::add);
@@ -171,6 +174,11 @@ final class ProcedureJobs implements Closeable {
       tags.forEach(spark::removeJobTag);
       spark.setLocalProperty(DESCRIPTION, before);
     }
+  }
+
+  private ObjectNode opened() {
+    if (gateway == null) gateway = new SessionGateway(session);
+    return gateway.address();
   }
 
   /** Our own tag, and those by which the session interrupts its queries, which Spark adds to queries alone. */
@@ -194,6 +202,8 @@ final class ProcedureJobs implements Closeable {
       server.close();
       SocketChannel open = asking;
       if (open != null) open.close();
+      SessionGateway ours = gateway;
+      if (ours != null) ours.close();
       Files.deleteIfExists(Path.of(address()));
       Files.deleteIfExists(folder);
     } catch (IOException ignored) {

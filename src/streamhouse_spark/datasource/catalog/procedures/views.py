@@ -1,0 +1,71 @@
+"""``CALL streamhouse.system.materialize`` and ``refresh``: the work is done in the session of the statement.
+
+It needs PySpark's session, and a call of the catalog has none. So a process of its own comes into the statement's
+session by PySpark's gateway, and ends with the call. Its jobs have the statement's group and tags, and are cancelled as
+the statement is. `streamhouse_spark.datasource.views.called` is its program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from streamhouse_spark.datasource.catalog.procedures.arguments import table_name_of
+from streamhouse_spark.datasource.catalog.procedures.jobs import SparkJobs
+from streamhouse_spark.datasource.catalog.procedures.lake import Rows
+from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.warehouse.connection import Connection
+
+REFRESHED: Final = (
+    "table string not null, changed boolean not null, rows_written bigint not null, rows_deleted bigint not null, "
+    "whole_because string"
+)
+PROGRAM: Final = "streamhouse_spark.datasource.views.called"
+
+
+def materialize(connection: Connection, given: Mapping[str, Any], jobs: SparkJobs) -> Rows:
+    """Make a materialised table, or take the one of this query, and refresh it. Raises as
+    `streamhouse_spark.materialize`.
+    """
+    name = table_name_of(given["table"])
+    arguments = {
+        "query": given["query"],
+        "freshness": given["freshness"] or "1min",
+        "mode": given["mode"] or "incremental",
+    }
+    return _called(connection, jobs, "materialize", name, arguments)
+
+
+def refresh(connection: Connection, given: Mapping[str, Any], jobs: SparkJobs) -> Rows:
+    """Bring a materialised table to the newest versions of its sources. Raises as `MaterializedTable.refresh`."""
+    return _called(connection, jobs, "refresh", table_name_of(given["table"]), {})
+
+
+def _called(connection: Connection, jobs: SparkJobs, verb: str, name: str, arguments: Mapping[str, Any]) -> Rows:
+    session = jobs.session(f"{verb} {name}")
+    asked = {"session": session, "warehouse": connection.location, "verb": verb, "table": name, "arguments": arguments}
+    with subprocess.Popen(
+        [sys.executable, "-m", PROGRAM],
+        stdin=subprocess.PIPE,  # open as long as this process waits: the other ends with it
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYSPARK_PYTHON": sys.executable},
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(asked) + "\n")
+            process.stdin.flush()
+            reply = process.stdout.readline()
+        finally:
+            process.kill()
+    if not reply.endswith("\n"):
+        raise StreamhouseError(f"{verb} {name}: its process ended early; nothing of it counts", condition="JOB_ENDED")
+    answer = json.loads(reply)
+    if "error" in answer:
+        raise StreamhouseError(answer["error"]["message"], condition=answer["error"]["condition"])
+    return [answer["row"]]
