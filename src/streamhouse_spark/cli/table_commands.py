@@ -15,6 +15,7 @@ from streamhouse_spark.cli.costs import parse_prices, render_costs
 from streamhouse_spark.cli.dropped_commands import list_dropped
 from streamhouse_spark.cli.output import rich_table
 from streamhouse_spark.cli.session import Command, Session, fail_for, take_fields, take_names, take_pairs
+from streamhouse_spark.config.view_definition import view_facts
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.handle import log_url
 from streamhouse_spark.log.lifecycle.failed_rounds import FailedRound, known_failures
@@ -143,6 +144,7 @@ def described(table: Table, failures: Sequence[FailedRound] | None = None) -> di
         "rows": state.num_rows,
         "lag": sum(lags.values()),
         "archive": _archive(table),
+        "view": view_facts(state.properties, table.name),
         "lake": {
             "enabled": table.properties.datalake_enabled,
             "format": table.properties.datalake_format,
@@ -168,11 +170,12 @@ def _archive(table: Table) -> dict[str, Any] | None:
 def _render_description(
     table: Table, found: Mapping[str, Any], failures: Sequence[FailedRound], console: Console
 ) -> None:
-    lake, archive, now_ms = found["lake"], found["archive"], table.storage.now_ms()
+    lake, archive, now_ms, view = found["lake"], found["archive"], table.storage.now_ms(), found["view"]
     for label, value in (
         ("table", table.name),
         ("uuid", table.uuid),
         ("files", log_url(table)),
+        *([("refreshes", "paused" if view["paused"] else f"each {view['freshness_s']:g} s")] if view else []),
         ("primary key", ", ".join(table.state.primary_key) or "none: rows are appended"),
         ("partitioned by", ", ".join(found["partition_by"]) or "nothing"),
         ("bucket key", ", ".join(table.properties.bucket_key) or "none: each batch goes to one bucket"),

@@ -28,9 +28,21 @@ class ViewDefinition:
     """How its rows are told apart: natural, hash or bag."""
     session: Mapping[str, str]
     """Settings of the session that the query's values depend on."""
+    paused: bool = False
+    """Whether services leave the view as it is. A version that does not know it reads the rows, and refreshes no paused
+    view."""
 
     def to_text(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
+        """Return the property's value. What is false by default is left out, as versions that do not know it need."""
+        found = asdict(self)
+        if not self.paused:
+            del found["paused"]
+        return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+
+    def to_facts(self) -> dict[str, Any]:
+        """Return what people ask of a view."""
+        freshness_s = self.freshness_ms / 1000
+        return {"query": self.query, "mode": self.mode, "freshness_s": freshness_s, "paused": self.paused}
 
     @classmethod
     def of(cls, properties: Mapping[str, str], table: str) -> ViewDefinition:
@@ -57,3 +69,8 @@ def parse_mode(mode: str) -> Mode:
 
 def parse_freshness_ms(freshness: str) -> int:
     return text_values.parse_duration_ms("freshness", freshness)
+
+
+def view_facts(properties: Mapping[str, str], table: str) -> dict[str, Any] | None:
+    """Return what people ask of a view; None for any other table."""
+    return ViewDefinition.of(properties, table).to_facts() if VIEW in properties else None

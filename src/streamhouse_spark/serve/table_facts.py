@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
+from streamhouse_spark.config.view_definition import VIEW, view_facts
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.failed_rounds import known_failures
 from streamhouse_spark.table.table import Table
@@ -28,7 +27,7 @@ def table_facts(table: Table) -> dict[str, Any]:
         "rounds": _rounds(state),
         "readers": _readers(state),
         "writers": _writers(state),
-        "view": _view(state, table.name),
+        "view": view_facts(state.properties, table.name),
     }
 
 
@@ -66,14 +65,6 @@ def _writers(state: TableState) -> list[dict[str, Any]]:
     """Return the writers whose last version is remembered, such as streams; those that wrote last come first."""
     newest = sorted(state.transactions.items(), key=lambda item: (-item[1].time_ms, item[0]))
     return [{"writer": name, "version": entry.version, "wrote_at": _time(entry.time_ms)} for name, entry in newest]
-
-
-def _view(state: TableState, name: str) -> Mapping[str, Any] | None:
-    """Return the query that the table keeps; None where it is no materialised table."""
-    if VIEW not in state.properties:
-        return None
-    definition = ViewDefinition.of(state.properties, name)
-    return {"query": definition.query, "mode": definition.mode, "freshness_s": definition.freshness_ms / 1000}
 
 
 def _time(time_ms: int) -> str:

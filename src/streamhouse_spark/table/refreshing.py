@@ -3,11 +3,14 @@
 **Commit point:** the one record of the view's table that adds the changed rows, whose transaction has the new lineage.
 A crash before it leaves the view as it was, and the next refresh begins there; behind it there is nothing left to do.
 Of two refreshes at once one has the next number, and the other changes nothing.
+
+A view is paused and resumed by one record too, which changes its definition and no row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,6 +18,7 @@ import pyarrow as pa
 
 from streamhouse_spark.config.partition_history import SetPartitioning
 from streamhouse_spark.config.properties import CHANGELOG_IMAGE
+from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.lineage import REFRESHES, Lineage, SourceVersion
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
@@ -101,6 +105,35 @@ def commit_step(view: TableHandle, step: RefreshStep, rows: pa.Table, gone: pa.A
             raise
         return False
     return True
+
+
+def pause_refreshes(view: TableHandle) -> bool:
+    """Have refresh services leave a view as it is, until `resume_refreshes`. A refresh under way may still commit, and
+    one by hand is made. Returns False where the view was paused already, and nothing was written.
+
+    **Commit point:** one record of the view's table, with its definition. Durable, and seen by each service within
+    seconds, when this returns. Raises `InvalidOptionError` for a table that is no view, `TableNotFoundError`.
+    """
+    return _set_paused(view, paused=True)
+
+
+def resume_refreshes(view: TableHandle) -> bool:
+    """Have refresh services keep a view again, which go on at the versions that it has: see `pause_refreshes`. Returns
+    False where it was not paused, and nothing was written.
+    """
+    return _set_paused(view, paused=False)
+
+
+def _set_paused(view: TableHandle, *, paused: bool) -> bool:
+    def plan(state: TableState, _time_ms: int) -> Sequence[act.Action]:
+        view.require_there(state)
+        definition = ViewDefinition.of(state.properties, state.name)
+        if definition.paused == paused:
+            return ()
+        return (act.SetProperties({VIEW: replace(definition, paused=paused).to_text()}),)
+
+    committed = view.log.commit(plan)
+    return committed.state is not committed.before
 
 
 def _version(name: str, state: TableState) -> SourceVersion:

@@ -9,9 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.errors import StorageError
 from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_failure
+from streamhouse_spark.table.refreshing import pause_refreshes
 
 DDL = "order_id BIGINT NOT NULL, customer STRING COMMENT 'who', amount DECIMAL(12,2), day DATE"
 
@@ -158,6 +160,15 @@ def test_describe_shows_rounds_that_failed(run, warehouse, orders):
     assert (found["error"], found["host"], found["over"]) == ("StorageError", "tierer-0", False)
     text = " ".join(run("describe", "sales.orders").stdout.split())
     assert "tiering failed last 5 h ago on tierer-0: STORAGE: the store is away; nobody has tried since" in text
+
+
+def test_describe_says_how_often_a_view_is_refreshed(run, warehouse):
+    definition = ViewDefinition("SELECT 1 AS k", "full", 1500, ("k",), "bag", {}).to_text()
+    view = warehouse.create_table("gold.v", "k INT NOT NULL", primary_key=["k"], properties={VIEW: definition})
+    assert "refreshes       each 1.5 s" in run("describe", "gold.v").stdout
+    pause_refreshes(view)
+    assert "refreshes       paused" in run("describe", "gold.v").stdout
+    assert run("describe", "gold.v", "-o", "json").document["view"]["paused"] is True
 
 
 def test_describe_of_an_unknown_table_names_the_nearest(run, orders):

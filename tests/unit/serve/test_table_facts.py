@@ -13,6 +13,7 @@ from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_fai
 from streamhouse_spark.serve import overview
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.table_facts import failed_rounds, table_facts
+from streamhouse_spark.table.refreshing import pause_refreshes
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -64,7 +65,10 @@ def test_a_materialised_table_shows_its_query(tmp_path):
         "s.v", "one INT NOT NULL", primary_key=["one"], properties={VIEW: definition.to_text()}
     )
     found = table_facts(table)
-    assert found["view"] == {"query": "SELECT 1 AS one", "mode": "incremental", "freshness_s": 60.0}
+    told = {"query": "SELECT 1 AS one", "mode": "incremental", "freshness_s": 60.0, "paused": False}
+    assert found["view"] == told
+    pause_refreshes(table)
+    assert table_facts(table)["view"] == {**told, "paused": True}
     assert VIEW not in found["properties"]
 
 

@@ -13,7 +13,7 @@ from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.views.compiled import compiled, parse_query, plan_query, refusing, session_values
 from streamhouse_spark.datasource.views.refresh import Refresher, RefreshReport, begin
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, TableExistsError, TableNotFoundError
-from streamhouse_spark.table.refreshing import last_refresh
+from streamhouse_spark.table.refreshing import last_refresh, pause_refreshes, resume_refreshes
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
 
@@ -35,6 +35,8 @@ class ViewDescription:
     """The versions of the sources that the view is at; None before its first refresh."""
     commits_behind: Mapping[str, int]
     """Source → its commits since."""
+    paused: bool = False
+    """Whether refresh services leave the view as it is."""
 
 
 class MaterializedTable:
@@ -51,8 +53,26 @@ class MaterializedTable:
         return self._connection.table(self.name)
 
     def refresh(self) -> RefreshReport:
-        """Bring the view to the newest versions of its sources, in one commit; see `materialize`."""
+        """Bring the view to the newest versions of its sources, in one commit; see `materialize`. Also where it is
+        paused: that is for services.
+        """
         return self._refresh(self.name)
+
+    def pause(self) -> None:
+        """Have refresh services leave the view as it is, until `resume`. Durable when this returns, and seen by each
+        service within seconds; a refresh under way may still commit. Repeating it changes nothing.
+
+        **Commit point:** one record of the view's table, with its definition.
+        """
+        pause_refreshes(self.table)
+
+    def resume(self) -> None:
+        """Have refresh services keep the view again, from the versions that it has. Durable when this returns.
+        Repeating it changes nothing.
+
+        **Commit point:** one record of the view's table, with its definition.
+        """
+        resume_refreshes(self.table)
 
     def describe(self) -> ViewDescription:
         """Return the query, the versions of its sources that the view is at, and how far they are ahead."""
@@ -63,7 +83,14 @@ class MaterializedTable:
         for source in lineage.sources if lineage is not None else ():
             behind[source.name] = self._connection.table(source.name).refresh().version - source.version
         return ViewDescription(
-            self.name, definition.query, definition.mode, definition.freshness_ms, number, lineage, behind
+            self.name,
+            definition.query,
+            definition.mode,
+            definition.freshness_ms,
+            number,
+            lineage,
+            behind,
+            definition.paused,
         )
 
 
