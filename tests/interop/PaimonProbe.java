@@ -86,7 +86,7 @@ public final class PaimonProbe {
                 case "write" -> write(table, asked);
                 case "type" -> output.println(text(table.rowType().asSQLString()));
                 case "variants" -> variants(table, asked);
-                case "get" -> get(table, asked[3], output);
+                case "get" -> get(table, Long.parseLong(asked[3]), asked[4], output);
                 default -> throw new IllegalArgumentException(asked[0]);
             }
         }
@@ -196,19 +196,17 @@ public final class PaimonProbe {
         }
     }
 
-    /** The id of each row, and the text at a path of its variant. */
-    private static void get(Table table, String path, PrintStream output) throws Exception {
+    /** The text at a path of a row's variant. The library fails where the path leads through what is not there. */
+    private static void get(Table table, long id, String path, PrintStream output) throws Exception {
         VariantCastArgs how = new VariantCastArgs(true, ZoneOffset.UTC);
         ReadBuilder builder = table.newReadBuilder();
         try (RecordReader<InternalRow> reader = builder.newRead().createReader(builder.newScan().plan());
                 CloseableIterator<InternalRow> rows = reader.toCloseableIterator()) {
             while (rows.hasNext()) {
                 InternalRow row = rows.next();
-                if (row.isNullAt(1)) {
-                    continue;
+                if (row.getLong(0) == id) {
+                    output.println(text(row.getVariant(1).variantGet(path, DataTypes.STRING(), how).toString()));
                 }
-                Object found = row.getVariant(1).variantGet(path, DataTypes.STRING(), how);
-                output.println("[" + row.getLong(0) + "," + (found == null ? "null" : text(found.toString())) + "]");
             }
         }
     }

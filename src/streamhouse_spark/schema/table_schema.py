@@ -145,8 +145,8 @@ class TableSchema:
                 )
             if holds_variant(column.type) and not is_variant(column.type):
                 raise SchemaMismatchError(
-                    f"column '{column.name}' of type {ddl.type_name(column.type)} has VARIANT inside another type; make "
-                    "the whole column VARIANT: its values may be arrays and objects themselves",
+                    f"column '{column.name}' of type {ddl.type_name(column.type)} has VARIANT inside another type; "
+                    "make the whole column VARIANT: its values may be arrays and objects themselves",
                 )
         if len({column.id for column in self.columns}) != len(self.columns):
             raise SchemaMismatchError(f"the schema uses a column id twice: {[c.id for c in self.columns]}")

@@ -7,6 +7,7 @@ object stand in the order of their names in UTF-16, by which both look for them.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import struct
 import uuid
 from collections.abc import Callable, Mapping
@@ -31,7 +32,7 @@ _DECIMALS: Final = ((_DECIMAL4, 4, 9), (_DECIMAL8, 8, 18), (_DECIMAL16, 16, 38))
 _DIGITS_MAX: Final = 38
 _SHORT_TEXT_BYTES_MAX: Final = 63
 _FEW_MAX: Final = 255
-_EPOCH: Final = dt.datetime(1970, 1, 1)
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - of times with a zone too, once they are UTC
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
@@ -44,9 +45,9 @@ def encoded(value: Any) -> dict[str, bytes]:
     large or nested too deep.
     """
     parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    found = {name: parts.get(name) for name in (VALUE, METADATA)}
-    if len(parts) == len(found) and all(isinstance(part, bytes) for part in found.values()):
-        return found
+    body, metadata = parts.get(VALUE), parts.get(METADATA)
+    if len(parts) == 2 and isinstance(body, bytes) and isinstance(metadata, bytes):
+        return {VALUE: body, METADATA: metadata}
     names: dict[str, int] = {}
     body = _encoded(value, names, 0)
     metadata = _metadata([name.encode() for name in names])
@@ -67,7 +68,7 @@ def _metadata(names: list[bytes]) -> bytes:
     return b"".join([*found, *names])
 
 
-def _encoded(value: Any, names: dict[str, int], depth: int) -> bytes:
+def _encoded(value: Any, names: dict[str, int], depth: int) -> bytes:  # noqa: C901 - one case a type
     if depth > DEPTH_MAX:
         raise ValueError(f"it is nested deeper than {DEPTH_MAX}")
     match value:
@@ -150,7 +151,7 @@ def _decimal(value: Decimal) -> bytes:
         raise ValueError(f"the decimal {value} is no number")  # noqa: TRY004 - a wrong value, not a wrong type
     if abs(exponent) > _DIGITS_MAX:
         raise ValueError(f"the decimal {value} has more than {_DIGITS_MAX} digits")
-    unscaled = int("".join(map(str, digits))) * 10 ** max(exponent, 0)
+    unscaled: int = int("".join(map(str, digits))) * 10 ** max(exponent, 0)
     scale, length = max(-exponent, 0), max(len(str(unscaled)), -exponent)
     for kind, width, most in _DECIMALS:
         if length <= most:
@@ -231,7 +232,7 @@ class _Reader:
             raise ValueError("no variant: its metadata is cut")
         ends = [_unsigned(metadata, at + i * width, width) for i in range(number + 1)]
         text = metadata[at + (number + 1) * width :]
-        self._names = [text[a:b].decode() for a, b in zip(ends, ends[1:], strict=False)]
+        self._names = [text[a:b].decode() for a, b in itertools.pairwise(ends)]
 
     def value(self, at: int, depth: int) -> Any:
         if depth > DEPTH_MAX:

@@ -45,8 +45,8 @@ def json_batches(
             else:
                 given.append(_variant(value, name))
         rest.append("{" + ",".join(others) + "}")
-        for given in found.values():
-            given += [None] * (len(rest) - len(given))
+        for values in found.values():
+            values.extend([None] * (len(rest) - len(values)))
     for batch in parsed("\n".join(rest).encode()):
         rows = batch.column(batch.schema.get_field_index(_NUMBER)).to_pylist()
         columns = [pa.array([found[name][row] for row in rows], VARIANT) for name in names]

@@ -115,7 +115,9 @@ class TestRows:
         ids=lambda v: str(v)[:20].encode("ascii", "replace").decode(),
     )
     def test_python_values_that_none_can_be(self, value, message):
-        with pytest.raises(SchemaMismatchError, match=f"column 'v' of t has a value that no variant can be: .*{message}"):
+        with pytest.raises(
+            SchemaMismatchError, match=f"column 'v' of t has a value that no variant can be: .*{message}"
+        ):
             rows_of(value)
 
     def test_too_deep(self):

@@ -85,7 +85,7 @@ def test_deleted_rows_and_a_column_that_comes_later(table):
         tier(table)
     assert found(table.lake.to_arrow(), "w") == {0: None, 1: None, 9: {"x": 2}}
     table.drop_column("u")
-    with pytest.raises(SchemaMismatchError, match="was dropped|is not in"):
+    with pytest.raises(SchemaMismatchError, match="was dropped"):
         table.append([{"id": 9, "u": 1}])
 
 
@@ -98,7 +98,7 @@ def test_a_table_without_a_lake(wh):
 
 
 def test_an_iceberg_lake_gets_none(wh):
-    with pytest.raises(SchemaMismatchError, match="table.datalake.format=paimon") as error:
+    with pytest.raises(SchemaMismatchError, match=r"table\.datalake\.format=paimon") as error:
         wh.create_table("sales.other", "id bigint, v variant")
     assert "Iceberg's format 3, which pyiceberg does not write, and it has no type for them" in str(error.value)
     table = wh.create_table("sales.other", "id bigint")
@@ -164,7 +164,9 @@ class TestPypaimon:
         tier(table)
         builder = self.stock(table).new_read_builder()
         rows = builder.new_read().to_arrow(builder.new_scan().plan().splits()).to_pylist()
-        values = {r["id"]: None if r["v"] is None else GenericVariant.from_arrow_struct(r["v"]).to_python() for r in rows}
+        values = {
+            r["id"]: None if r["v"] is None else GenericVariant.from_arrow_struct(r["v"]).to_python() for r in rows
+        }
         assert values == dict(enumerate(VALUES))
         schema = json.loads(table.storage.read(f"{table.state.lake_location}/schema/schema-0"))
         assert [field["type"] for field in schema["fields"]] == ["BIGINT NOT NULL", "VARIANT"]

@@ -187,7 +187,7 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
     return encode_frame("checkpoint", header, payload.parts, version=_version(state))
 
 
-def _version(state: TableState) -> int | None:
+def _version(state: TableState) -> int | None:  # noqa: C901 - one case a format
     """Return the oldest format that can hold all of the state."""
     if any(schema.has_variants for schema in state.schemas.values()):
         return NEWEST_VERSION
