@@ -239,7 +239,7 @@ def test_a_value_in_columns_of_its_own(spark, wh: Warehouse, name):
     stock = CatalogFactory.create({"warehouse": f"{wh.url}/lake"}).get_table(name)
     builder = stock.copy({"variant.shreddingSchema": json.dumps(shredded)}).new_batch_write_builder()
     write, commit = builder.new_write(), builder.new_commit()
-    theirs = [{"a": 1, "b": ["x"]}, {"a": "text"}, [5], None]
+    theirs = [{"a": 1, "b": ["x"]}, {"b": "text"}, [5], None]
     values = GenericVariant.to_arrow_array([one if one is None else GenericVariant.from_python(one) for one in theirs])
     write.write_arrow(pa.table({"id": pa.array(range(1, 5), pa.int64()), "v": values}))
     commit.commit(write.prepare_commit())
