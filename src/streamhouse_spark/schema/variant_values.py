@@ -201,9 +201,7 @@ def _readable(value: Any, field: pa.Field) -> Any:
     try:
         return _as_numbers(decoded(value[VALUE], value[METADATA]))
     except ValueError as error:
-        raise CorruptDataError(
-            f"column '{field.name}' has a value that is {error}; write the row anew, or leave the column out"
-        ) from error
+        raise CorruptDataError(f"column '{field.name}' has a value that is {error}; leave the column out") from error
 
 
 def _as_numbers(value: Any) -> Any:

@@ -211,6 +211,7 @@ class TestBytes:
             rows = pa.table({"v": pa.array([{"value": value, "metadata": metadata}], VARIANT)})
             with pytest.raises(CorruptDataError, match="column 'v' has a value that is no variant"):
                 readable_rows(rows)
+            assert readable_rows(rows.append_column("id", pa.array([1])).drop_columns(["v"])) == [{"id": 1}]
 
     def test_every_bit_flipped_is_an_error_or_another_value(self):
         parts = encoded({"a": [1, 2.5, "text", None, Decimal("1.5"), dt.datetime(2026, 1, 31)], "b": {"c": b"x" * 70}})

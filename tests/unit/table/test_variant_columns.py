@@ -200,18 +200,26 @@ class TestPypaimon:
         self._append(table, [{"a": 2}], **{"variant.shreddingSchema": json.dumps(shredded)})
         with pytest.raises(LakeMismatchError, match="columns of their own"):
             table.lake.to_arrow()
+        builder = self.stock(table).new_read_builder()
+        rows = builder.new_read().to_arrow(builder.new_scan().plan().splits())
+        self._commit(self.stock(table).new_batch_write_builder().overwrite(), rows)
+        assert found(table.lake.to_arrow()) == {0: {"a": 1}, 100: {"a": 2}}
 
-    def _append(self, table, values: list, **options: str) -> None:
-        stock = self.stock(table)
-        builder = (stock.copy(options) if options else stock).new_batch_write_builder()
+    @staticmethod
+    def _commit(builder, rows: pa.Table) -> None:
         write, commit = builder.new_write(), builder.new_commit()
-        variants = GenericVariant.to_arrow_array([None if v is None else GenericVariant.from_python(v) for v in values])
-        ids = pa.array(range(100, 100 + len(values)), pa.int64())
-        fields = [pa.field("id", pa.int64(), nullable=False), pa.field("v", variants.type)]
-        write.write_arrow(pa.Table.from_arrays([ids, variants], schema=pa.schema(fields)))
+        write.write_arrow(rows)
         commit.commit(write.prepare_commit())
         write.close()
         commit.close()
+
+    def _append(self, table, values: list, **options: str) -> None:
+        stock = self.stock(table)
+        variants = GenericVariant.to_arrow_array([None if v is None else GenericVariant.from_python(v) for v in values])
+        ids = pa.array(range(100, 100 + len(values)), pa.int64())
+        fields = [pa.field("id", pa.int64(), nullable=False), pa.field("v", variants.type)]
+        rows = pa.Table.from_arrays([ids, variants], schema=pa.schema(fields))
+        self._commit((stock.copy(options) if options else stock).new_batch_write_builder(), rows)
 
 
 def test_marks_of_the_type_are_in_the_rows(table):
