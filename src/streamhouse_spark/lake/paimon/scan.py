@@ -154,9 +154,10 @@ def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry, 
     Paimon's Java writes such a column without its id, beside others that have theirs.
     """
     name = entry.file.file_name
+    if is_own_name(name) or is_own_keyed_name(name):
+        return ()
     fields = table.schemas[entry.file.schema_id].fields
-    is_told = entry.file.schema_id != lake.id or inside or any(is_variant(field.type) for field in fields)
-    if is_own_name(name) or is_own_keyed_name(name) or not is_told:
+    if entry.file.schema_id == lake.id and not inside and not any(is_variant(field.type) for field in fields):
         return ()
     own = (SEQUENCE, KIND) if lake.primary_keys else ()
     names = [(field.id, field.name) for field in (*own, *fields)]
