@@ -5,6 +5,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.time.ZoneOffset;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -20,6 +21,9 @@ import org.apache.paimon.data.InternalArray;
 import org.apache.paimon.data.InternalMap;
 import org.apache.paimon.data.InternalRow;
 import org.apache.paimon.data.Timestamp;
+import org.apache.paimon.data.variant.GenericVariant;
+import org.apache.paimon.data.variant.Variant;
+import org.apache.paimon.data.variant.VariantCastArgs;
 import org.apache.paimon.disk.IOManager;
 import org.apache.paimon.operation.LocalOrphanFilesClean;
 import org.apache.paimon.options.ExpireConfig;
@@ -80,6 +84,9 @@ public final class PaimonProbe {
                 case "clean" -> output.println(clean(table));
                 case "append" -> append(table, Long.parseLong(asked[3]), asked[4]);
                 case "write" -> write(table, asked);
+                case "type" -> output.println(text(table.rowType().asSQLString()));
+                case "variants" -> variants(table, asked);
+                case "get" -> get(table, Long.parseLong(asked[3]), asked[4], output);
                 default -> throw new IllegalArgumentException(asked[0]);
             }
         }
@@ -174,6 +181,36 @@ public final class PaimonProbe {
         }
     }
 
+    /** Writes a row of an id and a variant for each two words: the id, and JSON. */
+    private static void variants(Table table, String[] asked) throws Exception {
+        BatchWriteBuilder builder = table.newBatchWriteBuilder();
+        Path folder = Files.createTempDirectory("paimon");
+        try (IOManager files = IOManager.create(folder.toString());
+                BatchTableWrite write = builder.newWrite();
+                BatchTableCommit commit = builder.newCommit()) {
+            write.withIOManager(files);
+            for (int i = 3; i < asked.length; i += 2) {
+                write.write(GenericRow.of(Long.parseLong(asked[i]), GenericVariant.fromJson(asked[i + 1])));
+            }
+            commit.commit(write.prepareCommit());
+        }
+    }
+
+    /** The text at a path of a row's variant. The library fails where the path leads through what is not there. */
+    private static void get(Table table, long id, String path, PrintStream output) throws Exception {
+        VariantCastArgs how = new VariantCastArgs(true, ZoneOffset.UTC);
+        ReadBuilder builder = table.newReadBuilder();
+        try (RecordReader<InternalRow> reader = builder.newRead().createReader(builder.newScan().plan());
+                CloseableIterator<InternalRow> rows = reader.toCloseableIterator()) {
+            while (rows.hasNext()) {
+                InternalRow row = rows.next();
+                if (row.getLong(0) == id) {
+                    output.println(text(row.getVariant(1).variantGet(path, DataTypes.STRING(), how).toString()));
+                }
+            }
+        }
+    }
+
     private static String row(InternalRow row, RowType type) {
         StringJoiner joined = new StringJoiner(",", "[", "]");
         List<DataField> fields = type.getFields();
@@ -207,6 +244,8 @@ public final class PaimonProbe {
             return Long.toString(time.toMicros());
         } else if (value instanceof byte[] bytes) {
             return text(java.util.HexFormat.of().formatHex(bytes));
+        } else if (value instanceof Variant variant) {
+            return text(variant.toJson());
         } else if (value instanceof Decimal || value instanceof BinaryString) {
             return text(value.toString());
         }

@@ -25,6 +25,7 @@ from interop.lake_cases import EVENTS, EVERY_TYPE, PLAIN, event_rows, every_type
 from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.schema.variant_values import readable_rows
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -397,3 +398,50 @@ def test_rows_by_key_that_it_made_merged_and_deleted_are_adopted(wh, java, own_c
     _tier(table)
     names[7] = "ours"
     agree()
+
+
+DOCUMENTS = [{"a": {"b": [1, "two", None]}, "c": 2.5}, [1, 2**40], "text", {}, {f"k{i:03}": i for i in range(300)}]
+
+
+def _variants(rows: list[list[Any]]) -> dict[int, Any]:
+    return {number: None if text is None else json.loads(text) for number, text in rows}
+
+
+@pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
+def test_variants_of_ours(wh, java, own_cache, key):
+    """As VARIANT, and parts of it by their paths; of a column that has other ids than places too."""
+    table = _create(wh, "id bigint not null, v variant", {}, primary_key=key, buckets=1)
+    write = table.upsert if key else table.append
+    write([{"id": i, "v": value} for i, value in enumerate([*DOCUMENTS, None])])
+    _tier(table)
+    assert java.ask("type", table) == ["ROW<`id` BIGINT NOT NULL, `v` VARIANT>"]
+    expected = dict(enumerate([*DOCUMENTS, None]))
+    assert _variants(java.ask("read", table, "")) == expected
+    assert java.ask("get", table, 0, "$.a.b[1]") == ["two"]
+    assert [java.ask("get", table, 4, f"$.k{i:03}") for i in (0, 150, 299)] == [["0"], ["150"], ["299"]]
+    table.rename_column("v", "w")
+    write([{"id": 9, "w": [True]}])
+    _tier(table)
+    expected[9] = [True]
+    assert _variants(java.ask("read", table, "")) == expected
+    assert _by_id(table.lake.to_arrow()) == _by_id(table.to_arrow())
+    table.open_lake().compact()
+    assert _variants(java.ask("read", table, "")) == expected
+
+
+@pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
+def test_variants_of_theirs(wh, java, own_cache, key):
+    """Their files have ids for all columns but this one."""
+    table = _create(wh, "id bigint not null, v variant", {}, primary_key=key, buckets=1)
+    write = table.upsert if key else table.append
+    write([{"id": 0, "v": {"ours": 0}}])
+    _tier(table)
+    java.ask("variants", table, 1, '{"theirs": [1, null]}', 2, "3")
+    expected = {0: {"ours": 0}, 1: {"theirs": [1, None]}, 2: 3}
+    assert {row["id"]: row["v"] for row in readable_rows(table.lake.to_arrow())} == expected
+    table.rename_column("v", "w")
+    write([{"id": 4, "w": "ours"}])
+    _tier(table)
+    expected[4] = "ours"
+    assert {row["id"]: row["w"] for row in readable_rows(table.lake.to_arrow())} == expected
+    assert _variants(java.ask("read", table, "")) == expected

@@ -15,6 +15,7 @@ from pyspark.errors import StreamingQueryException
 import streamhouse_spark as sh
 from spark.session import forget_commit
 from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.schema.variant_values import readable_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark41]
 DDL = "id BIGINT, name STRING, n INT"
@@ -326,6 +327,26 @@ class TestRefusals:
             sh.cdc(source.stream(), made.name, warehouse=wh.url, checkpoint=str(tmp_path / "c"))
         with pytest.raises(InvalidOptionError, match="is no streaming frame"):
             sh.cdc(spark.range(3), made.name, warehouse=wh.url, checkpoint=str(tmp_path / "c"))
+
+
+def test_columns_of_json_become_variants(source, wh, tmp_path):
+    """Sources send them as texts; a text that is no JSON is a bad row."""
+    paimon = {"table.datalake.format": "paimon"}
+    table = wh.create_table("cdc.variants", "id BIGINT, v VARIANT", primary_key=["id"], properties=paimon)
+    texts = ['{"a": [1, null]}', "[2]", '"text"', None]
+    source.put(*(debezium("c", None, {"id": i, "v": text}) for i, text in enumerate(texts)))
+    options = {"checkpoint": str(tmp_path / "checkpoint"), "trigger": {"availableNow": True}}
+    sh.cdc(source.stream(), table.name, warehouse=wh.url, **options).awaitTermination()
+    table.refresh()
+    assert {row["id"]: row["v"] for row in readable_rows(table.to_arrow())} == {
+        0: {"a": [1, None]},
+        1: [2],
+        2: "text",
+        3: None,
+    }
+    source.put(debezium("c", None, {"id": 9, "v": "{"}))
+    with pytest.raises(StreamingQueryException, match="v"):
+        sh.cdc(source.stream(), table.name, warehouse=wh.url, **options).awaitTermination()
 
 
 @pytest.mark.parametrize("seed", range(3))

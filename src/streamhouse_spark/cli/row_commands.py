@@ -25,6 +25,7 @@ from streamhouse_spark.read.tail import added_fields, logged, start_offsets
 from streamhouse_spark.schema.default_functions import Now
 from streamhouse_spark.schema.defaults import evaluated
 from streamhouse_spark.schema.rows import filled
+from streamhouse_spark.schema.variant_values import readable_rows
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
 from streamhouse_spark.write.row_files import FORMATS, TextRules, file_format, open_rows, pieces
@@ -207,7 +208,7 @@ class _TailPrinter:
         sys.stdout.flush()
 
     def _print_lines(self, batch: pa.RecordBatch) -> None:
-        lines = [[shown(row[name]) for name in batch.schema.names] for row in batch.to_pylist()]
+        lines = [[shown(row[name]) for name in batch.schema.names] for row in readable_rows(batch)]
         if not self._widths:
             header = batch.schema.names
             columns = zip(header, *lines, strict=True)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from streamhouse_spark.config.auto_partition import AUTO_PARTITION_PROPERTIES, AutoPartition, parse_auto_partition
 from streamhouse_spark.config.branch_mark import BRANCH
+from streamhouse_spark.config.lake_types import check_variants
 from streamhouse_spark.config.paimon_limits import check_paimon_columns
 from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core import text_values as values
@@ -194,7 +195,8 @@ def parse_properties(
 
     Properties of tables with a primary key alone are parsed by `streamhouse_spark.kv.keyed_properties`; without
     ``primary.key`` they are refused here. Raises `InvalidOptionError` for an unknown property (naming the nearest), an
-    impossible value, a column that cannot have its role, and a value that looks like a credential.
+    impossible value, a column that cannot have its role, and a value that looks like a credential, and
+    `SchemaMismatchError` for a column that the lake cannot hold.
     """
     for name, value in properties.items():
         check_property_name(name)
@@ -256,6 +258,8 @@ def parse_properties(
     if parsed.checks and VIEW in properties:
         raise InvalidOptionError("a materialized view has the rows of its query, and no constraint; leave it out")
     _require_computable(parsed, properties)
+    if parsed.datalake_enabled:
+        check_variants(schema, parsed.datalake_format)
     if parsed.datalake_format == "paimon":
         _refuse_transforms(fields, "an Iceberg lake; a Paimon lake is partitioned by columns themselves")
         check_paimon_columns(schema, partitions, bucket_key, primary_key)

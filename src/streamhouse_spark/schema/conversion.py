@@ -19,6 +19,8 @@ from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import is_any_list
+from streamhouse_spark.schema.variant import as_variant, has_its_fields, is_marked, is_variant
+from streamhouse_spark.schema.variant_values import encoded
 
 FEW_ROWS: Final = 2048
 """Rows whose texts are checked by one call of Arrow, which looks at each of them. More are checked faster column by
@@ -186,11 +188,20 @@ class Conversion:
 
         Raises `SchemaMismatchError` where one is of another kind or would be lost.
         """
-        self.check_python(values, target)
+        if is_variant(target):
+            values = [None if value is None else self._encoded(value) for value in values]
+        else:
+            self.check_python(values, target)
         try:
             return pa.chunked_array(list(self._arrays(values, target)), type=target)
         except (*_ARROW_ERRORS, pa.ArrowCapacityError) as error:
             self._fail(f"has values that do not fit {type_name(target)} ({_first_line(error)})")
+
+    def _encoded(self, value: Any) -> dict[str, bytes]:
+        try:
+            return encoded(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            self._fail(f"has a value that no variant can be: {error}")
 
     def _arrays(self, values: list[Any], target: pa.DataType) -> Iterator[pa.Array]:
         """Convert the values in halves, and halves of these, while they are too many bytes for one array."""
@@ -207,6 +218,8 @@ class Conversion:
 
     def _cast_value(self, array: pa.Array, target: pa.DataType) -> pa.Array:
         source, types = array.type, pa.types
+        if is_variant(target):
+            return self._as_variant(array)
         if types.is_struct(target):
             return self._cast_struct(array, target)
         if types.is_list(target):
@@ -235,6 +248,11 @@ class Conversion:
                 f"has values of type {array.type} that {type_name(result.type)} cannot hold exactly; round them first"
             )
         return result
+
+    def _as_variant(self, array: pa.Array) -> pa.Array:
+        if not has_its_fields(array.type):
+            self._fail(f"has type {array.type}, a variant has the fields value and metadata, both binary")
+        return as_variant(array)
 
     def _cast_struct(self, array: pa.Array, target: pa.DataType) -> pa.Array:
         given = {field.name: position for position, field in enumerate(array.type)}
@@ -373,6 +391,7 @@ _FAMILIES: Final[tuple[tuple[str, Callable[[pa.DataType], bool]], ...]] = (
     ("date", _IS.is_date),
     ("list", is_any_list),
     ("map", _IS.is_map),
+    ("variant", is_marked),
     ("struct", _IS.is_struct),
 )
 _LOSSLESS: Final = {
@@ -381,6 +400,7 @@ _LOSSLESS: Final = {
     ("float", "integer"),
     ("decimal", "integer"),
     ("timestamp_ntz", "date"),
+    ("struct", "variant"),
 }
 """Pairs of families for which the cast itself detects values that would be lost."""
 
@@ -394,6 +414,8 @@ _REMEDIES: Final = {
     ("string", "timestamp"): "text is not parsed: parse it first",
     ("string", "timestamp_ntz"): "text is not parsed: parse it first",
     ("string", "date"): "text is not parsed: parse it first",
+    ("string", "variant"): "text is not parsed: parse it first (in SQL with parse_json)",
+    ("variant", "struct"): "take the fields out of it first (in SQL with variant_get)",
 }
 _PYTHON_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "boolean": (bool, np.bool_),

@@ -21,6 +21,7 @@ timestamp              timestamp[us, UTC]                     timestamp_ltz
 array<t>               list<element>
 map<k,v>               map
 struct<a:t,…>          struct
+variant                `VARIANT`                              not inside another type of a column
 =====================  =====================================  =====================================
 
 Fields inside arrays, maps and structs may always be null, and texts there have no length.
@@ -37,6 +38,7 @@ import pyarrow as pa
 from streamhouse_spark.core.text_size import TextSize
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.schema.variant import VARIANT, is_variant
 
 DECIMAL_PRECISION_MAX: Final = 38
 NESTING_DEPTH_MAX: Final = 64
@@ -55,6 +57,7 @@ _PLAIN: Final[dict[str, pa.DataType]] = {
     "date": pa.date32(),
     "timestamp_ntz": pa.timestamp("us"),
     "timestamp": pa.timestamp("us", tz="UTC"),
+    "variant": VARIANT,
 }
 _NAMES: Final = {arrow: name for name, arrow in _PLAIN.items()}
 _SYNONYMS: Final = {
@@ -69,7 +72,6 @@ _REFUSED: Final = {
     "void": "it holds only nulls; name the type that the column will have",
     "null": "it holds only nulls; name the type that the column will have",
     "interval": "no lake format stores intervals; use bigint with the unit in the column's name",
-    "variant": "no lake format here stores variants; use string with JSON in it, or a struct",
     "time": "use bigint with the unit in the column's name, or string",
     "geometry": "use binary with WKB in it",
     "geography": "use binary with WKB in it",
@@ -153,7 +155,7 @@ def type_name(arrow: pa.DataType) -> str:
         return f"array<{type_name(arrow.value_type)}>"
     if pa.types.is_map(arrow):
         return f"map<{type_name(arrow.key_type)},{type_name(arrow.item_type)}>"
-    if pa.types.is_struct(arrow):
+    if pa.types.is_struct(arrow) and not is_variant(arrow):
         return f"struct<{','.join(f'{quote_identifier(field.name)}:{type_name(field.type)}' for field in arrow)}>"
     name = _NAMES.get(arrow)
     if name is None:
@@ -224,7 +226,7 @@ def _column_ddl(column: DdlColumn) -> str:
 
 def _is_flat(arrow: pa.DataType) -> bool:
     # Upper-casing a nested type would change the names of its fields.
-    return not pa.types.is_nested(arrow)
+    return is_variant(arrow) or not pa.types.is_nested(arrow)
 
 
 def _json_type(value: object, depth: int) -> pa.DataType:

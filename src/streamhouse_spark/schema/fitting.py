@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.schema.inner_fields import count
+from streamhouse_spark.schema.variant import is_struct
 
 Fitting = Callable[[pa.Array], pa.Array]
 Ids = Sequence[int | None]
@@ -33,7 +34,7 @@ def fitting(before: pa.DataType, before_ids: Ids, after: pa.DataType, after_ids:
 def _made(before: pa.DataType, before_ids: _Left, after: pa.DataType, after_ids: _Left) -> Fitting | None:
     """Return the function; None where a cast, or nothing, is all that is to be done."""
     types = pa.types
-    if types.is_struct(before) and types.is_struct(after):
+    if is_struct(before) and is_struct(after):
         return _struct(before, before_ids, after, after_ids)
     if types.is_list(before) and types.is_list(after):
         inner = _made(before.value_type, before_ids, after.value_type, after_ids)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import ddl
+from streamhouse_spark.schema.variant import is_struct
 
 Path = tuple[str, ...]
 """The names that lead to a field from its column on; ``element`` leads into an array, ``value`` into a map."""
@@ -68,16 +69,18 @@ def paths(data_type: pa.DataType) -> list[Path]:
     """Return the path of each field inside a type, in the order of their ids."""
     found: list[Path] = []
     for name, part in zip(_names(data_type), parts_of(data_type), strict=True):
-        if pa.types.is_struct(data_type):
+        if is_struct(data_type):
             found.append((name,))
         found += [(name, *path) for path in paths(part.type)]
     return found
 
 
 def parts_of(data_type: pa.DataType) -> list[pa.Field]:
-    """Return the fields of a struct, the element of an array, key and value of a map; none of another type."""
+    """Return the fields of a struct, the element of an array, key and value of a map; none of another type, nor of a
+    variant.
+    """
     types = pa.types
-    if types.is_struct(data_type):
+    if is_struct(data_type):
         return list(data_type)
     if types.is_list(data_type):
         return [data_type.value_field]
@@ -205,11 +208,11 @@ class _Node:
 
     @classmethod
     def _of(cls, data_type: pa.DataType, ids: Iterator[int], name: str, own_id: int) -> _Node:
-        is_struct = pa.types.is_struct(data_type)
-        kind = "struct" if is_struct else "array" if pa.types.is_list(data_type) else "plain"
+        has_ids = is_struct(data_type)
+        kind = "struct" if has_ids else "array" if pa.types.is_list(data_type) else "plain"
         node = cls("map" if pa.types.is_map(data_type) else kind, data_type, name, own_id)
         for part, inner in zip(_names(data_type), parts_of(data_type), strict=True):
-            part_id = next(ids) if is_struct else 0
+            part_id = next(ids) if has_ids else 0
             node.parts.append(cls._of(inner.type, ids, part, part_id))
         return node
 

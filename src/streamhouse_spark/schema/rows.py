@@ -28,8 +28,11 @@ from streamhouse_spark.schema.conversion import (
 from streamhouse_spark.schema.defaults import default_values
 from streamhouse_spark.schema.evolution import what_became_of
 from streamhouse_spark.schema.table_schema import Column, TableSchema
+from streamhouse_spark.schema.variant import first_malformed, is_variant
 
 _ADDED = "; a new one is added by add_columns(…), ALTER TABLE … ADD COLUMN, or in Spark by the write option mergeSchema"
+
+_MAKE_VARIANT = "make it in SQL with parse_json, or give a Python value"
 
 
 def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None) -> pa.Table:
@@ -73,6 +76,8 @@ def filled(
             )
         if position in unsure:
             check_text(values, table, column.name)
+        if is_variant(column.type) and (row := first_malformed(values)) is not None:
+            refuse_column(table, column.name, f"has no variant in row {row} of these rows; {_MAKE_VARIANT}")
         if column.size is not None:
             fitted = fitted_texts(values, column.size, table, column.name)
             if fitted is not values:

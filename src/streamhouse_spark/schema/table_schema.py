@@ -23,6 +23,7 @@ from streamhouse_spark.schema import literals as constants
 from streamhouse_spark.schema.default_functions import Default, DefaultFunction, default_from_json, parse_default
 from streamhouse_spark.schema.inner_fields import FieldIds, count
 from streamhouse_spark.schema.reserved_names import require_free_name
+from streamhouse_spark.schema.variant import VARIANT, holds_variant, is_marked, is_variant
 
 COLUMN_NAME_LENGTH_MAX: Final = 255
 COLUMN_COUNT_MAX: Final = 10_000
@@ -142,6 +143,11 @@ class TableSchema:
                     f"the schema has the columns '{other.name}' and '{column.name}', which are the same name without "
                     "regard to case; rename one",
                 )
+            if holds_variant(column.type) and not is_variant(column.type):
+                raise SchemaMismatchError(
+                    f"column '{column.name}' of type {ddl.type_name(column.type)} has VARIANT inside another type; "
+                    "make the whole column VARIANT: its values may be arrays and objects themselves",
+                )
         if len({column.id for column in self.columns}) != len(self.columns):
             raise SchemaMismatchError(f"the schema uses a column id twice: {[c.id for c in self.columns]}")
         arrow = pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns])
@@ -195,6 +201,13 @@ class TableSchema:
         this package refuse it: they would read its fields by their names.
         """
         return any(column.field_ids is not None for column in self.columns)
+
+    @property
+    def has_variants(self) -> bool:
+        """Whether a column is VARIANT. Each stored form that holds such a schema says so, and older versions of this
+        package refuse it: they know no such type.
+        """
+        return any(is_variant(column.type) for column in self.columns)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -282,11 +295,13 @@ def canonical_type(arrow: pa.DataType, *, column: str) -> pa.DataType:
             canonical_type(arrow.key_type, column=f"{column}.key"),
             canonical_type(arrow.item_type, column=f"{column}.value"),
         )
+    if is_marked(arrow):
+        return VARIANT
     if types.is_struct(arrow):
         return ddl.struct_type([(f.name, canonical_type(f.type, column=f"{column}.{f.name}")) for f in arrow])
     raise SchemaMismatchError(
         f"column '{column}' has the Arrow type {arrow}, which a table cannot store; cast it to one of boolean, "
-        "integers, floats, decimal, string, binary, date, timestamp, list, map or struct",
+        "integers, floats, decimal, string, binary, date, timestamp, variant, list, map or struct",
     )
 
 

@@ -11,6 +11,7 @@ import pyarrow.csv
 
 from streamhouse_spark.core.json_text import json_text
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.schema.variant_values import readable_rows
 from streamhouse_spark.write.arrow_input import ArrowLimits
 from streamhouse_spark.write.row_files import TextRules, rows_of_body
 
@@ -66,7 +67,7 @@ def python_rows(rows: pa.Table) -> list[dict[str, Any]]:
     20000.
     """
     try:
-        found: list[dict[str, Any]] = rows.to_pylist()
+        found = readable_rows(rows)
     except (OverflowError, ValueError) as error:
         raise InvalidOptionError(
             f"the rows have times beyond the years 1 to 9999, which have no form in JSON ({error}); ask for Arrow "

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from streamhouse_spark.config.alteration import Alteration, AlteredTable, altered
+from streamhouse_spark.config.lake_types import check_variants
 from streamhouse_spark.core.model import IDENTITY_NUMBERS, is_text_list
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
@@ -56,6 +57,8 @@ def altering(table: TableHandle, state: TableState, change: Alteration) -> Seque
     after = altered_from(state, change)
     if state.primary_key:
         _check_keyed(after, state.partition_by)
+    if state.recorded_lake is not None:  # though no more rows go there
+        check_variants(after.schema, state.parsed.datalake_format)
     actions: list[Action] = []
     if _added_checks(state, after) and after.schema_id == state.schema_id:
         actions.append(SetSchema(max(state.schemas) + 1, after.schema))

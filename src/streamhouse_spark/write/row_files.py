@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.write.arrow_input import ArrowLimits, require_readable, require_sound, sound_batches
+from streamhouse_spark.write.variant_text import csv_types, json_batches, parsed_variants, variant_columns
 
 FORMATS: Final = ("parquet", "arrow", "csv", "json")
 STDIN: Final = "-"
@@ -184,7 +185,8 @@ def _open_arrow(source: Any, limits: ArrowLimits | None = None) -> RowFile:
 
 def _open_csv(path: str, source: Any, rules: TextRules) -> RowFile:
     delimiter = "\t" if ".tsv" in Path(path).suffixes else ","
-    types = {f.name: f.type for f in rules.schema} if rules.schema is not None else None
+    types = csv_types(rules.schema) if rules.schema is not None else None
+    variants = variant_columns(rules.schema)
     reader = pa.csv.open_csv(
         source,
         read_options=pa.csv.ReadOptions(block_size=_TEXT_BLOCK_BYTES),
@@ -196,7 +198,10 @@ def _open_csv(path: str, source: Any, rules: TextRules) -> RowFile:
             quoted_strings_can_be_null=False,
         ),
     )
-    return RowFile(reader.schema, None, iter(reader))
+    if not variants:
+        return RowFile(reader.schema, None, iter(reader))
+    schema = parsed_variants(pa.RecordBatch.from_pylist([], reader.schema), variants).schema
+    return RowFile(schema, None, (parsed_variants(batch, variants) for batch in reader))
 
 
 def _open_json(source: Any, rules: TextRules) -> RowFile:
@@ -217,14 +222,24 @@ def _json_batches(source: Any, rules: TextRules) -> Iterator[pa.RecordBatch]:
     wanted = rules.schema
     if wanted is not None:  # Arrow reads days of JSON as numbers, and nobody writes them so
         wanted = pa.schema([f.with_type(pa.string()) if pa.types.is_date(f.type) else f for f in wanted])
+    variants = variant_columns(wanted)
+    if wanted is not None:
+        wanted = pa.schema([field for field in wanted if field.name.casefold() not in variants])
     options = pa.json.ParseOptions(explicit_schema=wanted, newlines_in_values=False)
+
+    def parsed(lines: bytes) -> Iterator[pa.RecordBatch]:
+        return _with_dates(_parsed_json(lines, options), rules.schema)
+
+    def read(lines: bytes) -> Iterator[pa.RecordBatch]:
+        return json_batches(lines, variants, parsed) if variants else parsed(lines)
+
     rest = b""
     while block := source.read(_TEXT_BLOCK_BYTES):
         lines, newline, rest = (rest + block).rpartition(b"\n")
         if newline and lines.strip():
-            yield from _with_dates(_parsed_json(lines, options), rules.schema)
+            yield from read(lines)
     if rest.strip():
-        yield from _with_dates(_parsed_json(rest, options), rules.schema)
+        yield from read(rest)
 
 
 def _with_dates(batches: Iterator[pa.RecordBatch], schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:

@@ -296,3 +296,18 @@ def test_append_upserts_by_primary_key(run, keyed):
     kinds = [json.loads(line)["_change_type"] for line in changes.splitlines() if json.loads(line)["name"]]
     assert kinds == ["insert", "update_before", "update_after"]
     assert "primary key     id" in run("describe", "k").stdout
+
+
+def test_variants_as_json_and_csv(run, warehouse, tmp_path):
+    run("create", "v", "--schema", "id INT, v VARIANT", "-p", "table.datalake.format=paimon")
+    rows = [{"id": 1, "v": {"a": [1, 2.5, "x", None]}}, {"id": 2, "v": "text"}, {"id": 3, "v": None}, {"id": 4}]
+    run("append", "v", "-", "--format", "json", stdin=json_lines(*rows))
+    (tmp_path / "rows.csv").write_text('id,v\n5,"{""b"": 1e300}"\n6,\n')
+    run("append", "v", str(tmp_path / "rows.csv"))
+    shown = [json.loads(line) for line in run("head", "v", "-o", "json").stdout.splitlines()]
+    more = [{"id": 4, "v": None}, {"id": 5, "v": {"b": 1e300}}, {"id": 6, "v": None}]
+    assert sorted(shown, key=lambda row: row["id"]) == [*rows[:3], *more]
+    assert '{"a": [1, 2.5, "x", null]}' in run("head", "v").stdout
+    error = run("append", "v", "-", "--format", "csv", stdin="id,v\n7,{\n", code=1).stderr
+    assert error.startswith("SCHEMA_MISMATCH: ")
+    assert "column 'v' has '{', which is no JSON" in error

@@ -132,7 +132,6 @@ def test_comments_are_unescaped(literal, comment):
         ("a decimal(x)", "has 'x' at character 11, expected a number"),
         ("a char", "expected a length, as in char(10), or string"),
         ("a interval day to second", "no lake format stores intervals"),
-        ("a variant", "use string with JSON in it"),
         ("a void", "it holds only nulls"),
         ("a int | b int", "has '|' at character 7"),
         ("a int 'x", "has ''' at character 7"),

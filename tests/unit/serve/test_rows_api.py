@@ -74,6 +74,18 @@ def test_arrow_both_ways(client):
     assert client.get(f"{ROWS}?limit=1", headers={"Accept": "application/x-ndjson"}).text.count("\n") == 1
 
 
+def test_variants_as_json(client, warehouse):
+    path, paimon = ROWS.replace("orders", "events"), {"table.datalake.format": "paimon"}
+    warehouse.create_table("sales.events", "id BIGINT NOT NULL, v VARIANT", primary_key=["id"], properties=paimon)
+    rows = [{"id": 1, "v": {"a": [1, 2.5]}}, {"id": 2, "v": "text"}, {"id": 3, "v": None}]
+    assert client.post(f"{path}?mode=upsert", json=rows).status_code == 200
+    assert sorted(client.get(path).json(), key=lambda row: row["id"]) == rows
+    lines = client.get(path, headers={"Accept": "application/x-ndjson"}).text.splitlines()
+    assert sorted(map(json.loads, lines), key=lambda row: row["id"]) == rows
+    answer = client.get(path, headers={"Accept": "text/csv"})
+    assert (answer.status_code, answer.json()["error"]["condition"]) == (400, "INVALID_OPTION")
+
+
 def test_a_request_that_is_sent_again_adds_nothing(client):
     key = {"Idempotency-Key": "shop:north:41"}
     first = client.post(ROWS, json=[{"id": 1}], headers=key)

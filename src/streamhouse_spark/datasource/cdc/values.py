@@ -66,6 +66,8 @@ def typed(text: Column, kind: t.DataType, forms: ValueForms) -> Column:
             return f.when(text.rlike(_WHOLE), days).otherwise(text.try_cast(kind))
         case t.TimestampType() | t.TimestampNTZType():
             return _moment(text, kind, forms)
+        case t.VariantType():  # sources send their columns of JSON as texts
+            return f.try_parse_json(text)
         case t.BinaryType():
             return f.try_to_binary(text, f.lit("base64"))
         case t.DecimalType():

@@ -19,7 +19,6 @@ from pypaimon.schema.data_types import (
     DataField,
     DataType,
     MapType,
-    PyarrowFieldParser,
     RowType,
     current_highest_field_id,
 )
@@ -34,10 +33,10 @@ from streamhouse_spark.lake.column_map import (
     LakeField,
     brought_up,
 )
-from streamhouse_spark.lake.paimon.schema import fields_inside, inner_of, new_field, paimon_type
+from streamhouse_spark.lake.paimon.schema import arrow_type, fields_inside, inner_of, new_field, paimon_type
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema.inner_fields import count, is_widening
-from streamhouse_spark.schema.table_schema import Column, canonical_type
+from streamhouse_spark.schema.table_schema import Column
 
 _LIST_OPTIONS = ("bucket-key",)
 """Options of the package that are lists of columns."""
@@ -141,7 +140,7 @@ def _as_column(field: DataField, column: Column, inner: Mapping[int, int], new_i
 
 def _widened(kind: DataType, wanted: pa.DataType) -> DataType:
     try:
-        before = canonical_type(PyarrowFieldParser.from_paimon_type(kind), column="")
+        before = arrow_type(kind, "")
     except (SchemaMismatchError, ValueError):  # another engine's; the difference is reported later
         return kind
     return paimon_type(wanted, itertools.count(), nullable=kind.nullable) if is_widening(before, wanted) else kind

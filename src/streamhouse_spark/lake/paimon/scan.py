@@ -21,7 +21,7 @@ from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.merge_tree_files import KIND, SEQUENCE, merged_by
 from streamhouse_spark.lake.paimon.partitions import PartitionFilter
-from streamhouse_spark.lake.paimon.schema import inner_of, is_stored_as, lake_schema, paths_inside
+from streamhouse_spark.lake.paimon.schema import inner_of, is_stored_as, is_variant, lake_schema, paths_inside
 from streamhouse_spark.lake.paimon.sections import file_groups, is_own_keyed_name, is_raw, read_as_one, sections
 from streamhouse_spark.lake.parquet.file_writer import is_own_name
 from streamhouse_spark.lake.reader import projection_of
@@ -150,13 +150,16 @@ def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry, 
     """Return the column names of a file of another engine, which may have no field ids, from the schema of the file;
     ``inside`` tells that columns were changed inside, and then also the names there.
 
-    Returns none if that schema is ``lake``, by which files are read, and no column was changed inside.
+    Returns none if that schema is ``lake``, by which files are read, no column was changed inside, and none is VARIANT:
+    Paimon's Java writes such a column without its id, beside others that have theirs.
     """
     name = entry.file.file_name
-    if is_own_name(name) or is_own_keyed_name(name) or (entry.file.schema_id == lake.id and not inside):
+    if is_own_name(name) or is_own_keyed_name(name):
+        return ()
+    fields = table.schemas[entry.file.schema_id].fields
+    if entry.file.schema_id == lake.id and not inside and not any(is_variant(field.type) for field in fields):
         return ()
     own = (SEQUENCE, KIND) if lake.primary_keys else ()
-    fields = table.schemas[entry.file.schema_id].fields
     names = [(field.id, field.name) for field in (*own, *fields)]
     if inside:
         names += [(i, joined_path((f.name, *path))) for f in fields for path, i in paths_inside(f.type)]

@@ -26,6 +26,7 @@ from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.schema.inner_fields import ELEMENT, KEY, VALUE, Path
 from streamhouse_spark.schema.table_schema import Column, TableSchema, canonical_type
+from streamhouse_spark.schema.variant import VARIANT
 
 UNAWARE_BUCKETS: Final = -1
 """``bucket`` of a table without a bucket key: Paimon keeps all its files in folder ``bucket-0``."""
@@ -43,6 +44,7 @@ _FROM_ARROW: Final[dict[pa.DataType, str]] = {
     pa.date32(): "DATE",
     pa.timestamp("us"): "TIMESTAMP(6)",
     pa.timestamp("us", tz="UTC"): "TIMESTAMP_LTZ(6)",
+    VARIANT: "VARIANT",
 }
 _FOREIGN_OPTIONS: Final = (
     "bucket-function.type",
@@ -114,7 +116,7 @@ def paimon_type(arrow: pa.DataType, ids: Iterator[int], *, nullable: bool = True
         return ArrayType(nullable, paimon_type(arrow.value_type, ids))
     if is_type.is_map(arrow):
         return MapType(nullable, paimon_type(arrow.key_type, ids, nullable=False), paimon_type(arrow.item_type, ids))
-    if is_type.is_struct(arrow):
+    if is_type.is_struct(arrow) and arrow not in _FROM_ARROW:
         return RowType(
             nullable, [DataField(next(ids), f.name, paimon_type(f.type, ids, nullable=f.nullable)) for f in arrow]
         )
@@ -160,7 +162,7 @@ def lake_schema(lake: PaimonSchema) -> TableSchema:
                 Column(
                     f.id,
                     f.name,
-                    canonical_type(PyarrowFieldParser.from_paimon_type(f.type), column=f.name),
+                    arrow_type(f.type, f.name),
                     f.type.nullable,
                     f.description,
                 )
@@ -171,6 +173,33 @@ def lake_schema(lake: PaimonSchema) -> TableSchema:
         raise LakeMismatchError(
             f"the Paimon table has columns that cannot be read here: {error}; change them there, or drop them"
         ) from error
+
+
+def arrow_type(data_type: DataType, column: str) -> pa.DataType:
+    """Return the type of a table for a column of the lake. Raises `SchemaMismatchError`, or ``ValueError``, for a type
+    that a table cannot have.
+    """
+    if is_variant(data_type):
+        return VARIANT
+    if _holds_variant(data_type):
+        raise SchemaMismatchError(f"column '{column}' of type {plain_type(data_type)} has VARIANT inside another type")
+    return canonical_type(PyarrowFieldParser.from_paimon_type(data_type), column=column)
+
+
+def is_variant(data_type: DataType) -> bool:
+    """Tell whether a column of the lake is VARIANT."""
+    return isinstance(data_type, AtomicType) and plain_type(data_type) == _FROM_ARROW[VARIANT]
+
+
+def _holds_variant(data_type: DataType) -> bool:
+    match data_type:
+        case ArrayType():
+            return _holds_variant(data_type.element)
+        case MapType():
+            return _holds_variant(data_type.key) or _holds_variant(data_type.value)
+        case RowType():
+            return any(_holds_variant(field.type) for field in data_type.fields)
+    return is_variant(data_type)
 
 
 def file_schema(lake: PaimonSchema) -> pa.Schema:

@@ -11,6 +11,7 @@ from streamhouse_spark.errors import CorruptDataError, LakeMismatchError
 from streamhouse_spark.lake.model.values import FieldNames, LakeProjection
 from streamhouse_spark.schema.fitting import Fitting, fitting
 from streamhouse_spark.schema.inner_fields import joined_path, parts_of, paths
+from streamhouse_spark.schema.variant import as_variant, has_its_fields, is_variant
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -38,8 +39,9 @@ class FileColumns:
                 f"lake file {location} has field ids {field_ids_text(by_id)}, it was written with {written!r}; "
                 "restore it, or build the lake anew from the log (streamhouse retier)"
             )
-        if not by_id and field_names:
-            by_id = {field_id: name for field_id, name in field_names if name in file_schema.names}
+        if field_names:
+            unnumbered = set(file_schema.names).difference(by_id.values())
+            by_id |= {field_id: name for field_id, name in field_names if name in unnumbered and field_id not in by_id}
         if not by_id and None in projection.lake_names:
             column = projection.schema.columns[projection.lake_names.index(None)].name
             raise LakeMismatchError(
@@ -93,6 +95,17 @@ def _fitting(
     """Return the function that brings a file's column into the table's type; ``ids`` are those of the fields inside a
     column that was changed inside, ``names`` their names in a file without them.
     """
+    if is_variant(wanted) and not stored.type.equals(wanted):
+        if not has_its_fields(stored.type):
+            raise LakeMismatchError(
+                f"lake file {location} has parts of the VARIANT column '{stored.name}' in columns of their own "
+                f"({stored.type}), which are not read here; rewrite the file without shredding"
+            )
+        return as_variant
+    if is_variant(stored.type) and not is_variant(wanted):  # a struct of another engine, with just these fields
+        loose = pa.struct([field.with_nullable(True) for field in stored.type])
+        fitted = _fitting(stored.with_type(loose), wanted, ids, location, names)
+        return lambda column: fitted(column.cast(loose))
     if ids is None:
         return lambda column: column if column.type.equals(wanted) else column.cast(wanted)
     own = _ids_inside(stored.type)

@@ -21,6 +21,7 @@ from streamhouse_spark.lake.parquet.reader import (
     OFFSETS_KEY,
     SORTED_BY_KEY,
 )
+from streamhouse_spark.schema.variant import with_whole_parts
 
 ROW_GROUP_ROWS_MAX = 1 << 20
 ROW_GROUP_BYTES_MAX = 192 << 20
@@ -231,7 +232,7 @@ class PartitionFile:
         """Write the waiting rows as a row group. Returns the bytes that no longer wait."""
         if not self._rows:
             return 0
-        table = pa.Table.from_batches(self._rows, schema=self._spec.file_schema)
+        table = with_whole_parts(pa.Table.from_batches(self._rows, schema=self._spec.file_schema))
         self._opened_writer().write_table(table, row_group_size=table.num_rows)
         written_bytes = self.buffered_bytes
         self._rows.clear()

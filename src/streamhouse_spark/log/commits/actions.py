@@ -280,10 +280,13 @@ def segment_to_json(segment: Segment, payload: Payload) -> dict[str, Any]:
 
 def _with_checks(kind: str, properties: Mapping[str, str], schema: TableSchema | None = None) -> str:
     """Return the kind of an action with these properties, or this schema. With constraints, generated columns, field
-    ids or a branch's mark it has a name of its own: a version of this package that does not know them stops here.
+    ids, variants or a branch's mark it has a name of its own: a version of this package that does not know them stops
+    here.
     """
     form = "-generated" if has_generated(properties) else "-checked" if has_constraints(properties) else ""
     form = "-branch" if BRANCH in properties else form
+    if schema is not None and schema.has_variants:
+        return f"{kind}-variant"
     return f"{kind}-fields" if schema is not None and schema.has_field_ids else kind + form
 
 
@@ -372,9 +375,9 @@ def action_to_json(action: Action, payload: Payload) -> dict[str, Any]:  # noqa:
 
 def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  # noqa: C901 - as above
     match data["type"]:
-        case "create" | "create-checked" | "create-generated" | "create-fields" | "copy":
+        case "create" | "create-checked" | "create-generated" | "create-fields" | "create-variant" | "copy":
             return _create_from_json(data)
-        case "copy-checked" | "copy-generated" | "copy-fields":
+        case "copy-checked" | "copy-generated" | "copy-fields" | "copy-variant":
             return _create_from_json(data)
         case "append" | "append-parts":
             return Append(tuple(segment_from_json(s, payload) for s in data["segments"]))
@@ -393,7 +396,7 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return Retier(data["lake_location"], _from_json_map(data["starts"]))
         case "properties" | "properties-checked" | "properties-branch":
             return SetProperties(data["set"], tuple(data["unset"]))
-        case "schema" | "schema-fields":
+        case "schema" | "schema-fields" | "schema-variant":
             return SetSchema(data["schema_id"], TableSchema.from_json(data["columns"]))
         case "rename":
             return Rename(data["name"])

@@ -71,8 +71,10 @@ package would take partitions of older segments for those of today, and bring su
 SCHEMA_CHANGES_VERSION = 12
 """Format of a checkpoint with the records that gave the table other columns: an older version of this package would
 store states without them, and reads as of a time would show other columns than those of then."""
-NEWEST_VERSION = 13
+FILE_ROWS_VERSION = 13
 """Format of a checkpoint with deleted rows of lake files, which an older version of this package would read."""
+NEWEST_VERSION = 14
+"""Format of a checkpoint with VARIANT columns, a type that an older version of this package does not know."""
 
 CHECKPOINT_INTERVAL = 40
 HINT_EVERY: Final = 20
@@ -185,10 +187,12 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
     return encode_frame("checkpoint", header, payload.parts, version=_version(state))
 
 
-def _version(state: TableState) -> int | None:
+def _version(state: TableState) -> int | None:  # noqa: C901 - one case a format
     """Return the oldest format that can hold all of the state."""
-    if any(deletion.files for deletion in state.deletions):
+    if any(schema.has_variants for schema in state.schemas.values()):
         return NEWEST_VERSION
+    if any(deletion.files for deletion in state.deletions):
+        return FILE_ROWS_VERSION
     if state.schema_changes:
         return SCHEMA_CHANGES_VERSION
     if state.former_partitionings or state.dropped_rows.named:

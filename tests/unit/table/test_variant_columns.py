@@ -1,0 +1,227 @@
+"""Tables with VARIANT columns, without Spark: with a Paimon lake and without a lake, of rows and by key."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from pypaimon import CatalogFactory
+from pypaimon.data.generic_variant import GenericVariant
+
+from faults.scenarios import tier
+from streamhouse_spark.errors import FormatVersionError, LakeMismatchError, SchemaMismatchError
+from streamhouse_spark.log.commits import checkpoint as checkpoint_module
+from streamhouse_spark.log.commits.actions import Create, Payload, SetSchema, action_from_json, action_to_json
+from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
+from streamhouse_spark.schema.variant import VARIANT
+from streamhouse_spark.schema.variant_values import readable_rows
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+PAIMON = {"table.datalake.format": "paimon"}
+NO_LAKE = {"table.datalake.enabled": "false"}
+VALUES = [{"a": [1, None, {"b": 2.5}]}, [], "text", 5, None]
+
+
+@pytest.fixture
+def table(wh):
+    return wh.create_table("sales.events", "id bigint not null, v variant", properties=PAIMON)
+
+
+def found(rows: pa.Table, column: str = "v") -> dict:
+    return {row["id"]: row[column] for row in readable_rows(rows)}
+
+
+def numbered(values: list, first: int = 0) -> list[dict]:
+    return [{"id": first + i, "v": value} for i, value in enumerate(values)]
+
+
+def test_rows_of_log_and_lake(table):
+    table.append(numbered(VALUES))
+    assert found(table.to_arrow()) == dict(enumerate(VALUES))
+    tier(table)
+    table.append(numbered(VALUES, 10))
+    both = {**dict(enumerate(VALUES)), **{10 + i: value for i, value in enumerate(VALUES)}}
+    assert found(table.to_arrow()) == both
+    assert found(table.lake.to_arrow()) == dict(enumerate(VALUES))
+    assert table.to_arrow().schema.equals(table.schema, check_metadata=True)
+    tier(table)
+    assert found(table.to_arrow()) == found(table.lake.to_arrow()) == both
+    table.open_lake().compact()
+    assert found(table.to_arrow()) == both
+
+
+def test_rows_by_key(wh, own_cache):
+    table = wh.create_table("sales.keyed", "id bigint, v variant, n int", primary_key=["id"], properties=PAIMON)
+    table.upsert([{"id": i, "v": value, "n": i} for i, value in enumerate(VALUES)])
+    table.upsert([{"id": 1, "v": {"new": 1}, "n": 1}])
+    table.upsert([{"id": 2, "n": 20}], columns=["n"])
+    expected = {**dict(enumerate(VALUES)), 1: {"new": 1}}
+    assert found(table.to_arrow()) == expected
+    tier(table)
+    table.delete([{"id": 0}])
+    table.upsert([{"id": 3, "v": None, "n": 3}])
+    del expected[0]
+    expected[3] = None
+    for _ in range(2):
+        assert found(table.to_arrow()) == expected
+        tier(table)
+    assert found(table.lake.to_arrow()) == expected
+    assert found(table.lookup([{"id": 1}])) == {1: {"new": 1}}
+    changes = readable_rows(wh.view("sales.keyed$binlog").to_arrow())
+    assert [row["before"]["v"] for row in changes if row["_change_type"] == "delete"] == [VALUES[0]]
+
+
+def test_deleted_rows_and_a_column_that_comes_later(table):
+    table.append(numbered(VALUES))
+    tier(table)
+    assert table.delete(where=[("id", ">=", 2)]) == 3
+    table.alter(add_columns="w variant", rename_columns={"v": "u"})
+    table.append([{"id": 9, "u": 1, "w": {"x": 2}}])
+    for _ in range(2):
+        assert found(table.to_arrow(), "u") == {0: VALUES[0], 1: [], 9: 1}
+        assert found(table.to_arrow(), "w") == {0: None, 1: None, 9: {"x": 2}}
+        tier(table)
+    assert found(table.lake.to_arrow(), "w") == {0: None, 1: None, 9: {"x": 2}}
+    table.drop_column("u")
+    with pytest.raises(SchemaMismatchError, match="was dropped"):
+        table.append([{"id": 9, "u": 1}])
+
+
+def test_a_table_without_a_lake(wh):
+    table = wh.create_table("sales.log", "id bigint, v variant", properties=NO_LAKE)
+    table.append(numbered(VALUES))
+    assert found(table.to_arrow()) == dict(enumerate(VALUES))
+    with pytest.raises(SchemaMismatchError, match="column 'v' is VARIANT, and an Iceberg lake cannot hold it"):
+        table.alter(set_properties={"table.datalake.enabled": "true"})
+
+
+def test_an_iceberg_lake_gets_none(wh):
+    with pytest.raises(SchemaMismatchError, match=r"table\.datalake\.format=paimon") as error:
+        wh.create_table("sales.other", "id bigint, v variant")
+    assert "Iceberg's format 3, which pyiceberg does not write, and it has no type for them" in str(error.value)
+    table = wh.create_table("sales.other", "id bigint")
+    table.append([{"id": 1}])
+    tier(table)
+    for properties in ({}, NO_LAKE):  # the lake is there, and is read, though nothing is tiered any more
+        with pytest.raises(SchemaMismatchError, match="an Iceberg lake cannot hold it"):
+            table.alter(add_columns="v variant", set_properties=properties)
+    assert table.schema.names == ["id"]
+
+
+def test_pyiceberg_is_as_the_refusal_says():
+    """Where this fails, an Iceberg lake may have variants now."""
+    from pyiceberg import types
+    from pyiceberg.table.metadata import SUPPORTED_TABLE_FORMAT_VERSION
+
+    assert SUPPORTED_TABLE_FORMAT_VERSION == 2
+    assert not [name for name in dir(types) if "variant" in name.lower()]
+
+
+def test_fields_of_values_are_no_fields_of_the_column(table):
+    for change in ({"rename_columns": {"v.value": "x"}}, {"drop_columns": ["v.metadata"]}, {"add_columns": "v.x int"}):
+        with pytest.raises(SchemaMismatchError, match=r"variant"):
+            table.alter(**change)
+    wide = table.state
+    with pytest.raises(SchemaMismatchError):
+        table.alter(add_columns="s struct<a:int>, s2 struct<v:variant>")
+    assert table.refresh().schema == wide.schema
+
+
+def test_older_versions_refuse_records_and_checkpoints(table, store, monkeypatch):
+    schema = table.state.schema
+    for action, kind in (
+        (SetSchema(2, schema), "schema-variant"),
+        (Create("a.t", schema, (), 1, PAIMON, "a/t"), "create-variant"),
+        (Create("a.t", schema, (), 1, {**PAIMON, "table.constraint.a": "id > 0"}, "a/t", ("u",)), "copy-variant"),
+    ):
+        stored = action_to_json(action, Payload())
+        assert stored["type"] == kind
+        assert action_from_json(stored, memoryview(b"")) == action
+    table.drop_column("v")  # a schema of before has it still
+    write_checkpoint(store, table.refresh())
+    assert read_checkpoint(store, table.uuid, table.state.version) == table.state
+    monkeypatch.setattr(checkpoint_module, "NEWEST_VERSION", checkpoint_module.FILE_ROWS_VERSION)
+    with pytest.raises(FormatVersionError, match="upgrade"):
+        read_checkpoint(store, table.uuid, table.state.version)
+
+
+class TestPypaimon:
+    """Its own reader and writer, which know nothing of us."""
+
+    @pytest.fixture
+    def wh(self, tmp_path):
+        return Warehouse("wh", storage=LocalStorage(str(tmp_path), fsync=False))
+
+    @staticmethod
+    def stock(table):
+        catalog = CatalogFactory.create({"warehouse": f"{table.storage.url}/lake"})
+        return catalog.get_table(table.name)
+
+    def test_it_reads_ours(self, table):
+        table.append(numbered(VALUES))
+        tier(table)
+        builder = self.stock(table).new_read_builder()
+        rows = builder.new_read().to_arrow(builder.new_scan().plan().splits()).to_pylist()
+        values = {
+            r["id"]: None if r["v"] is None else GenericVariant.from_arrow_struct(r["v"]).to_python() for r in rows
+        }
+        assert values == dict(enumerate(VALUES))
+        schema = json.loads(table.storage.read(f"{table.state.lake_location}/schema/schema-0"))
+        assert [field["type"] for field in schema["fields"]] == ["BIGINT NOT NULL", "VARIANT"]
+
+    def test_we_read_its(self, table):
+        table.append(numbered([1]))
+        tier(table)
+        self._append(table, [{"a": 2}, None])
+        assert found(table.lake.to_arrow()) == {0: 1, 100: {"a": 2}, 101: None}
+        table.rename_column("v", "w")
+        table.append([{"id": 5, "w": 5}])
+        tier(table)
+        assert found(table.lake.to_arrow(), "w") == {0: 1, 5: 5, 100: {"a": 2}, 101: None}
+
+    def test_a_table_that_it_made_is_adopted(self, wh, table):
+        table.append(numbered([1]))
+        tier(table)
+        wh.drop_table("sales.events")
+        wh.adopt_table("sales.events")
+        again = wh.table("sales.events")
+        assert again.state.schema.ddl() == "id BIGINT NOT NULL, v VARIANT"
+        again.append(numbered(["new"], 7))
+        tier(again)
+        assert found(again.to_arrow()) == {0: 1, 7: "new"}
+
+    def test_a_value_in_columns_of_its_own_is_refused(self, table):
+        table.append(numbered([{"a": 1}]))
+        tier(table)
+        shredded = {"type": "ROW", "fields": [{"id": 0, "name": "v", "type": {"type": "ROW", "fields": [
+            {"id": 1, "name": "a", "type": "BIGINT"}]}}]}  # fmt: skip
+        self._append(table, [{"a": 2}], **{"variant.shreddingSchema": json.dumps(shredded)})
+        with pytest.raises(LakeMismatchError, match="columns of their own"):
+            table.lake.to_arrow()
+        builder = self.stock(table).new_read_builder()
+        rows = builder.new_read().to_arrow(builder.new_scan().plan().splits())
+        self._commit(self.stock(table).new_batch_write_builder().overwrite(), rows)
+        assert found(table.lake.to_arrow()) == {0: {"a": 1}, 100: {"a": 2}}
+
+    @staticmethod
+    def _commit(builder, rows: pa.Table) -> None:
+        write, commit = builder.new_write(), builder.new_commit()
+        write.write_arrow(rows)
+        commit.commit(write.prepare_commit())
+        write.close()
+        commit.close()
+
+    def _append(self, table, values: list, **options: str) -> None:
+        stock = self.stock(table)
+        variants = GenericVariant.to_arrow_array([None if v is None else GenericVariant.from_python(v) for v in values])
+        ids = pa.array(range(100, 100 + len(values)), pa.int64())
+        fields = [pa.field("id", pa.int64(), nullable=False), pa.field("v", variants.type)]
+        rows = pa.Table.from_arrays([ids, variants], schema=pa.schema(fields))
+        self._commit((stock.copy(options) if options else stock).new_batch_write_builder(), rows)
+
+
+def test_marks_of_the_type_are_in_the_rows(table):
+    table.append(numbered(VALUES))
+    assert table.to_arrow().schema.field("v").type.equals(VARIANT, check_metadata=True)
