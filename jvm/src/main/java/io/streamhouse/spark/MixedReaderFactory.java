@@ -52,7 +52,9 @@ final class MixedReaderFactory implements PartitionReaderFactory {
     InputPartition inner = BucketPartition.unwrapped(partition);
     if (isEmpty(inner)) return new NoRows<>();
     if (inner instanceof LakeFiles) return new LiveRows((LakeFiles) inner, parquet);
-    return isHot(inner) ? batches(inner) : parquet.rows.createColumnarReader(inner);
+    if (isHot(inner)) return batches(inner);
+    FilePartition files = (FilePartition) inner;
+    return FilesAhead.isUseful(files) ? new FilesAhead(files, parquet.rows) : parquet.rows.createColumnarReader(inner);
   }
 
   private PythonBatches batches(InputPartition partition) {

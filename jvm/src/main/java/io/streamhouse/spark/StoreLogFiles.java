@@ -143,7 +143,7 @@ final class StoreLogFiles implements LogFiles {
     }
   }
 
-  private static InterruptedIOException stopped() {
+  static InterruptedIOException stopped() {
     Thread.currentThread().interrupt();
     return new InterruptedIOException("the query was stopped");
   }
