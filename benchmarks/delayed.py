@@ -54,6 +54,7 @@ class Relay:
             await asyncio.wait(tasks[1:], return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # a connection that ends in the middle is no error here
         for one in (writer, upstream_writer):
             one.close()
 

@@ -15,6 +15,7 @@ from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.model.marks import LakeMarks
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.history import state_at
@@ -89,6 +90,8 @@ class SeenLake:
     location: str
     snapshot: int | None
     """None if there was none yet."""
+    marks: LakeMarks | None
+    """The objects by which the next change shows."""
 
 
 def newest_of_lake(table: TableHandle) -> SeenLake | None:
@@ -96,8 +99,10 @@ def newest_of_lake(table: TableHandle) -> SeenLake | None:
     state = table.state
     if not state.has_lake:
         return None
-    newest = table.open_lake(state).newest()
-    return SeenLake(state.lake_location, None if newest is None else newest.id)
+    lake = table.open_lake(state)
+    with lake.one_look():
+        newest, marks = lake.newest(), lake.marks()
+    return SeenLake(state.lake_location, None if newest is None else newest.id, marks)
 
 
 def pin_of(
@@ -107,8 +112,8 @@ def pin_of(
     timestamp_us: int | None,
     seen: SeenLake | None = None,
 ) -> QueryPin:
-    """Make the pin for a name loaded now, of the table's state as last read. ``seen`` is the lake's newest snapshot, if
-    it was looked for already.
+    """Make the pin for a name loaded now, of the table's state as last read. ``seen`` is the newest snapshot of the
+    state's lake, if it was looked for already.
 
     Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for an impossible version,
     `SnapshotExpiredError` or `OffsetsTrimmedError` for one that is no longer kept.
@@ -120,7 +125,7 @@ def pin_of(
     schema_id = None
     if suffix == LAKE:
         open_view(table, suffix)
-        is_known = seen is not None and not chosen and seen.location == state.lake_location
+        is_known = seen is not None and not chosen
         snapshot = seen.snapshot if seen and is_known else _lake_snapshot(table.open_lake(), version, as_of_ms)
         pin = QueryPin(
             table.name, table.uuid, suffix, state.version, chosen, lake_snapshot=snapshot, attempt=state.attempt

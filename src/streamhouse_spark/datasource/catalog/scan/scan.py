@@ -81,7 +81,9 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         )
     if name.suffix is None and (branch := _branch_of_version(newest.state, args)) is not None:
         return load(connection, {"database": args["database"], "table": newest.path.of_branch(branch).table})
-    lake = lake_marks(newest, is_read=name.suffix == LAKE)
+    if seen is not None and seen.location != newest.state.lake_location:
+        seen = None
+    lake = seen.marks if seen is not None else lake_marks(newest, is_read=name.suffix == LAKE)
     return described(connection, pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us"), seen), lake)
 
 

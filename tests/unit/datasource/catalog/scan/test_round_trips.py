@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from faults.sim import sim_world
 from round_trips import Cost, RemoteStorage
-from streamhouse_spark.errors import StorageError, TableNotFoundError
+from streamhouse_spark.datasource.catalog.scan import log_files
+from streamhouse_spark.errors import ObjectNotFoundError, StorageError, TableNotFoundError
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse import connection
@@ -18,6 +21,7 @@ from unit.datasource.catalog.scans import Scans, tier
 
 FORMATS = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]
 NAMES = ["s.orders", "s.orders$lake"]
+PROTOCOL = json.loads((Path(__file__).parents[5] / "jvm" / "protocol.json").read_text())
 
 
 class Process(_Process):
@@ -92,6 +96,30 @@ def test_a_table_is_loaded_in_one_round_trip(wh, remote, scans, name, lake):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_the_answer_of_a_lake_on_s3_rests_on_objects_that_are_absent(wh, memory, scans, monkeypatch):
+    """Where Spark has a file system of S3, it looks for them by itself: the next ones of log and lake."""
+    mine = made(wh)
+    scans.load("s.orders")
+    monkeypatch.setattr(log_files, "store_folder", lambda _: log_files.LogFolder("s3a-1-log://b/wh/"))
+    for name, of_lake in (("s.orders", 0), ("s.orders$lake", 2)):
+        (ground,) = scans.load(name)["grounds"]
+        assert sorted(ground) == sorted(PROTOCOL["answered"]["ground_of_store"])
+        assert (ground["path"], ground["stamp"]) == ("s3a-1-log://b/wh/", None)
+        assert len(ground["absent"]) == 1 + of_lake
+        assert not any(exists(memory, key) for key in ground["absent"])
+        more(mine, 3)
+        tier(mine)
+        found = [exists(memory, key) for key in ground["absent"]]
+        assert found == [True, True, False][: 1 + of_lake], "all but the mark of a lake that was dropped"
+
+
+def exists(storage: MemoryStorage, key: str) -> bool:
+    try:
+        return storage.size_bytes(key) >= 0
+    except ObjectNotFoundError:
+        return False
+
+
 def test_a_name_that_means_another_table(wh, scans, name):
     made(wh)
     assert count(scans, name) == 10
