@@ -50,7 +50,7 @@ class Relay:
             asyncio.create_task(self._pass_on(late, upstream_writer)),
             asyncio.create_task(self._answer(upstream_reader, writer)),
         ]
-        with suppress(ConnectionError, OSError):
+        with suppress(OSError):
             await asyncio.wait(tasks[1:], return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
@@ -61,9 +61,10 @@ class Relay:
     async def _take(self, reader: asyncio.StreamReader, late: asyncio.Queue[tuple[float, bytes]]) -> None:
         loop = asyncio.get_running_loop()
         begun = b""
-        while data := await reader.read(_CHUNK_BYTES):
-            late.put_nowait((loop.time() + self._delay_s, data))
-            begun = self._counted(begun + data)
+        with suppress(OSError):  # a client that is done with a connection may reset it
+            while data := await reader.read(_CHUNK_BYTES):
+                late.put_nowait((loop.time() + self._delay_s, data))
+                begun = self._counted(begun + data)
         late.put_nowait((loop.time(), b""))
 
     def _counted(self, seen: bytes) -> bytes:

@@ -148,8 +148,9 @@ class Far:
         return table, url, name
 
     def opening(self) -> Iterator[Figure]:
-        with self._near("60 commits of each"):
-            table, url, name = self._written(60, ROWS)
+        commits = self._bench.rounds(60, 10)
+        with self._near(f"{commits} commits of each"):
+            table, url, name = self._written(commits, ROWS)
 
         def of_spark() -> float:
             self.forget(name)
@@ -162,7 +163,7 @@ class Far:
             PYICEBERG: lambda: timed(lambda: self._iceberg.catalog.load_table((NAMESPACE, name))),
         }
         runs = in_turns(contestants, self._bench.rounds(15, 3), warm_up=1)
-        yield from self._figures("open a table of 60 commits", runs, ours_at_most(120))
+        yield from self._figures(f"open a table of {commits} commits", runs, ours_at_most(120))
 
     def _readers(self, tables: tuple[Table, str, str], num_rows: int) -> dict[str, Callable[[], float]]:
         """Whoever opens the tables and reads all rows."""

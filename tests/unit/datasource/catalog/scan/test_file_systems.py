@@ -66,7 +66,8 @@ def test_settings_of_a_store_with_keys():
         "access.key": "s3.access-key-id",
         "secret.key": "s3.secret-access-key",
     }
-    assert len(found) == 7
+    assert found["fs.s3a.vectored.read.min.seek.size"] == "16K"
+    assert len(found) == 8
     found = settings_of(of({**STORE, "s3.session-token": "canary-token"}))
     assert found[f"{prefix}session.token"] == "s3.session-token"
     assert found[f"{prefix}aws.credentials.provider"].endswith("TemporaryAWSCredentialsProvider")
