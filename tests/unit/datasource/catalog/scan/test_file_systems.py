@@ -88,11 +88,12 @@ def test_buckets_are_addressed_as_the_warehouse_does_it(settings, style):
 
 
 def test_without_keys_the_session_decides_and_then_the_usual_chain():
-    [_, chain] = of({}).settings_for([FILE])
+    [_, chain, gap] = of({}).settings_for([FILE])
     assert chain.is_default
     assert chain.key == "fs.s3a.aws.credentials.provider"
     assert chain.value.endswith(",software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider")
-    assert not [one for one in of(STORE).settings_for([FILE]) if one.is_default]
+    assert gap.is_default
+    assert [one for one in of(STORE).settings_for([FILE]) if one.is_default] == [gap]
 
 
 def test_no_secret_is_in_an_answer():

@@ -95,7 +95,6 @@ def test_a_table_is_loaded_in_one_round_trip(wh, remote, scans, name, lake):
     assert count(scans, name) == 25
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_the_answer_of_a_lake_on_s3_rests_on_objects_that_are_absent(wh, memory, scans, monkeypatch):
     """Where Spark has a file system of S3, it looks for them by itself: the next ones of log and lake."""
     mine = made(wh)
@@ -120,6 +119,7 @@ def exists(storage: MemoryStorage, key: str) -> bool:
         return False
 
 
+@pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_means_another_table(wh, scans, name):
     made(wh)
     assert count(scans, name) == 10
