@@ -39,11 +39,6 @@ _S3_SCHEMES: Final = ("s3", S3A)
 S3_FILE_SYSTEM: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _S3_LAKE_FILES: Final = "io.streamhouse.spark.LakeFileSystem"
 """The same, which asks for no size of a file that a plan names."""
-_GAP_SETTING: Final = "fs.s3a.vectored.read.min.seek.size"
-_GAP_BYTES: Final = "16K"
-"""Bytes between two columns that are read with these, rather than by a request for each. S3A's own 128 KiB are often
-the whole column of a file, and the columns of a row group are asked for at the same time.
-"""
 _ABFS_FILE_SYSTEM: Final = "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem"
 _PLAIN_ABFS_FILE_SYSTEM: Final = "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem"
 _GOOGLES_CONNECTOR: Final = "gcs-connector"
@@ -105,8 +100,6 @@ class FileSystems:
             common = [HadoopSetting(f"fs.{self.own[S3A]}.impl", self.s3_class)]
             if "s3.access-key-id" not in self.settings:
                 common.append(HadoopSetting("fs.s3a.aws.credentials.provider", USUAL_CHAIN, is_default=True))
-            if self.s3_class == _S3_LAKE_FILES:
-                common.append(HadoopSetting(_GAP_SETTING, _GAP_BYTES, is_default=True))
             return [*common, *s3a_settings(bucket, ours)]
         if scheme == _ABFS and ours:
             kind = _PLAIN_ABFS_FILE_SYSTEM if is_plain(ours) else _ABFS_FILE_SYSTEM
