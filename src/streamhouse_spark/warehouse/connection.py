@@ -221,8 +221,8 @@ class _Process:
 
 
 class _Looked(Generic[T]):
-    """What a look at a name, and at the table that it meant last, finds. Of the table nothing is found where that
-    fails: whoever needs it looks again, and has the error.
+    """The result of a look at a name, and at the table that it meant last. Of the table nothing is known where that
+    failed: whoever needs it looks again, and has the error.
     """
 
     def __init__(self, table: Table) -> None:
