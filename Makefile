@@ -15,6 +15,12 @@ PROJECT := pyproject.toml constraints.txt
 # More processes than cores: two of them wait for their JVM much of the time.
 PYTEST = $(BIN)/python -m pytest -n 3 --dist loadgroup
 HERE := not soak and not engines and not catalogs and not cluster and not stores and not dbt
+# Servers of the protocols that stores speak. MinIO has no release as a Go module: this is its last commit.
+SERVERS := artifacts/servers
+MINIO := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
+FAKE_GCS := github.com/fsouza/fake-gcs-server@v1.55.1
+VERSITYGW := github.com/versity/versitygw/cmd/versitygw@v1.7.0
+AZURITE := azurite@3.36.0
 SOAK_ROUNDS ?= 1000
 KILLS ?= 100
 POWER_CUTS ?= 200
@@ -100,7 +106,7 @@ bench-spark: java $(VENV_SPARK41)/bench.stamp ## SQL and streams beside the runt
 	$(VENV_SPARK41)/bin/python -m benchmarks iceberg-queries iceberg-first-query sinks row-statements $(ARGS)
 
 .PHONY: bench-remote
-bench-remote: java $(VENV)/bench.stamp $(VENV_SPARK41)/bench.stamp ## SQL over a lake on S3, and streams of it, beside Spark's Parquet (JVMs of their own, which fetch hadoop-aws)
+bench-remote: java $(VENV)/bench.stamp $(VENV_SPARK41)/bench.stamp $(SERVERS)/bin/minio ## SQL over a lake on MinIO, and streams of S3, beside Spark's Parquet and Iceberg's runtime (fetched by Maven; needs Go)
 	$(VENV_SPARK41)/bin/python -m benchmarks remote-lake $(ARGS)
 	$(BIN)/python -m benchmarks stream-pruning realtime-store $(ARGS)
 
@@ -180,16 +186,9 @@ catalogs: java $(VENV)/catalogs.stamp ## lakes in PostgreSQL (of the system) and
 dbt: java $(VENV_DBT)/dbt.stamp ## a project of dbt runs against the catalog, twice, with dbt's own runner
 	PYSPARK_PYTHON=$(CURDIR)/$(VENV_DBT)/bin/python $(VENV_DBT)/bin/python -m pytest tests/dbt -m dbt --timeout 1800 $(ARGS)
 
-# Servers of the protocols that stores speak. MinIO has no release as a Go module: this is its last commit.
-SERVERS := artifacts/servers
-MINIO := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
-FAKE_GCS := github.com/fsouza/fake-gcs-server@v1.55.1
-VERSITYGW := github.com/versity/versitygw/cmd/versitygw@v1.7.0
-AZURITE := azurite@3.36.0
-
 .PHONY: bench-latency
-bench-latency: java $(VENV)/bench.stamp $(SERVERS)/bin/minio ## work on a store that is 25 ms away, beside delta-rs (fetches MinIO: needs Go)
-	$(BIN)/python -m benchmarks latency $(ARGS)
+bench-latency: java $(VENV_SPARK41)/bench.stamp $(SERVERS)/bin/minio ## work on a store that is 25 ms away, beside delta-rs and Iceberg (fetched by Maven; MinIO needs Go)
+	$(VENV_SPARK41)/bin/python -m benchmarks latency $(ARGS)
 
 .PHONY: matrix-stores
 matrix-stores: java $(VENV)/stores.stamp $(SERVERS)/stamp ## MinIO, fake-gcs-server, Azurite, HDFS: stores, tables, kills, lost answers (fetched: needs Go, npm, Maven, a JDK)

@@ -86,7 +86,8 @@ RUNTIMES: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "row-statements": row_statements,
     "remote-lake": remote_lake,
 }
-"""Those that need PySpark 4.1 and fetch other formats' runtimes: `make bench-spark` names them."""
+"""Those that need PySpark 4.1 and fetch other formats' runtimes: `make bench-spark` names them, and the last one, which
+starts MinIO too, `make bench-remote`."""
 STREAMS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "stream-pruning": stream_pruning,
     "realtime-store": realtime_store,
@@ -101,7 +102,7 @@ SERVERS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
 }
 """Those that start Kafka and Fluss, which Maven fetches: `make bench-servers` names them."""
 STORES: dict[str, Callable[[Bench], Iterator[Figure]]] = {"latency": latency}
-"""Those that start MinIO, which Go fetches: `make bench-latency` names them."""
+"""Those that start MinIO, which Go fetches, and need PySpark 4.1: `make bench-latency` names them."""
 ALL = BENCHMARKS | RUNTIMES | STREAMS | SERVERS | STORES
 ARTIFACTS = Path(__file__).parent.parent / "artifacts" / "benchmarks"
 

@@ -7,6 +7,7 @@ taken within the same moment move together, so their ratio holds.
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -15,6 +16,12 @@ from typing import Any, Literal
 
 Runs = Mapping[str, list[float]]
 """Contestant → seconds, one per round."""
+
+
+def say(text: str) -> None:
+    """Tell the user what takes time now; no figure."""
+    sys.stderr.write(f"… {text}\n")
+    sys.stderr.flush()
 
 
 def timed(action: Callable[[], object]) -> float:

@@ -1,25 +1,21 @@
 """How long after an append a `ForeachWriter` has its row, where the log lies on S3 and a request takes 25 ms longer.
 
 ``make bench-remote`` runs this: Spark fetches Hadoop's S3A. The store is moto's server on loopback, behind a relay that
-counts the requests, and one that delays them. The appends go by these too.
+delays and counts the requests. The appends go by it too.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import streamhouse_spark
-from benchmarks.counting import Counts, counted
 from benchmarks.measure import Bench, Figure, percentile, ratio_at_most
 from benchmarks.realtime import BATCH_S, STATE_STORE, ages_of, tail_of, writers
-from benchmarks.remote_lake import BUCKET, moto
 from benchmarks.spark import session_builder
+from benchmarks.stores import BUCKET, Relay, moto, relayed, warehouse_settings
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.cli.doctor import check_lake_reader, spark_jars
 
@@ -34,11 +30,9 @@ IDLE_S = 60
 def realtime_store(bench: Bench) -> Iterator[Figure]:
     with (
         moto(bench.scratch / "moto.log") as endpoint,
-        counted(urlsplit(endpoint).port or 0) as counts,
-        delayed(counts.port) as far,
+        relayed(urlsplit(endpoint).port or 0, DELAY_MS) as relay,
     ):
-        settings = {"s3.endpoint": far, "s3.region": "us-east-1"}
-        settings |= {"s3.access-key-id": "bench-id", "s3.secret-access-key": "bench-key"}
+        settings = warehouse_settings(relay.endpoint)
         url = f"s3://{BUCKET}/wh"
         [finding] = check_lake_reader(url, spark_jars({}))
         builder = session_builder(bench.scratch).config("spark.jars.packages", finding.remedy.rpartition(" ")[2])
@@ -48,19 +42,9 @@ def realtime_store(bench: Bench) -> Iterator[Figure]:
         try:
             for rate in (2, 10):
                 yield _figure(bench, spark, Warehouse(url, settings), rate)
-            yield _idle(bench, spark, Warehouse(url, settings), counts)
+            yield _idle(bench, spark, Warehouse(url, settings), relay)
         finally:
             spark.stop()
-
-
-@contextmanager
-def delayed(port: int) -> Iterator[str]:
-    """Run the relay that delays; its endpoint."""
-    command = [sys.executable, "-m", "benchmarks.delayed", str(port), str(DELAY_MS)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as relay:
-        assert relay.stdout is not None
-        yield f"http://127.0.0.1:{int(relay.stdout.readline())}"
-        relay.kill()
 
 
 def _table(wh: Warehouse, name: str) -> Table:
@@ -100,7 +84,7 @@ def _append_ms(table: Table) -> float:
     return percentile(found, 0.5)
 
 
-def _idle(bench: Bench, spark: SparkSession, wh: Warehouse, counts: Counts) -> Figure:
+def _idle(bench: Bench, spark: SparkSession, wh: Warehouse, relay: Relay) -> Figure:
     """Requests of a query whose table has been quiet for half a minute."""
     table = _table(wh, "idle")
     table.append([{"number": 0, "began_ns": 0}])
@@ -110,9 +94,9 @@ def _idle(bench: Bench, spark: SparkSession, wh: Warehouse, counts: Counts) -> F
     query = stream.trigger(realTime=f"{BATCH_S} seconds").start()
     try:
         time.sleep(seconds)
-        before = counts.requests
+        relay.asked()
         time.sleep(10)
-        found = (counts.requests - before) / 10
+        found = len(relay.asked().requests) / 10
     finally:
         query.stop()
     return Figure(

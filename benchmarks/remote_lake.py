@@ -1,103 +1,110 @@
-"""``T$lake`` on S3 beside Spark's own Parquet source over the same files, and beside Python's reader of them.
+"""``T$lake`` on MinIO beside Spark's own Parquet source on the same files, and Iceberg's runtime on the same table.
 
-``make bench-spark`` runs this: Spark fetches Hadoop's S3A. The store is moto's server on loopback, in a process of its
-own, which is slower than a real one and as far away for all.
+``make bench-remote`` runs this, with PySpark 4.1, for which Iceberg publishes a runtime; Spark fetches it, and S3A. All
+readers reach the store by one relay, which counts what they ask for and is told to delay it.
 """
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from urllib.error import URLError
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import streamhouse_spark
 from benchmarks import data
+from benchmarks.iceberg_peer import PACKAGES, IcebergPeer
 from benchmarks.lake import tier
-from benchmarks.measure import Bench, Figure, in_turns, ratio_at_most, time_figure
+from benchmarks.measure import Bench, Figure, in_turns, ratio_at_most, say, time_figure
 from benchmarks.runtimes import BUCKETS, QUERIES, require_equal, run_of
 from benchmarks.spark import session_builder
+from benchmarks.stores import BUCKET, Asked, Relay, hadoop_settings, minio, warehouse_settings
 from streamhouse_spark import Warehouse
 from streamhouse_spark.cli.doctor import check_lake_reader, spark_jars
 
-BUCKET = "bench"
-PARQUET_PEER = "Spark's Parquet over s3a, same files"
-PYTHON_PEER = "Python's reader, same table"
-_START_SECONDS_MAX = 60
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARQUET = "Spark's Parquet over s3a, same files"
+ICEBERG = "Iceberg's runtime, S3FileIO, same lake table"
+ICEBERG_S3A = "Iceberg's runtime over s3a, same lake table"
+GOALS = {PARQUET: ratio_at_most(1.1), ICEBERG: ratio_at_most(1.0), ICEBERG_S3A: ratio_at_most(1.0)}
+DELAYS_MS = (0, 25)
+ROWS = 2_400_000
+HADOOPS = "hadoop"
+"""Iceberg's catalog that finds our lake by its path, as whoever opens it without us does."""
 
 
 def remote_lake(bench: Bench) -> Iterator[Figure]:
-    """Each query from its text to the answer, by three ways, in turns."""
-    rows = data.load(bench.data, "lineitem", quick=True)
-    with moto(bench.scratch / "moto.log") as endpoint:
-        settings = {"s3.endpoint": endpoint, "s3.region": "us-east-1"}
-        settings |= {"s3.access-key-id": "bench-id", "s3.secret-access-key": "bench-key"}
-        url = f"s3://{BUCKET}/wh"
+    """Each query from its text to the answer, by four ways, in turns; then the bytes of the answers to all of them."""
+    rows = data.load(bench.data, "lineitem", quick=bench.quick).slice(0, ROWS)
+    url = f"s3://{BUCKET}/wh"
+    with minio(bench.scratch) as relay:
+        say(f"writing a lake of {rows.num_rows:,} rows")
+        settings = warehouse_settings(relay.endpoint)
         table = Warehouse(url, settings).create_table("bench.cold", rows.schema, properties=BUCKETS)
         table.append(rows)
         tier(table)
-        [finding] = check_lake_reader(url, spark_jars({}))
-        builder = session_builder(bench.scratch).config("spark.jars.packages", finding.remedy.rpartition(" ")[2])
-        for key, value in hadoop_settings(endpoint).items():
-            builder = builder.config(f"spark.hadoop.fs.s3a.{key}", value)
-        builder = streamhouse_spark.configure(builder, warehouse=url, settings=settings)
-        builder = streamhouse_spark.configure(
-            builder, warehouse=url, catalog="python", settings={**settings, "lake.spark-reader": "false"}
-        )
-        spark = builder.getOrCreate()
-        spark.read.parquet(f"s3a://{BUCKET}/wh/lake/bench/cold/data/*").createOrReplaceTempView("plain")
-        for query, text in QUERIES.items():
-            ours, python = (text.format(f"{catalog}.bench.`cold$lake`") for catalog in ("streamhouse", "python"))
-            statements = {"ours": ours, PARQUET_PEER: text.format("plain"), PYTHON_PEER: python}
-            require_equal(spark, statements)
-            runs = in_turns({who: run_of(spark, sql) for who, sql in statements.items()}, bench.rounds(9, 3), warm_up=1)
-            yield time_figure(f"SQL, lake on S3: {query}", runs, PARQUET_PEER, ratio_at_most(1.1))
-            yield time_figure(f"SQL, lake on S3: {query}", runs, PYTHON_PEER)
-        spark.stop()
-
-
-def hadoop_settings(endpoint: str) -> dict[str, str]:
-    """What a user gives S3A for the same store."""
-    return {
-        "endpoint": endpoint,
-        "endpoint.region": "us-east-1",
-        "path.style.access": "true",
-        "access.key": "bench-id",
-        "secret.key": "bench-key",
-    }
-
-
-@contextmanager
-def moto(log: Path) -> Iterator[str]:
-    """Run moto's server with an empty bucket; the endpoint."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    endpoint = f"http://127.0.0.1:{port}"
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=output, stderr=output
-        )
-    try:
-        _make_bucket(f"{endpoint}/{BUCKET}")
-        yield endpoint
-    finally:
-        server.kill()
-        server.wait()
-
-
-def _make_bucket(url: str) -> None:
-    until = time.monotonic() + _START_SECONDS_MAX
-    while True:
+        del rows
+        peer = IcebergPeer(bench.scratch, relay.endpoint)
+        head = table.open_lake().head()
+        assert head is not None
+        registered = peer.register("cold", f"s3://{BUCKET}/wh/{head.key}")
+        say("starting Spark")
+        spark = _session(bench, url, settings, peer, relay.endpoint)
         try:
-            urllib.request.urlopen(urllib.request.Request(url, method="PUT")).close()
-        except URLError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.1)
-        else:
-            return
+            spark.read.parquet(f"s3a://{BUCKET}/wh/lake/bench/cold/data/*").createOrReplaceTempView("plain")
+            tables = {
+                "ours": "streamhouse.bench.`cold$lake`",
+                PARQUET: "plain",
+                ICEBERG: registered,
+                ICEBERG_S3A: f"{HADOOPS}.bench.cold",
+            }
+            for query, text in QUERIES.items():
+                yield from _figures(bench, spark, relay, query, {who: text.format(at) for who, at in tables.items()})
+        finally:
+            spark.stop()
+
+
+def _session(bench: Bench, url: str, settings: Mapping[str, str], peer: IcebergPeer, endpoint: str) -> SparkSession:
+    [finding] = check_lake_reader(url, spark_jars({}))
+    packages = (finding.remedy.rpartition(" ")[2], *PACKAGES)
+    builder = session_builder(bench.scratch).config("spark.jars.packages", ",".join(packages))
+    for key, value in hadoop_settings(endpoint).items():
+        builder = builder.config(f"spark.hadoop.fs.s3a.{key}", value)
+    builder = builder.config("spark.hadoop.fs.s3.impl", "org.apache.hadoop.fs.s3a.S3AFileSystem")
+    catalog = f"spark.sql.catalog.{HADOOPS}"
+    builder = builder.config(catalog, "org.apache.iceberg.spark.SparkCatalog").config(f"{catalog}.type", "hadoop")
+    builder = builder.config(f"{catalog}.warehouse", f"s3a://{BUCKET}/wh/lake")
+    return streamhouse_spark.configure(peer.configured(builder), warehouse=url, settings=settings).getOrCreate()
+
+
+def _figures(
+    bench: Bench, spark: SparkSession, relay: Relay, query: str, statements: Mapping[str, str]
+) -> Iterator[Figure]:
+    relay.set_delay(0)
+    require_equal(spark, dict(statements))
+    asked: dict[str, list[Asked]] = {who: [] for who in statements}
+
+    def run(who: str) -> float:
+        relay.asked()
+        seconds = run_of(spark, statements[who])()
+        asked[who].append(relay.asked())
+        return seconds
+
+    for delay_ms in DELAYS_MS:
+        relay.set_delay(delay_ms)
+        contestants = {who: lambda who=who: run(who) for who in statements}
+        runs = in_turns(contestants, bench.rounds(5, 2), warm_up=bench.rounds(2, 1))
+        name = f"lake on MinIO, {delay_ms} ms away: {query}"
+        for peer, goal in GOALS.items():
+            yield time_figure(name, runs, peer, goal, note=f"{_kinds(asked['ours'])}; peer {_kinds(asked[peer])}")
+    megabytes = {who: statistics.median(one.answered_bytes for one in found) / 1e6 for who, found in asked.items()}
+    for peer, goal in GOALS.items():
+        ratio = megabytes["ours"] / megabytes[peer]
+        count = len(asked["ours"])
+        yield Figure(f"the same, bytes: {query}", "MB", megabytes["ours"], peer, megabytes[peer], ratio, count, goal)
+
+
+def _kinds(found: list[Asked]) -> str:
+    """The requests of the last run."""
+    return found[-1].kinds or "no request"

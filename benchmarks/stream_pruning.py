@@ -20,10 +20,9 @@ import pyarrow.parquet as pq
 
 import streamhouse_spark
 from benchmarks import data
-from benchmarks.counting import Counts, counted
 from benchmarks.measure import Bench, Figure, Runs, in_turns, time_figure
-from benchmarks.remote_lake import BUCKET, hadoop_settings, moto
 from benchmarks.spark import _duration_ms, session_builder
+from benchmarks.stores import BUCKET, KEYS, REGION, Relay, hadoop_settings, moto, relayed, warehouse_settings
 from streamhouse_spark import Warehouse
 from streamhouse_spark.cli.doctor import check_lake_reader, spark_jars
 
@@ -54,15 +53,13 @@ class Turn:
 
 def stream_pruning(bench: Bench) -> Iterator[Figure]:
     rows = data.load(bench.data, "lineitem", quick=True)
-    with moto(bench.scratch / "moto.log") as endpoint, counted(urlsplit(endpoint).port or 0) as counts:
-        near = f"http://127.0.0.1:{counts.port}"
-        settings = {"s3.endpoint": near, "s3.region": "us-east-1"}
-        settings |= {"s3.access-key-id": "bench-id", "s3.secret-access-key": "bench-key"}
+    with moto(bench.scratch / "moto.log") as endpoint, relayed(urlsplit(endpoint).port or 0, 0) as relay:
+        settings = warehouse_settings(relay.endpoint)
         url = f"s3://{BUCKET}/wh"
-        _write(Warehouse(url, settings), rows, near)
-        spark = _session(bench, url, settings, near)
+        _write(Warehouse(url, settings), rows, relay.endpoint)
+        spark = _session(bench, url, settings, relay.endpoint)
         try:
-            yield from _figures(bench, spark, counts)
+            yield from _figures(bench, spark, relay)
         finally:
             spark.stop()
 
@@ -70,9 +67,7 @@ def stream_pruning(bench: Bench) -> Iterator[Figure]:
 def _write(warehouse: Warehouse, rows: pa.Table, endpoint: str) -> None:
     """Append a part of the rows for each batch, and write it as a Parquet file for each partition."""
     table = warehouse.create_table("bench.rows", rows.schema, partition_by=[PARTITION], buckets=1)
-    store = pafs.S3FileSystem(
-        access_key="bench-id", secret_key="bench-key", endpoint_override=endpoint, region="us-east-1"
-    )
+    store = pafs.S3FileSystem(access_key=KEYS[0], secret_key=KEYS[1], endpoint_override=endpoint, region=REGION)
     size = -(-rows.num_rows // BATCHES)
     for number in range(BATCHES):
         part = rows.slice(number * size, size)
@@ -91,7 +86,7 @@ def _session(bench: Bench, url: str, settings: Mapping[str, str], endpoint: str)
     return streamhouse_spark.configure(builder, warehouse=url, settings=settings).getOrCreate()
 
 
-def _figures(bench: Bench, spark: SparkSession, counts: Counts) -> Iterator[Figure]:
+def _figures(bench: Bench, spark: SparkSession, relay: Relay) -> Iterator[Figure]:
     flags = spark.read.parquet(f"s3a://{BUCKET}/parquet")
     wanted = flags.where(f"{PARTITION} = '{WANTED}'").count()
     files_a_batch = flags.select(PARTITION).distinct().count()
@@ -112,7 +107,7 @@ def _figures(bench: Bench, spark: SparkSession, counts: Counts) -> Iterator[Figu
     def run(who: str, stream: Callable[[], DataFrame]) -> float:
         spark.conf.set(PRUNING, str(who == "ours").lower())
         checkpoint = str(bench.scratch / f"checkpoint-{next(numbers)}")
-        turn = _turn(stream(), checkpoint, counts)
+        turn = _turn(stream(), checkpoint, relay)
         turns[who].append(turn)
         return turn.seconds
 
@@ -134,17 +129,16 @@ def _figures(bench: Bench, spark: SparkSession, counts: Counts) -> Iterator[Figu
         yield _counted("bytes of such a batch", "MB", megabytes, peer)
 
 
-def _turn(stream: DataFrame, checkpoint: str, counts: Counts) -> Turn:
-    requests, answered_bytes = counts.requests, counts.answered_bytes
+def _turn(stream: DataFrame, checkpoint: str, relay: Relay) -> Turn:
+    relay.asked()
     wanted = stream.where(f"{PARTITION} = '{WANTED}'").select(*COLUMNS)
     writer = wanted.writeStream.format("noop").option("checkpointLocation", checkpoint)
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     spent = [ms for progress in query.recentProgress if (ms := _duration_ms(progress)) is not None]
+    asked = relay.asked()
     return Turn(
-        statistics.median(spent) / 1e3,
-        (counts.requests - requests) / len(spent),
-        (counts.answered_bytes - answered_bytes) / len(spent) / 1e6,
+        statistics.median(spent) / 1e3, len(asked.requests) / len(spent), asked.answered_bytes / len(spent) / 1e6
     )
 
 

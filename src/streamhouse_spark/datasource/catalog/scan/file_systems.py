@@ -36,7 +36,9 @@ S3A: Final = "s3a"
 _ABFS: Final = "abfss"
 _GS: Final = "gs"
 _S3_SCHEMES: Final = ("s3", S3A)
-_S3_FILE_SYSTEM: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+S3_FILE_SYSTEM: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+_S3_LAKE_FILES: Final = "io.streamhouse.spark.LakeFileSystem"
+"""The same, which asks for no size of a file that a plan names."""
 _ABFS_FILE_SYSTEM: Final = "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem"
 _PLAIN_ABFS_FILE_SYSTEM: Final = "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem"
 _GOOGLES_CONNECTOR: Final = "gcs-connector"
@@ -63,6 +65,8 @@ class FileSystems:
     inside: StorageFiles
     own: Mapping[str, str]
     """File system → a scheme of it with these settings: others are another file system, also in the same bucket."""
+    s3_class: str = _S3_LAKE_FILES
+    """The class of the file system of S3."""
 
     @classmethod
     def of(
@@ -93,7 +97,7 @@ class FileSystems:
     def _settings_for(self, scheme: str, bucket: str) -> list[HadoopSetting]:
         ours = settings_of(_SETTINGS[scheme], self.settings)
         if scheme == S3A:
-            common = [HadoopSetting(f"fs.{self.own[S3A]}.impl", _S3_FILE_SYSTEM)]
+            common = [HadoopSetting(f"fs.{self.own[S3A]}.impl", self.s3_class)]
             if "s3.access-key-id" not in self.settings:
                 common.append(HadoopSetting("fs.s3a.aws.credentials.provider", USUAL_CHAIN, is_default=True))
             return [*common, *s3a_settings(bucket, ours)]

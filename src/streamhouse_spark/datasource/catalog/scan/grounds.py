@@ -1,8 +1,9 @@
 """The files on which an answer to Spark's catalog rests.
 
 While they are as they were, and those that were absent still are, another call would have the same answer. So the JVM
-side looks at the files instead, and gives the answer that it has. It can look at those of a local disk only. Of another
-store it always asks for the state, but not again for a plan of the same snapshot of a lake.
+side looks at the files instead, and gives the answer that it has. On S3 it looks only for those that should be absent,
+all at once, by a file system of Spark. Of another store it always asks for the state, but not again for a
+plan of the same snapshot of a lake.
 
 No answer is older than its grounds: the marks of the lake are taken before the lake is read, and the commit is the one
 that the answer is of. What came in between is a file that should be absent.
@@ -10,7 +11,7 @@ that the answer is of. What came in between is a file that should be absent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -53,11 +54,12 @@ def grounds_of(table: TableHandle, pin: QueryPin, lake: LakeMarks | None) -> Gro
     The log alone tells that the table has another name, or was dropped: each is a record of its own.
     """
     is_newest = not (pin.is_chosen or pin.is_rewritten) and pin.suffix in (None, LAKE)
-    if lake is None or not is_newest or not _is_local(table):
+    if lake is None or not is_newest:
         return None
-    there = [commit_key(pin.uuid, pin.commit), *lake.there]
     absent = [commit_key(pin.uuid, pin.commit + 1), *lake.absent]
-    return _stamped(table.storage, there, absent)
+    if _is_local(table):
+        return _stamped(table.storage, [commit_key(pin.uuid, pin.commit), *lake.there], absent)
+    return _of_store(table, absent)
 
 
 def grounds_of_plan(table: TableHandle, pin: QueryPin, options: ReadOptions, lake: LakeMarks | None) -> Grounds:
@@ -77,6 +79,16 @@ def _is_local(table: TableHandle) -> bool:
     """Tell whether lake and log lie on this machine."""
     storage = table.storage
     return storage.local_path("") is not None and storage.local_path(table_prefix(table.uuid)) is not None
+
+
+def _of_store(table: TableHandle, absent: Sequence[str]) -> Grounds:
+    from streamhouse_spark.datasource.catalog.scan.log_files import store_folder
+
+    folder = store_folder(table)
+    if folder is None:
+        return None
+    settings = [one.to_json() for one in folder.settings]
+    return [{"path": folder.folder, "stamp": None, "absent": list(absent), "file_systems": settings}]
 
 
 def _stamped(storage: Storage, there: Iterable[str], absent: Iterable[str]) -> Grounds:

@@ -12,7 +12,13 @@ from typing import Final
 
 from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.datasource.catalog.scan.file_systems import REMOTE, S3A, FileSystems, scheme_of
+from streamhouse_spark.datasource.catalog.scan.file_systems import (
+    REMOTE,
+    S3_FILE_SYSTEM,
+    S3A,
+    FileSystems,
+    scheme_of,
+)
 from streamhouse_spark.datasource.catalog.scan.hadoop_settings import HadoopSetting
 from streamhouse_spark.datasource.read.follow import INSTEAD
 from streamhouse_spark.errors import InvalidOptionError
@@ -51,8 +57,7 @@ def log_folder(table: TableHandle, name: str, schemes: Sequence[str], hadoop_ver
     elsewhere = places.place(key) if places is not None else None
     settings = table.settings if elsewhere is None else log_settings(table.settings)
     given = {name: value for name, value in settings.items() if not name.startswith(_OF_LAKES)}
-    reached = FileSystems.of(elsewhere or table.storage, given, schemes, hadoop_version)
-    reached = replace(reached, own={**reached.own, S3A: f"{reached.own[S3A]}-log"})
+    reached = _for_logs(FileSystems.of(elsewhere or table.storage, given, schemes, hadoop_version))
     location = url_of(table.storage, key).rstrip("/")
     scheme = scheme_of(location)
     uri = reached.uri_of(location) if scheme in REMOTE else None
@@ -64,6 +69,27 @@ def log_folder(table: TableHandle, name: str, schemes: Sequence[str], hadoop_ver
         )
     found = [*reached.settings_for([location]), *_looks(location)]
     return LogFolder(uri, tuple(_named(one, table.settings) if elsewhere is not None else one for one in found))
+
+
+def store_folder(table: TableHandle) -> LogFolder | None:
+    """Return the warehouse on S3 as Java looks for objects there, of the log and of the lake. None for another store,
+    and where the table's log lies elsewhere.
+    """
+    key = table_prefix(table.uuid)
+    places = places_of(table.storage)
+    location = url_of(table.storage, key)
+    if scheme_of(location) != S3A or (places is not None and places.place(key) is not None):
+        return None
+    given = {name: value for name, value in table.settings.items() if not name.startswith(_OF_LAKES)}
+    reached = _for_logs(FileSystems.of(table.storage, given, [S3A], None))
+    uri = reached.uri_of(location)
+    if uri is None:
+        return None
+    return LogFolder(uri.removesuffix(key), (*reached.settings_for([location]), *_looks(location)))
+
+
+def _for_logs(reached: FileSystems) -> FileSystems:
+    return replace(reached, own={**reached.own, S3A: f"{reached.own[S3A]}-log"}, s3_class=S3_FILE_SYSTEM)
 
 
 def _looks(location: str) -> list[HadoopSetting]:

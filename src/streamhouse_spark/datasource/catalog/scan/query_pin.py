@@ -15,6 +15,7 @@ from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.model.marks import LakeMarks
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.history import state_at
@@ -82,8 +83,37 @@ class QueryPin:
         return cls(**json.loads(text))
 
 
-def pin_of(table: TableHandle, suffix: str | None, version: str | None, timestamp_us: int | None) -> QueryPin:
-    """Make the pin for a name loaded now, of the table's state as last read.
+@dataclass(frozen=True, slots=True)
+class SeenLake:
+    """The newest snapshot of a lake, read beside the table's state."""
+
+    location: str
+    snapshot: int | None
+    """None if there was none yet."""
+    marks: LakeMarks | None
+    """The objects by which the next change shows."""
+
+
+def newest_of_lake(table: TableHandle) -> SeenLake | None:
+    """Look for the newest snapshot of the lake that the table has as last read; None if it has no lake."""
+    state = table.state
+    if not state.has_lake:
+        return None
+    lake = table.open_lake(state)
+    with lake.one_look():
+        newest, marks = lake.newest(), lake.marks()
+    return SeenLake(state.lake_location, None if newest is None else newest.id, marks)
+
+
+def pin_of(
+    table: TableHandle,
+    suffix: str | None,
+    version: str | None,
+    timestamp_us: int | None,
+    seen: SeenLake | None = None,
+) -> QueryPin:
+    """Make the pin for a name loaded now, of the table's state as last read. ``seen`` is the newest snapshot of the
+    state's lake, if it was looked for already.
 
     Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for an impossible version,
     `SnapshotExpiredError` or `OffsetsTrimmedError` for one that is no longer kept.
@@ -95,7 +125,8 @@ def pin_of(table: TableHandle, suffix: str | None, version: str | None, timestam
     schema_id = None
     if suffix == LAKE:
         open_view(table, suffix)
-        snapshot = _lake_snapshot(table.open_lake(), version, as_of_ms)
+        is_known = seen is not None and not chosen
+        snapshot = seen.snapshot if seen and is_known else _lake_snapshot(table.open_lake(), version, as_of_ms)
         pin = QueryPin(
             table.name, table.uuid, suffix, state.version, chosen, lake_snapshot=snapshot, attempt=state.attempt
         )

@@ -29,7 +29,13 @@ from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
 from streamhouse_spark.datasource.catalog.scan.pruning import METADATA_TYPES, column_types
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import parse_filters
 from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
-from streamhouse_spark.datasource.catalog.scan.query_pin import CHANGES, QueryPin, pin_of, pinned
+from streamhouse_spark.datasource.catalog.scan.query_pin import (
+    CHANGES,
+    QueryPin,
+    newest_of_lake,
+    pin_of,
+    pinned,
+)
 from streamhouse_spark.datasource.catalog.scan.sources import Question, sources_of
 from streamhouse_spark.datasource.catalog.scan.units import Units, narrowest, units_of
 from streamhouse_spark.datasource.catalog.transforms import partitioning_of
@@ -68,15 +74,17 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     looked for.
     """
     name = parse_table_name(f"{args['database']}.{args['table']}")
-    newest = connection.find_table(str(name.path))
+    newest, seen = connection.find_with(str(name.path), newest_of_lake if name.suffix == LAKE else None)
     if newest is None:
         raise TableNotFoundError(
             f"table {name.path} does not exist in {connection.warehouse().url}; SHOW TABLES lists them"
         )
     if name.suffix is None and (branch := _branch_of_version(newest.state, args)) is not None:
         return load(connection, {"database": args["database"], "table": newest.path.of_branch(branch).table})
-    lake = lake_marks(newest, is_read=name.suffix == LAKE)
-    return described(connection, pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us")), lake)
+    if seen is not None and seen.location != newest.state.lake_location:
+        seen = None
+    lake = seen.marks if seen is not None else lake_marks(newest, is_read=name.suffix == LAKE)
+    return described(connection, pin_of(newest, name.suffix, args.get("version"), args.get("timestamp_us"), seen), lake)
 
 
 def _branch_of_version(state: TableState, args: Mapping[str, Any]) -> str | None:

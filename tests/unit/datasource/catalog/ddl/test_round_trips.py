@@ -9,12 +9,12 @@ from round_trips import RemoteStorage
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse import connection
-from streamhouse_spark.warehouse.connection import Connection, OpenTables
+from streamhouse_spark.warehouse.connection import Connection, OpenTables, _Process
 from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.datasource.catalog.calls import Catalog
 
 
-class Process:
+class Process(_Process):
     """A process that has opened nothing yet."""
 
     def __init__(self, remote: RemoteStorage) -> None:

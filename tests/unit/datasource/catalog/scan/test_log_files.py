@@ -10,7 +10,7 @@ import pytest
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import location_key, parse_table_name, placed_uuid, table_prefix
 from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
-from streamhouse_spark.datasource.catalog.scan.log_files import LogFolder, log_folder
+from streamhouse_spark.datasource.catalog.scan.log_files import LogFolder, log_folder, store_folder
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.commit_log import CommitLog
@@ -26,10 +26,13 @@ STORE = {"s3.endpoint": "http://127.0.0.1:9000", "s3.region": "eu-west-1", **KEY
 ALL = ("file", "s3a", "gs", "abfss", "hdfs", "gcs-connector")
 
 
-def folder_of(storage: Storage, settings: dict[str, str], *schemes: str) -> LogFolder:
+def handle_of(storage: Storage, settings: dict[str, str]) -> TableHandle:
     world = World()
-    table = TableHandle(storage, settings, parse_table_name("s.t").path, CommitLog(storage, UUID, world), world)
-    return log_folder(table, "s.t", schemes or ALL, "3.5.0")
+    return TableHandle(storage, settings, parse_table_name("s.t").path, CommitLog(storage, UUID, world), world)
+
+
+def folder_of(storage: Storage, settings: dict[str, str], *schemes: str) -> LogFolder:
+    return log_folder(handle_of(storage, settings), "s.t", schemes or ALL, "3.5.0")
 
 
 def at(url: str, settings: dict[str, str], *schemes: str) -> LogFolder:
@@ -68,6 +71,24 @@ def test_a_log_on_s3_has_a_file_system_of_its_own_beside_that_of_the_lake():
 def test_no_secret_is_in_an_answer():
     said = json.dumps([one.to_json() for one in at("s3://bkt/wh", STORE).settings]) + repr(at("s3://bkt/wh", STORE))
     assert "canary" not in said
+
+
+def test_java_looks_for_objects_of_a_warehouse_on_s3_as_it_follows_logs_there():
+    folder = store_folder(handle_of(storage_for("s3://bkt/w h", STORE), STORE))
+    log = at("s3://bkt/w h", STORE)
+    assert folder is not None
+    assert (f"{folder.folder}tables/{UUID}", folder.settings) == (log.folder, log.settings)
+    in_python = {**STORE, "lake.spark-reader": "false"}
+    assert store_folder(handle_of(storage_for("s3://bkt/wh", in_python), in_python)) is not None
+
+
+@pytest.mark.parametrize("url", ["gs://bkt/wh", "hdfs://nn:8020/wh", "s3://B_kt/wh"])
+def test_of_other_stores_python_is_asked(url):
+    assert store_folder(handle_of(storage_for(url, {}), {})) is None
+
+
+def test_of_a_log_elsewhere_python_is_asked():
+    assert store_folder(handle_of(elsewhere("s3://bkt/logs", STORE), STORE)) is None
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,16 @@ import java.nio.file.Files;
 import java.nio.file.LinkOption;
 import java.nio.file.Path;
 import java.nio.file.attribute.FileTime;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.conf.Configuration;
 
-/** An answer and the files that it rests on. Python chooses them; here is only looked whether they are as they were. */
+/**
+ * An answer and the files that it rests on. Python chooses them; here is only looked whether they are as they were. Of a
+ * store that is no disk these are objects that have to be absent, which are asked for at the same time.
+ */
 final class Grounds {
   /**
    * Beyond this age Python is asked in any case. It looks from time to time at more than the files that change with
@@ -20,6 +26,7 @@ final class Grounds {
   final JsonNode answer;
   private final JsonNode grounds;
   private final long sinceNs;
+  private StoreLogFiles store;
 
   private Grounds(JsonNode answer, JsonNode grounds, long sinceNs) {
     this.answer = answer;
@@ -37,12 +44,29 @@ final class Grounds {
   }
 
   /** Whether the answer still is what Python would say. */
-  boolean hold() {
+  boolean hold(PythonCalls python) {
     if (System.nanoTime() - sinceNs > AGE_MAX_NS) return false;
     for (JsonNode ground : grounds) {
-      if (!holds(ground)) return false;
+      if (!(ground.has("absent") ? areAbsent(ground, python) : holds(ground))) return false;
     }
     return true;
+  }
+
+  private synchronized boolean areAbsent(JsonNode ground, PythonCalls python) {
+    try {
+      if (store == null) {
+        Configuration session = python.hadoop();
+        Configuration settings = new Configuration(session);
+        FileSystems.configure(ground.get("file_systems"), python, session, settings::set);
+        store = StoreLogFiles.of(ground.get("path").asText(), settings, 0);
+      }
+      List<LogFiles.Read<byte[]>> reads = new ArrayList<>();
+      for (JsonNode key : ground.get("absent")) reads.add(store.begin(() -> store.read(key.asText())));
+      for (LogFiles.Read<byte[]> read : reads) if (read.get() != null) return false;
+      return true;
+    } catch (Exception | LinkageError cannotBeTold) {
+      return false;
+    }
   }
 
   private static boolean holds(JsonNode ground) {

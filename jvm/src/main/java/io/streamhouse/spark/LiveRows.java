@@ -29,6 +29,8 @@ final class LiveRows implements PartitionReader<ColumnarBatch> {
   LiveRows(LakeFiles partition, ParquetReaders readers) {
     this.partition = partition;
     this.readers = readers;
+    LakeFileSystem.expect(partition.files);
+    for (FilePartition deletes : partition.deletes) LakeFileSystem.expect(deletes);
   }
 
   @Override

@@ -44,7 +44,12 @@ final class MixedReaderFactory implements PartitionReaderFactory {
   public PartitionReader<InternalRow> createReader(InputPartition partition) {
     InputPartition inner = BucketPartition.unwrapped(partition);
     if (isEmpty(inner)) return new NoRows<>();
-    return isHot(inner) ? new PythonRows(batches(inner)) : parquet.rows.createReader(inner);
+    return isHot(inner) ? new PythonRows(batches(inner)) : parquet.rows.createReader(expected(inner));
+  }
+
+  private static InputPartition expected(InputPartition files) {
+    LakeFileSystem.expect((FilePartition) files);
+    return files;
   }
 
   @Override
@@ -52,7 +57,7 @@ final class MixedReaderFactory implements PartitionReaderFactory {
     InputPartition inner = BucketPartition.unwrapped(partition);
     if (isEmpty(inner)) return new NoRows<>();
     if (inner instanceof LakeFiles) return new LiveRows((LakeFiles) inner, parquet);
-    return isHot(inner) ? batches(inner) : parquet.rows.createColumnarReader(inner);
+    return isHot(inner) ? batches(inner) : parquet.rows.createColumnarReader(expected(inner));
   }
 
   private PythonBatches batches(InputPartition partition) {

@@ -6,6 +6,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.locks.ReentrantLock;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.Batch;
@@ -79,6 +80,11 @@ class PythonCalls {
     return all;
   }
 
+  /** The session's settings of Hadoop. */
+  Configuration hadoop() {
+    return FileSystems.session();
+  }
+
   /** A setting of the catalog, by its name in any case. It may be a secret. */
   String setting(String name) {
     return new CaseInsensitiveStringMap(settings).get(name);
@@ -97,7 +103,7 @@ class PythonCalls {
     String given = arguments.toString();
     String call = operation + given;
     Grounds kept = answers.find(call);
-    if (kept != null && kept.hold()) return kept.answer;
+    if (kept != null && kept.hold(this)) return kept.answer;
     long sinceNs = System.nanoTime();
     String text = reply(operation, given);
     JsonNode answer = answer(text, handled);

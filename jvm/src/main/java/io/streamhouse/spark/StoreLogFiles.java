@@ -59,8 +59,12 @@ final class StoreLogFiles implements LogFiles {
 
   /** The log at a URI, by the settings that the driver gave along. */
   static StoreLogFiles of(String uri, Configuration settings) throws IOException {
+    return of(uri, settings, PATIENCE_NS);
+  }
+
+  static StoreLogFiles of(String uri, Configuration settings, long patienceNs) throws IOException {
     Path folder = new Path(URI.create(uri));
-    return new StoreLogFiles(folder.getFileSystem(settings), folder, PATIENCE_NS);
+    return new StoreLogFiles(folder.getFileSystem(settings), folder, patienceNs);
   }
 
   @Override

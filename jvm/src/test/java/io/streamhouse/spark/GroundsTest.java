@@ -11,22 +11,30 @@ import java.nio.file.attribute.FileTime;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.conf.Configuration;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
 /** An answer with grounds is given again while they hold, and its question costs no call of Python. */
 class GroundsTest {
   @TempDir Path folder;
+  private String place;
   private int calls;
   private boolean hasGrounds = true;
+  private boolean isOfStore;
 
   private final PythonCalls python =
       new PythonCalls(new HashMap<>()) {
         @Override
         String reply(String operation, String arguments) {
           calls++;
-          String grounds = hasGrounds ? "[" + there() + "," + absent() + "]" : "null";
+          String grounds = hasGrounds ? "[" + (isOfStore ? ofStore() : there() + "," + absent()) + "]" : "null";
           return "{\"ok\":{\"call\":" + calls + ",\"grounds\":" + grounds + "}}";
+        }
+
+        @Override
+        Configuration hadoop() {
+          return new Configuration();
         }
       };
 
@@ -47,6 +55,11 @@ class GroundsTest {
 
   private String absent() {
     return "{\"path\":\"" + folder.resolve("2.json") + "\",\"stamp\":null}";
+  }
+
+  private String ofStore() {
+    String absent = "[\"commits/2.json\",\"lake/v2.metadata.json\"]";
+    return "{\"path\":\"" + place + "\",\"stamp\":null,\"absent\":" + absent + ",\"file_systems\":[]}";
   }
 
   private int asked(String table) {
@@ -92,6 +105,31 @@ class GroundsTest {
     assertEquals(1, asked("a"));
     Files.delete(record());
     hasGrounds = false;
+    assertEquals(2, asked("a"));
+  }
+
+  @Test
+  void anObjectOfAStoreThatIsThereNowAsksAnew() throws IOException {
+    isOfStore = true;
+    place = folder.toUri().toString();
+    Files.createDirectory(folder.resolve("commits"));
+    Files.createDirectory(folder.resolve("lake"));
+    for (String name : new String[] {"commits/2.json", "lake/v2.metadata.json"}) {
+      python.forget();
+      calls = 0;
+      assertEquals(1, asked("a"));
+      assertEquals(1, asked("a"));
+      Files.writeString(folder.resolve(name), "b");
+      assertEquals(2, asked("a"));
+      Files.delete(folder.resolve(name));
+    }
+  }
+
+  @Test
+  void aStoreThatSparkDoesNotReachIsAskedByPython() {
+    isOfStore = true;
+    place = "s3a-12345678-log://bucket/wh/";
+    assertEquals(1, asked("a"));
     assertEquals(2, asked("a"));
   }
 
