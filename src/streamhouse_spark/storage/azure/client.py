@@ -176,7 +176,7 @@ class _Blocks:
         """Leave the blocks, which are no object and cannot be removed one by one."""
 
 
-class _SignatureOfFile(AzureSasCredential):  # type: ignore[misc]
+class _SignatureOfFile(AzureSasCredential):
     """A shared access signature, as a file has it when a request is sent."""
 
     def __init__(self, file: TokenFile) -> None:
