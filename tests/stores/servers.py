@@ -19,7 +19,7 @@ SECRET_KEY = "canary-secret-4711"
 AZURITE_ACCOUNT = "devstoreaccount1"
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The key that every Azurite has."""
-_START_SECONDS_MAX = 60
+_START_SECONDS_MAX = 240
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,11 @@ class Server:
 
 
 @contextmanager
-def minio(folder: Path) -> Iterator[Server]:
+def minio(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """``more`` is added to the environment of the process."""
     port = _free_port()
     command = [_binary("bin/minio"), "server", "--quiet", "--address", f"127.0.0.1:{port}", str(folder)]
-    environment = {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY}
+    environment = {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY, **(more or {})}
     with _running(command, port, environment):
         yield _s3_server(port)
 

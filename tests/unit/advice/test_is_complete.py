@@ -107,6 +107,12 @@ ELSEWHERE = {
     "see its log": (
         "s3/test_vended_credentials.py::test_a_server_that_may_not_assume_the_role_says_so_without_naming_it"
     ),
+    "write the secret into it, and let this process": (
+        "unit/storage/remote/test_token_file.py::test_a_file_that_cannot_be_read_is_named"
+    ),
+    "is empty: write the secret into it": (
+        "unit/storage/remote/test_token_file.py::test_a_file_that_cannot_be_read_is_named"
+    ),
     "which Azure takes for a slash": "unit/storage/azure/test_azure_settings.py::test_a_backslash_is_refused",
     "which HDFS does not take": (
         "unit/storage/hdfs/test_hdfs_storage.py::test_a_colon_is_refused_before_anything_is_sent"

@@ -18,11 +18,13 @@ from streamhouse_spark.storage.remote.blobs import Blob, LargeBlob, Page
 from streamhouse_spark.storage.remote.connected import Connected
 from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, one_line
 from streamhouse_spark.storage.remote.store_clock import StoreClock
+from streamhouse_spark.storage.remote.token_file import TokenFile, token_file
 from streamhouse_spark.storage.remote.upload import ATTEMPT, PARTS_IN_FLIGHT_MAX
 
 try:
     import requests
     from azure.core import MatchConditions
+    from azure.core.credentials import AzureSasCredential
     from azure.core.exceptions import (
         AzureError,
         ClientAuthenticationError,
@@ -45,8 +47,8 @@ _SINGLE_BYTES_MAX: Final = 64 << 20
 _FOLDER: Final = "hdi_isfolder"
 """Metadata of the blobs that stand for folders in a hierarchical namespace."""
 _DENIED: Final = (
-    "grant the role Storage Blob Data Contributor on the container, or correct adls.account-key, adls.sas-token or "
-    "adls.client-secret"
+    "grant the role Storage Blob Data Contributor on the container, or correct adls.account-key, adls.sas-token (or "
+    "its file) or adls.client-secret"
 )
 _REMEDIES: Final = {
     "ContainerNotFound": "create the container, or correct its name in the warehouse URL",
@@ -68,11 +70,12 @@ class AzureBlobs:
         boot_ms = SystemClock().boot_ms
         self.clock = StoreClock(boot_ms)
         self.is_known = address.is_microsofts
+        self.token_file = token_file(address.sas_token_file, "adls.sas-token-file")
         self._secrets = address.secrets
         self._container = ContainerClient(
             address.account_url,
             address.container,
-            credential=_credential(address),
+            credential=_SignatureOfFile(self.token_file) if self.token_file else _credential(address),
             transport=_TimedTransport(self.clock, address),
             retry_total=0,
             max_single_put_size=_SINGLE_BYTES_MAX,
@@ -91,7 +94,8 @@ class AzureBlobs:
                 kind, _DENIED if refused else "check the account, the container and the adls.* settings"
             )
         head = f"{code or type(error).__name__} (HTTP {status})" if status else type(error).__name__
-        told = one_line(str(getattr(error, "message", "") or error), self._secrets)
+        secrets = self._secrets + (self.token_file.secrets if self.token_file else ())
+        told = one_line(str(getattr(error, "message", "") or error), secrets)
         return Failure(kind, f"{head}: {told}" if told else head, remedy, refused)
 
     def get(self, name: str) -> bytes:
@@ -170,6 +174,18 @@ class _Blocks:
 
     def abort(self) -> None:
         """Leave the blocks, which are no object and cannot be removed one by one."""
+
+
+class _SignatureOfFile(AzureSasCredential):
+    """A shared access signature, as a file has it when a request is sent."""
+
+    def __init__(self, file: TokenFile) -> None:
+        super().__init__(file.text)
+        self._file = file
+
+    @property
+    def signature(self) -> str:
+        return self._file.text
 
 
 class _TimedTransport(RequestsTransport):  # type: ignore[misc]

@@ -21,6 +21,7 @@ _PREFIX: Final = "adls."
 _NAMES: Final = (
     "adls.account-key",
     "adls.sas-token",
+    "adls.sas-token-file",
     "adls.tenant-id",
     "adls.client-id",
     "adls.client-secret",
@@ -58,6 +59,8 @@ class AzureAddress:
     scheme: str = "https"
     account_key: str | None = field(default=None, repr=False)
     sas_token: str | None = field(default=None, repr=False)
+    sas_token_file: str | None = None
+    """The path of a file that has a shared access signature, which others renew."""
     tenant_id: str | None = None
     client_id: str | None = None
     client_secret: str | None = field(default=None, repr=False)
@@ -86,6 +89,7 @@ class AzureAddress:
             scheme=ours.get("adls.blob-storage-scheme") or "https",
             account_key=ours.get("adls.account-key") or None,
             sas_token=ours.get("adls.sas-token") or None,
+            sas_token_file=ours.get("adls.sas-token-file") or None,
             tenant_id=ours.get("adls.tenant-id") or None,
             client_id=ours.get("adls.client-id") or None,
             client_secret=ours.get("adls.client-secret") or None,
@@ -98,6 +102,8 @@ class AzureAddress:
     def _require_consistent(self) -> None:
         if self.scheme not in ("http", "https"):
             raise InvalidOptionError(f"adls.blob-storage-scheme: found {self.scheme!r}, expected http or https")
+        if self.sas_token and self.sas_token_file:
+            raise InvalidOptionError("adls.sas-token and adls.sas-token-file exclude each other: set one of them")
         client = (self.tenant_id, self.client_id, self.client_secret)
         if self.client_secret and not all(client):
             raise InvalidOptionError(

@@ -9,6 +9,7 @@ from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.storage.azure.client import CLIENTS, AzureBlobs
 from streamhouse_spark.storage.azure.settings import AzureAddress
 from streamhouse_spark.storage.remote.blob_storage import BlobStorage
+from streamhouse_spark.storage.remote.patience import Patience
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,4 +27,4 @@ def azure_storage(url: str, settings: Mapping[str, str], world: World | None = N
     settings, else the Azure identity of this machine. Raises `InvalidOptionError`.
     """
     address, prefix = AzureAddress.parse(url, settings)
-    return BlobStorage(url, prefix, Container(address), world)
+    return BlobStorage(url, prefix, Container(address), world, Patience.parse(settings))

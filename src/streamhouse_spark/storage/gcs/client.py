@@ -22,6 +22,7 @@ from streamhouse_spark.storage.remote.blobs import Blob, LargeBlob, Page
 from streamhouse_spark.storage.remote.connected import Connected
 from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, one_line
 from streamhouse_spark.storage.remote.store_clock import StoreClock
+from streamhouse_spark.storage.remote.token_file import TokenFile, token_file
 from streamhouse_spark.storage.remote.upload import ATTEMPT
 
 try:
@@ -89,12 +90,13 @@ class GcsBlobs:
         self._boot_ms = SystemClock().boot_ms
         self.clock = StoreClock(self._boot_ms)
         self.is_known = address.is_googles
+        self.token_file = token_file(address.token_file, "gcs.oauth2.token-file")
         self._secrets = address.secrets
         self._timeouts = (address.connect_timeout_seconds, address.request_timeout_seconds)
         self._parameters = {"userProject": address.project_id} if address.project_id else {}
         self._bucket = f"{address.host}/storage/v1/b/{address.bucket}"
         self._uploads = f"{address.host}/upload/storage/v1/b/{address.bucket}/o"
-        self._session = _session(address)
+        self._session = _session(address, self.token_file)
 
     def judge(self, error: Exception) -> Failure:
         kind = _kind_of(error)
@@ -102,7 +104,7 @@ class GcsBlobs:
         refused = kind is FailureKind.FINAL and (status in (401, 403) or isinstance(error, GoogleAuthError))
         reason = error.reason if isinstance(error, AnswerError) and error.reason else type(error).__name__
         head = f"{reason} (HTTP {status})" if status else reason
-        told = one_line(str(error), self._secrets)
+        told = one_line(str(error), self._secrets + (self.token_file.secrets if self.token_file else ()))
         return Failure(kind, f"{head}: {told}" if told else head, _remedy(error, kind, status), refused)
 
     def get(self, name: str) -> bytes:
@@ -271,8 +273,25 @@ def _remedy(error: Exception, kind: FailureKind, status: int) -> str:
     return "check the bucket and the gcs.* settings"
 
 
-def _session(address: GcsAddress) -> requests.Session:
-    session = requests.Session() if address.is_anonymous else AuthorizedSession(_credentials(address))  # type: ignore[no-untyped-call]
+class _TokenOfFile(google.auth.credentials.Credentials):
+    """An access token, as a file has it when a request is sent."""
+
+    def __init__(self, file: TokenFile) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._file = file
+
+    def before_request(self, request: Any, method: str, url: str, headers: dict[str, str]) -> None:  # noqa: ARG002
+        headers["authorization"] = f"Bearer {self._file.text}"
+
+    def refresh(self, request: Any) -> None:  # noqa: ARG002 - the file is read again where requests are sent again
+        raise RefreshError("the store takes the token of the file no longer")  # type: ignore[no-untyped-call]
+
+
+def _session(address: GcsAddress, file: TokenFile | None) -> requests.Session:
+    if address.is_anonymous:
+        session = requests.Session()
+    else:
+        session = AuthorizedSession(_TokenOfFile(file) if file else _credentials(address))  # type: ignore[no-untyped-call]
     for scheme in ("https://", "http://"):
         session.mount(scheme, requests.adapters.HTTPAdapter(pool_maxsize=_CONNECTIONS_MAX))
     return session

@@ -26,6 +26,7 @@ _NAMES: Final = (
     "gcs.service.host",
     "gcs.project-id",
     "gcs.oauth2.token",
+    "gcs.oauth2.token-file",
     "gcs.anonymous",
     "gcs.connect-timeout",
     "gcs.request-timeout",
@@ -46,6 +47,8 @@ class GcsAddress:
     project_id: str | None = None
     """The project that pays, where the bucket asks for one."""
     token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+    """The path of a file that has an access token, which others renew."""
     is_anonymous: bool = False
     connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
     request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
@@ -66,12 +69,15 @@ class GcsAddress:
             host=parse_url("gcs.service.host", ours.get("gcs.service.host"), "gcs.oauth2.token") or _HOST,
             project_id=ours.get("gcs.project-id") or None,
             token=ours.get("gcs.oauth2.token") or None,
+            token_file=ours.get("gcs.oauth2.token-file") or None,
             is_anonymous=bool(parse_boolean(ours, "gcs.anonymous")),
             connect_timeout_seconds=parse_seconds(ours, "gcs.connect-timeout", CONNECT_TIMEOUT_SECONDS),
             request_timeout_seconds=parse_seconds(ours, "gcs.request-timeout", REQUEST_TIMEOUT_SECONDS),
         )
-        if address.token and address.is_anonymous:
-            raise InvalidOptionError("gcs.oauth2.token and gcs.anonymous exclude each other: set one of them")
+        if sum(map(bool, (address.token, address.token_file, address.is_anonymous))) > 1:
+            raise InvalidOptionError(
+                "gcs.oauth2.token, gcs.oauth2.token-file and gcs.anonymous exclude each other: set one of them"
+            )
         return address, prefix
 
     @property

@@ -17,10 +17,11 @@ from urllib.parse import quote, urlsplit
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import MissingExtraError
-from streamhouse_spark.storage.hdfs.settings import HdfsAddress
+from streamhouse_spark.storage.hdfs.settings import TOKEN_FILE, HdfsAddress
 from streamhouse_spark.storage.remote.connected import Connected
 from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, one_line
 from streamhouse_spark.storage.remote.store_clock import StoreClock
+from streamhouse_spark.storage.remote.token_file import token_file
 
 try:
     import requests
@@ -59,7 +60,8 @@ _NOT_WEBHDFS: Final = (
 )
 _REMEDIES: Final = {
     "AccessControlException": "grant this user the right to read and write there, or set hdfs.user to one that has it",
-    "InvalidToken": "the token has expired or was cancelled: get another, and set hdfs.delegation-token",
+    "InvalidToken": "the token has expired or was cancelled: get another, and set hdfs.delegation-token, or write it "
+    "into the file of hdfs.delegation-token-file",
     "NSQuotaExceededException": "raise the quota of names of the folder (hdfs dfsadmin -setQuota)",
     "DSQuotaExceededException": "raise the quota of space of the folder (hdfs dfsadmin -setSpaceQuota)",
     "MaxDirectoryItemsExceededException": "raise dfs.namenode.fs-limits.max-directory-items of the NameNode",
@@ -141,7 +143,8 @@ class WebHdfs:
         """The NameNode that is asked first. Threads that set it at once do no harm: each looks on from where it is."""
         self._away: dict[str, int] = {}
         """DataNodes that could not be reached, by address → the time until which others are asked."""
-        self._identity = {"delegation": address.token} if address.token else {"user.name": address.user or ""}
+        self.token_file = token_file(address.token_file, TOKEN_FILE)
+        self._fixed_identity = {"delegation": address.token} if address.token else {"user.name": address.user or ""}
         self._session = requests.Session()
         for scheme in ("https://", "http://"):
             self._session.mount(scheme, requests.adapters.HTTPAdapter(pool_maxsize=_CONNECTIONS_MAX))
@@ -201,12 +204,17 @@ class WebHdfs:
 
     def judge(self, error: Exception) -> Failure:
         kind = _kind_of(error)
-        told = one_line(_TOKEN_IN_URL.sub(r"\1***", _text_of(error)), self._secrets)
+        secrets = self._secrets + (self.token_file.secrets if self.token_file else ())
+        told = one_line(_TOKEN_IN_URL.sub(r"\1***", _text_of(error)), secrets)
         refused = kind is FailureKind.FINAL and isinstance(error, AnswerError) and _is_denied(error)
         head = type(error).__name__
         if isinstance(error, AnswerError):
             head = f"{error.name} (HTTP {error.status})" if error.name else f"HTTP {error.status}"
         return Failure(kind, f"{head}: {told}" if told else head, _remedy(error, kind), refused)
+
+    @property
+    def _identity(self) -> dict[str, str]:
+        return {"delegation": self.token_file.text} if self.token_file else self._fixed_identity
 
     def _open(self, name: str, about: dict[str, str]) -> bytes:
         answer = self._ask("GET", "OPEN", name, {**about, **self._without_away()}, allowed=307)

@@ -24,7 +24,8 @@ _PREFIX: Final = "hdfs."
 _ADDRESS: Final = "hdfs.webhdfs.address"
 _USER: Final = "hdfs.user"
 _TOKEN: Final = "hdfs.delegation-token"  # noqa: S105 - the name of a setting
-_NAMES: Final = (_ADDRESS, _USER, _TOKEN, "hdfs.connect-timeout", "hdfs.request-timeout")
+TOKEN_FILE: Final = "hdfs.delegation-token-file"  # noqa: S105 - the name of a setting
+_NAMES: Final = (_ADDRESS, _USER, _TOKEN, TOKEN_FILE, "hdfs.connect-timeout", "hdfs.request-timeout")
 _KERBEROS: Final = "hdfs.kerberos_ticket"
 _IGNORED: Final = ("hdfs.host", "hdfs.port")
 """Settings of pyiceberg that the location tells already."""
@@ -43,6 +44,8 @@ class HdfsAddress:
     user: str | None
     """The user that requests name; None with a token, which tells the user itself."""
     token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+    """The path of a file that has a delegation token, which others renew."""
     connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
     request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
 
@@ -67,13 +70,18 @@ class HdfsAddress:
                 f"{_KERBEROS}: Kerberos is not supported; get a delegation token with the WebHDFS operation "
                 f"GETDELEGATIONTOKEN, and set {_TOKEN}"
             )
-        token = ours.get(_TOKEN) or None
-        if token and ours.get(_USER):
-            raise InvalidOptionError(f"{_TOKEN} and {_USER} exclude each other: the token tells the user")
+        token, token_file = ours.get(_TOKEN) or None, ours.get(TOKEN_FILE) or None
+        if token and token_file:
+            raise InvalidOptionError(f"{_TOKEN} and {TOKEN_FILE} exclude each other: set one of them")
+        if (token or token_file) and ours.get(_USER):
+            raise InvalidOptionError(
+                f"{_TOKEN if token else TOKEN_FILE} and {_USER} exclude each other: the token tells the user"
+            )
         address = cls(
             namenodes=_namenodes(ours.get(_ADDRESS), match["host"]),
-            user=None if token else ours.get(_USER) or _own_user(),
+            user=None if token or token_file else ours.get(_USER) or _own_user(),
             token=token,
+            token_file=token_file,
             connect_timeout_seconds=parse_seconds(ours, "hdfs.connect-timeout", CONNECT_TIMEOUT_SECONDS),
             request_timeout_seconds=parse_seconds(ours, "hdfs.request-timeout", REQUEST_TIMEOUT_SECONDS),
         )

@@ -22,6 +22,7 @@ from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects, Si
 from streamhouse_spark.storage.hdfs.client import CLIENTS, Entries, Entry, WebHdfs
 from streamhouse_spark.storage.hdfs.held_file import HeldFile
 from streamhouse_spark.storage.hdfs.settings import HdfsAddress
+from streamhouse_spark.storage.remote.patience import Patience
 from streamhouse_spark.storage.remote.probe import TEMPORARY, is_object, prove_writable, require_clock
 from streamhouse_spark.storage.remote.remote_storage import READS_MAX, RemoteStorage
 
@@ -52,7 +53,7 @@ class _TemporaryNames:
 def hdfs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> HdfsStorage:
     """Return the store at ``hdfs://host:port/path``, with the settings ``hdfs.*``. Raises `InvalidOptionError`."""
     address, path = HdfsAddress.parse(url, settings)
-    return HdfsStorage(url, path, Cluster(address), world)
+    return HdfsStorage(url, path, Cluster(address), world, Patience.parse(settings))
 
 
 class HdfsStorage(RemoteStorage[WebHdfs]):

@@ -14,6 +14,7 @@ from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.remote.failures import Failure
 from streamhouse_spark.storage.remote.store_clock import StoreClock
+from streamhouse_spark.storage.remote.token_file import TokenFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class Remote(Protocol):
     """The store's word for put-if-absent."""
     is_known: bool
     """Whether the store is known to decide between writers."""
+    token_file: TokenFile | None
+    """The secret that requests carry, where it is one in a file."""
 
     def judge(self, error: Exception) -> Failure:
         """Tell what a failure means."""

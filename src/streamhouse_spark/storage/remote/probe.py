@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError
+from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.remote.race import race
 
@@ -61,10 +61,10 @@ def _probe(storage: Storage, key: str, condition: str) -> None:
 
 
 def require_clock(storage: Storage, world: World) -> None:
-    """Require that this machine's clock is near the store's. Raises `StorageError`."""
+    """Require that this machine's clock is near the store's. Raises `StorageRefusedError`: nothing is sent."""
     skew_ms = world.clock.now_ms() - storage.now_ms()
     if abs(skew_ms) > CLOCK_SKEW_MS_MAX:
-        raise StorageError(
+        raise StorageRefusedError(
             f"cannot write to {storage.url}: this machine's clock is {abs(skew_ms) // 1000} seconds "
             f"{'ahead of' if skew_ms > 0 else 'behind'} the store's, at most {CLOCK_SKEW_MS_MAX // 1000} are "
             "allowed; set the clock (NTP), then try again",

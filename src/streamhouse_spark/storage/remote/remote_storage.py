@@ -12,6 +12,7 @@ from streamhouse_spark.errors import ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Offer, OnlyTurn, Turn
 from streamhouse_spark.storage.remote.blobs import Remote
 from streamhouse_spark.storage.remote.byte_ranges import RangePlan
+from streamhouse_spark.storage.remote.patience import USUAL, Patience
 from streamhouse_spark.storage.remote.sender import Bucket, Sender
 
 READS_MAX: Final = 48
@@ -24,23 +25,25 @@ class RemoteStorage(Generic[R]):
     """A prefix of a bucket. Safe for threads, after ``fork`` and by pickle: the client is looked up at each use.
 
     Temporary errors are retried for a minute at most, those of a conditional write only where the store says that it
-    did nothing.
+    did nothing; a ``patience`` that was asked for holds for both.
     """
 
-    def __init__(self, url: str, prefix: str, bucket: Bucket[R], world: World | None = None) -> None:
+    def __init__(
+        self, url: str, prefix: str, bucket: Bucket[R], world: World | None = None, patience: Patience = USUAL
+    ) -> None:
         """``prefix`` is the root's name in the bucket, empty or without slashes at its ends."""
         self._url = url.rstrip("/")
         self._prefix = f"{prefix}/" if prefix else ""
         self._bucket = bucket
         self._world = world or World()
-        self._sender: Sender[R] = Sender(self._url, self._prefix, bucket, self._world)
+        self._sender: Sender[R] = Sender(self._url, self._prefix, bucket, self._world, patience)
         self._send = self._sender.send
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._url!r})"
 
-    def __reduce__(self) -> tuple[type[Any], tuple[str, str, Bucket[R], World]]:
-        return type(self), (self._url, self._prefix.rstrip("/"), self._bucket, self._world)
+    def __reduce__(self) -> tuple[type[Any], tuple[str, str, Bucket[R], World, Patience]]:
+        return type(self), (self._url, self._prefix.rstrip("/"), self._bucket, self._world, self._sender.patience)
 
     @property
     def url(self) -> str:

@@ -9,7 +9,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.storage.remote.blobs import Remote
 from streamhouse_spark.storage.remote.failures import FailureKind
-from streamhouse_spark.storage.remote.patience import sent
+from streamhouse_spark.storage.remote.patience import USUAL, Patience, sent
 from streamhouse_spark.storage.requests import METER, Kind, Requests
 
 T = TypeVar("T")
@@ -33,6 +33,7 @@ class Sender(Generic[R]):
     """The root's name in the bucket, with a slash at its end, or empty."""
     bucket: Bucket[R]
     world: World
+    patience: Patience = USUAL
 
     def send(
         self,
@@ -48,9 +49,12 @@ class Sender(Generic[R]):
         """Send a request about the object at ``key``. ``request`` gets the client and the object's whole name.
 
         Raises `StorageError` and its subclasses. Without ``resend_unclear`` a request whose outcome is unclear is not
-        sent again.
+        sent again, unless patience was asked for. A refused one is sent again with the secret of a file that was
+        renewed meanwhile.
         """
         blobs = self.bucket.blobs()
+        secret = blobs.token_file
+        version = secret.version if secret else 0
 
         def counted() -> T:
             try:
@@ -64,12 +68,27 @@ class Sender(Generic[R]):
             self._note(key, kind, Requests(sent_bytes=sent_bytes, received_bytes=received(answer)))
             return answer
 
-        try:
+        def patiently() -> T:
             return sent(
-                counted, self.world, blobs.failures, lambda e: blobs.judge(e).kind, resend_unclear=resend_unclear
+                counted,
+                self.world,
+                blobs.failures,
+                lambda e: blobs.judge(e).kind,
+                resend_unclear=resend_unclear,
+                patience=self.patience,
             )
+
+        where = f"{self.url}/{key}"
+        try:
+            return patiently()
         except blobs.failures as error:
-            raise blobs.judge(error).error(doing, f"{self.url}/{key}") from error
+            failure = blobs.judge(error)
+            if not failure.is_refused or secret is None or not secret.renew(version):
+                raise failure.error(doing, where) from error
+        try:
+            return patiently()
+        except blobs.failures as error:
+            raise blobs.judge(error).error(doing, where) from error
 
     def _note(self, key: str, kind: Kind, about: Requests) -> None:
         METER.note(self.url, key, Requests(**{kind: 1}) + about)

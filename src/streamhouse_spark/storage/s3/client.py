@@ -95,7 +95,7 @@ class Client:
             parameters["Body"] = io.BytesIO(body)  # sent piecewise, without blocking the loop
         sent_ms = self._boot_ms()
         try:
-            answer: dict[str, Any] = await getattr(self._api, operation)(**parameters)
+            answer: dict[str, Any] = await failures.with_credentials(getattr(self._api, operation)(**parameters))
         except failures.S3_FAILURES as error:
             self.clock.observe(failures.answer_date(error), sent_ms, self._boot_ms())
             raise
@@ -121,7 +121,7 @@ class Client:
             return None
         sent_ms = self._boot_ms()
         try:
-            answer = await way.get(key, byte_range)
+            answer = await failures.with_credentials(way.get(key, byte_range))
         except failures.S3_FAILURES as error:
             self.clock.observe(failures.answer_date(error), sent_ms, self._boot_ms())
             raise
@@ -181,6 +181,12 @@ class _Clients:
                     self._clients.pop(next(iter(self._clients)))
                 self._clients[settings] = client
             return client
+
+    def forget(self, settings: S3Settings, client: Client) -> None:
+        """Let the next request have a client of its own, with credentials that are found anew."""
+        with self._lock:
+            if self._clients.get(settings) is client:
+                del self._clients[settings]
 
     def renew_in_child(self) -> None:
         """Forget the clients: the child must not use its parent's connections, nor close shared ones."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 import aiohttp
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    CredentialRetrievalError,
     HTTPClientError,
     IncompleteReadError,
     ResponseStreamingError,
@@ -19,6 +21,8 @@ from botocore.parsers import ResponseParserError
 
 from streamhouse_spark.errors import StorageError
 from streamhouse_spark.storage.remote.failures import SLOW_DOWN, UNKNOWN_OUTCOME, Failure, FailureKind, one_line
+
+T = TypeVar("T")
 
 S3_FAILURES: tuple[type[Exception], ...] = (
     ClientError,
@@ -53,6 +57,10 @@ _THROTTLING_CODES = frozenset({
 _CONDITIONAL_OPERATIONS = frozenset({"PutObject", "CompleteMultipartUpload"})
 _TRANSIENT_CODES = frozenset({"RequestTimeout", "InternalError", "OperationAborted", "ConditionalRequestConflict"})
 _REFUSED_CODES = frozenset({"AccessDenied", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
+_ENDED_CODES = frozenset({
+    "ExpiredToken", "ExpiredTokenException", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidToken",
+    "InvalidTokenId", "TokenRefreshRequired",
+})  # fmt: skip
 _ACCESS_KEY_ID = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b")
 
 
@@ -95,6 +103,26 @@ def _classify_answer(error: ClientError) -> FailureKind:
     return FailureKind.FINAL
 
 
+async def with_credentials(request: Awaitable[T]) -> T:
+    """Wait for a request. Credentials that were renewed and have ended already are a failure, and no defect."""
+    try:
+        return await request
+    except RuntimeError as error:
+        if "refreshed credentials" not in str(error):
+            raise
+        raise CredentialRetrievalError(provider="the AWS chain", error_msg=str(error)) from error
+
+
+def has_ended_credentials(error: BaseException) -> bool:
+    """Tell whether the store may take other credentials of the same caller, but not these. The answer to HEAD has no
+    word for it.
+    """
+    if isinstance(error, CredentialRetrievalError):
+        return True
+    is_wordless = isinstance(error, ClientError) and error.operation_name.startswith("Head")
+    return error_code(error) in _ENDED_CODES or (is_wordless and http_status(error) in (400, 401, 403))
+
+
 def storage_error(error: BaseException, doing: str, where: str, secrets: tuple[str, ...]) -> StorageError:
     """Return the package's error for a failed request. ``secrets`` are cut out of the store's text."""
     kind = classify(error)
@@ -132,12 +160,18 @@ _DENIED = (
     "access where an object is absent)"
 )
 _CREDENTIALS = "correct s3.access-key-id and s3.secret-access-key, or the AWS credentials of this machine"
+_ENDED = (
+    "the credentials have ended, and no others were found: renew them (s3.session-token, or the AWS sources of this "
+    "machine)"
+)
 _REGION = "set s3.region to the bucket's region and s3.endpoint to its endpoint"
 _REMEDIES = {
     "AccessDenied": _DENIED,
     "InvalidAccessKeyId": _CREDENTIALS,
     "SignatureDoesNotMatch": _CREDENTIALS,
-    "ExpiredToken": "the session token has expired: get a new one",
+    "CredentialRetrievalError": _ENDED,
+    "ExpiredToken": _ENDED,
+    "ExpiredTokenException": _ENDED,
     "InvalidToken": "the session token is not valid here: get a new one",
     "NoSuchBucket": "create the bucket, or correct its name in the warehouse URL",
     "PermanentRedirect": _REGION,

@@ -22,7 +22,7 @@ from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, Obje
 from streamhouse_spark.storage.base import Bytes, ObjectInfo, Offer, OnlyTurn, Sink, Turn
 from streamhouse_spark.storage.remote.byte_ranges import RangePlan
 from streamhouse_spark.storage.remote.failures import FailureKind
-from streamhouse_spark.storage.remote.patience import sent
+from streamhouse_spark.storage.remote.patience import Patience, sent
 from streamhouse_spark.storage.remote.probe import TEMPORARY, is_object, prove_writable, require_clock
 from streamhouse_spark.storage.remote.store_clock import StoreClock
 from streamhouse_spark.storage.remote.upload import Upload
@@ -46,7 +46,9 @@ class S3Storage:
     """``s3://bucket/prefix`` with pyiceberg's ``s3.*`` settings, else the usual AWS chain.
 
     Safe for threads, after ``fork`` and by pickle; a pickle carries the settings, with their secrets. Temporary errors
-    are retried for a minute at most, those of a conditional write only where the store says that it did nothing.
+    are retried for a minute at most, those of a conditional write only where the store says that it did nothing; a
+    patience that the settings ask for holds for both. Where the store takes credentials of the AWS chain no longer, the
+    chain is asked for others.
     """
 
     def __init__(self, url: str, settings: Mapping[str, str], world: World | None = None) -> None:
@@ -54,6 +56,7 @@ class S3Storage:
         self._bucket, prefix = _parse_url(self._url)
         self._prefix = f"{prefix}/" if prefix else ""
         self._settings = S3Settings.parse(settings)
+        self._patience = Patience.parse(settings)
         self._world = world or World()
 
     def __repr__(self) -> str:
@@ -230,16 +233,28 @@ class S3Storage:
         def counted(client: Client) -> Coroutine[Any, Any, T]:
             return request(CountedClient(client, self._url, self._prefix))
 
-        try:
+        def patiently(client: Client) -> T:
             return sent(
-                lambda: CLIENTS.get(self._settings).run(counted),
+                lambda: client.run(counted),
                 self._world,
                 failures.S3_FAILURES,
                 failures.classify,
                 resend_unclear=resend_unclear,
+                patience=self._patience,
             )
+
+        client = self._client()
+        where = f"{self._url}/{key}"
+        try:
+            return patiently(client)
         except failures.S3_FAILURES as error:
-            where = f"{self._url}/{key}"
+            if self._settings.access_key_id is not None or not failures.has_ended_credentials(error):
+                raise failures.storage_error(error, doing, where, self._settings.secrets) from error
+        CLIENTS.forget(self._settings, client)
+        client = self._client()
+        try:
+            return patiently(client)
+        except failures.S3_FAILURES as error:
             raise failures.storage_error(error, doing, where, self._settings.secrets) from error
 
     def _client(self) -> Client:

@@ -79,6 +79,7 @@ def test_bad_urls(url):
         ({"adls.acount-key": "x"}, "did you mean adls.account-key"),
         ({"adls.blob-storage-scheme": "ftp"}, "expected http or https"),
         ({"adls.client-secret": "secret-4711"}, "go together"),
+        ({"adls.sas-token": "secret-4711", "adls.sas-token-file": "/t"}, "exclude each other"),
         ({"adls.request-timeout": "0"}, "expected a number of seconds"),
     ],
 )

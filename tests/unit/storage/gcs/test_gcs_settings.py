@@ -61,6 +61,7 @@ def test_bad_urls(url):
         ({"gcs.oauth2.tokn": "x"}, "did you mean gcs.oauth2.token"),
         ({"gcs.anonymous": "yes"}, "expected true or false"),
         ({"gcs.anonymous": "true", "gcs.oauth2.token": TOKEN}, "exclude each other"),
+        ({"gcs.oauth2.token-file": "/t", "gcs.oauth2.token": TOKEN}, "exclude each other"),
         ({"gcs.service.host": "storage.example.com"}, "expected a URL"),
     ],
 )

@@ -49,6 +49,8 @@ def test_bad_urls(url):
         ({"hdfs.request-timeout": "soon"}, "expected a number of seconds"),
         ({"hdfs.kerberos_ticket": "/tmp/krb5cc"}, r"Kerberos is not supported; get a delegation token"),
         ({"hdfs.delegation-token": TOKEN, "hdfs.user": "ada"}, "exclude each other"),
+        ({"hdfs.delegation-token-file": "/t", "hdfs.user": "ada"}, "exclude each other"),
+        ({"hdfs.delegation-token-file": "/t", "hdfs.delegation-token": TOKEN}, "exclude each other"),
     ],
 )
 def test_bad_settings(given, message):

@@ -325,6 +325,24 @@ def test_a_token_is_never_told(hdfs, fault):
     assert expected in str(told.value)
 
 
+def test_a_token_that_others_renewed_is_taken_up(hdfs, tmp_path):
+    file = tmp_path / "token"
+    file.write_text("first-canary")
+    settings = {"hdfs.webhdfs.address": hdfs.address, "hdfs.delegation-token-file": str(file)}
+    store = hdfs_storage("hdfs://host/wh", settings, World(ServerClock(), SimIds(1)))
+    store.put_if_absent("a/1", b"x")
+    hdfs.plan = always(Fault.TOKEN_EXPIRED)
+    with pytest.raises(StorageRefusedError, match=r"write it into the file of hdfs\.delegation-token-file") as told:
+        store.read("a/1")
+    assert "canary" not in str(told.value)
+    hdfs.plan = nth("OPEN", 0, Fault.TOKEN_EXPIRED)
+    file.write_text("second-canary")
+    assert store.read("a/1") == b"x"
+    asked = [query["delegation"] for query in hdfs.queries if query["op"] == "OPEN" and "delegation" in query]
+    assert asked[0] == "first-canary"
+    assert set(asked[1:]) == {"second-canary"}
+
+
 def test_a_colon_is_refused_before_anything_is_sent(hdfs, store):
     with pytest.raises(StorageError, match="holds a colon, which HDFS does not take"):
         store.put_if_absent("a:b", b"x")

@@ -122,6 +122,8 @@ def no_abfs(host: str, settings: Mapping[str, str]) -> str | None:
     """Return the reason why ABFS cannot have the settings ``adls.*`` of a warehouse; None if it can."""
     if settings.get("adls.blob-storage-authority", ":").startswith("."):
         return "Spark's file system finds no account by adls.blob-storage-authority"
+    if "adls.sas-token-file" in settings:
+        return "Spark's file system takes no adls.sas-token-file"
     has_keys = "adls.account-key" in settings or "adls.sas-token" in settings
     if not has_keys and "adls.client-secret" in settings and _login(host) is None:
         return f"it is not known who gives tokens for {host}"
@@ -148,8 +150,9 @@ def gs_settings(settings: Mapping[str, str]) -> list[HadoopSetting]:
 
 def no_gs(settings: Mapping[str, str], *, is_googles: bool) -> str | None:
     """Return the reason why the file system of ``gs`` cannot have the settings ``gcs.*``; None if it can."""
-    if "gcs.oauth2.token" in settings:
-        return "Spark's file system takes no gcs.oauth2.token"
+    for token in ("gcs.oauth2.token", "gcs.oauth2.token-file"):
+        if token in settings:
+            return f"Spark's file system takes no {token}"
     if settings and not is_googles:
         return "settings gcs.* are known to Google's connector alone, and Spark has another"
     return None

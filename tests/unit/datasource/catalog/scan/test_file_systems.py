@@ -229,6 +229,7 @@ def test_accounts_with_other_keys_have_file_systems_of_their_own():
     ("settings", "url", "reason"),
     [
         ({"adls.client-id": "c"}, AZURE, "adls.client-id without a secret means nothing to Spark's file system"),
+        ({"adls.sas-token-file": "/t"}, AZURE, "Spark's file system takes no adls.sas-token-file"),
         ({"adls.blob-storage-authority": ".blob.x"}, AZURE, "finds no account by adls.blob-storage-authority"),
         (PRINCIPAL, "abfss://box@acct.dfs.other.cloud/wh", "it is not known who gives tokens for acct.dfs.other.cloud"),
     ],
@@ -275,6 +276,7 @@ def test_what_is_no_secret_is_told_to_googles_connector(settings, wanted):
     ("settings", "schemes", "reason"),
     [
         ({"gcs.oauth2.token": "canary-4711"}, GOOGLES, "Spark's file system takes no gcs.oauth2.token"),
+        ({"gcs.oauth2.token-file": "/t"}, GOOGLES, "Spark's file system takes no gcs.oauth2.token-file"),
         (
             {"gcs.project-id": "p"},
             ("gs",),

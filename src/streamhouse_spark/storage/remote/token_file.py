@@ -1,0 +1,54 @@
+"""A secret in a file that others renew, as a mounted secret of Kubernetes or an agent does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.errors import StorageRefusedError
+from streamhouse_spark.storage.remote.settings import hidden
+
+
+class TokenFile:
+    """The secret that a file has, read again once a store takes it no longer. Safe for threads."""
+
+    def __init__(self, path: str, setting: str) -> None:
+        """``setting`` names the file. Raises `StorageRefusedError` where it cannot be read."""
+        self._path = path
+        self._setting = setting
+        self._lock = new_lock()
+        self.text = self._read()
+        self.version = 0
+        """Counts the secrets that there were."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Texts that must never appear in a message."""
+        return hidden(self.text)
+
+    def renew(self, version: int) -> bool:
+        """Read the file again, and tell whether there is another secret than that of this version.
+
+        Raises `StorageRefusedError` where it cannot be read.
+        """
+        with self._lock:
+            if version == self.version and (text := self._read()) != self.text:
+                self.text = text
+                self.version += 1
+            return version != self.version
+
+    def _read(self) -> str:
+        try:
+            text = Path(self._path).read_text().strip()
+        except (OSError, ValueError) as error:
+            raise StorageRefusedError(
+                f"cannot read the file of {self._setting}: {error}; write the secret into it, and let this process "
+                "read it"
+            ) from error
+        if not text:
+            raise StorageRefusedError(f"the file of {self._setting}, {self._path}, is empty: write the secret into it")
+        return text
+
+
+def token_file(path: str | None, setting: str) -> TokenFile | None:
+    return TokenFile(path, setting) if path else None
