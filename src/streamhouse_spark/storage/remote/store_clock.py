@@ -16,11 +16,16 @@ class StoreClock:
     Each answer bounds the distance: its ``Date`` (whole seconds, cut off) was written between sending the request and
     receiving the answer. Bounds of many answers are intersected, so the error falls below a second; bounds that
     contradict the newest answer (the store's clock was set, another front end answered) are forgotten.
+
+    The time goes back only then. A narrower bound may lie before what was told already, and two commits of one process
+    would have falling times.
     """
 
     def __init__(self, boot_ms: Callable[[], int]) -> None:
         self._boot_ms = boot_ms
         self._bounds: tuple[int, int] | None = None
+        self._told_ms = 0
+        """The latest time that was told since the bounds were last forgotten."""
         self._lock = new_lock()
 
     def observe(self, date: str | None, sent_boot_ms: int, received_boot_ms: int) -> None:
@@ -35,9 +40,14 @@ class StoreClock:
                 both = max(low, self._bounds[0]), min(high, self._bounds[1])
                 if both[0] <= both[1]:
                     low, high = both
+                else:
+                    self._told_ms = 0
             self._bounds = low, high
 
     def now_ms(self) -> int | None:
         """Return the store's time, or None before the first answer."""
-        bounds = self._bounds
-        return None if bounds is None else self._boot_ms() + (bounds[0] + bounds[1]) // 2
+        with self._lock:
+            if self._bounds is None:
+                return None
+            self._told_ms = max(self._told_ms, self._boot_ms() + sum(self._bounds) // 2)
+            return self._told_ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from email.utils import formatdate
+from random import Random
 
 import pytest
 
@@ -59,3 +60,16 @@ def test_a_store_whose_clock_was_set_is_believed(clock, store):
         answer(clock, store)
     answer(clock, store, ahead_ms=7_200_000)
     assert abs(store.now_ms() - clock.now_ms() - 7_200_000) <= 520
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_told_never_goes_back_while_answers_agree(clock, store, seed):
+    """Two commits of one process would have falling times, and a start at the time of the first would skip it."""
+    chance, told = Random(seed), 0
+    for _ in range(300):
+        clock.advance(chance.choice([0, 1, 7, 300]))
+        answer(clock, store, request_ms=chance.choice([2, 20, 400]))
+        assert store.now_ms() >= told
+        told = store.now_ms()
+    clock.advance(100)
+    assert abs(store.now_ms() - clock.now_ms()) <= 520
