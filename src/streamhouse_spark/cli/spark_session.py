@@ -47,6 +47,13 @@ def open_spark(
     return builder.getOrCreate()
 
 
+def give_catalog(spark: SparkSession, warehouse: str, settings: Mapping[str, str]) -> None:
+    """Give a session that runs the catalog ``streamhouse`` of a warehouse."""
+    from streamhouse_spark.spark import configure
+
+    configure(type(spark).builder, warehouse=warehouse, settings=settings).getOrCreate()
+
+
 def require_java() -> None:
     """Raise `MissingExtraError` with the command that installs a fitting Java."""
     finding = check_java(find_java(os.environ), platform.system(), os_release())
