@@ -110,6 +110,8 @@ def right(name: str, place: Path) -> dict[str, Any]:
             "on_report": print,
             "on_lineage": print,
             "maintenance_ms": 1,
+            "views": False,
+            "on_view": print,
             **shared,
         },
     }[name]
