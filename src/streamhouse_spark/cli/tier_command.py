@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -226,7 +226,7 @@ def _serve_on_spark(
     from streamhouse_spark.spark import TieringService
 
     report = _reporter(session.output)
-    with session.output.doing() as show:
+    with session.output.doing() if views else nullcontext(lambda _: None) as show:
         service = TieringService(
             spark,
             session.warehouse_location,

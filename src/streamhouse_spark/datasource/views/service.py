@@ -25,6 +25,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.claims import claimed
 from streamhouse_spark.service.known_tables import KnownTables
 from streamhouse_spark.service.tiering_service import LISTING_MS, REMOTE_LISTING_MS
+from streamhouse_spark.storage.read_ahead import at_once
 from streamhouse_spark.table.refreshing import lag_behind, last_refresh
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
@@ -83,7 +84,8 @@ class _Entry:
     number: int | None = None
     """Number of its last refresh when this service was last at it."""
     seen: _Marks | None = None
-    """The sources as they were before the last refresh of this service: there is nothing else to find in them."""
+    """The sources as they were before the last refresh of this service: while the view is as that left it, there is
+    nothing else to find in them."""
 
 
 class ViewService:
@@ -133,8 +135,11 @@ class ViewService:
         """Refresh in a thread of its own until the block ends, and wait for the refresh under way."""
 
         def work() -> None:
-            if self._begin is not None:
-                self._begin()
+            try:
+                if self._begin is not None:
+                    self._begin()
+            except Exception:  # of Spark: it is of no use to views that nobody refreshes
+                logger.exception("the thread of views goes on as all threads of the session do")
             self.run(stop)
 
         thread = threading.Thread(target=work, name="streamhouse-views")
@@ -202,13 +207,15 @@ class ViewService:
         number, lineage = last_refresh(state)
         states = self._sources(lineage)
         marks = _marks_of(states)
-        is_done = lineage is not None and marks in (entry.seen, _marks_in(lineage)) and len(states) > 0
+        by_others = entry.number not in (None, number)
+        if by_others:
+            entry.seen = None
+        entry.number = number
+        is_done = bool(states) and lineage is not None and marks in (entry.seen, _marks_in(lineage))
         self._note_lag(entry, None if is_done else lineage, states)
         if definition.paused:
             self._note(entry, doing="paused", due_ms=later_ms, error=None, failures=0)
             return None
-        by_others = entry.number not in (None, number)
-        entry.number = number
         if is_done:
             self._note(entry, doing="waiting", due_ms=later_ms, error=None, failures=0)
             return None
@@ -308,33 +315,40 @@ class ViewService:
                 logger.warning("%s cannot be looked at: %s", name, problem)
         self._unopened = {name: str(problem) for name, problem in found.failures.items()}
         entries: dict[str, _Entry] = {}
-        for table in found.tables:
-            if VIEW in table.state.properties and (entry := self._listed(table, now_ms)) is not None:
+        views = [table for table in found.tables if VIEW in table.state.properties]
+        storage = self._connection.warehouse().storage
+        for table, definition in zip(views, at_once(storage, _definition, views), strict=True):
+            if (entry := self._listed(table, definition, now_ms)) is not None:
                 entries[table.uuid] = entry
         kept = {u: e for u, e in self._entries.items() if u not in entries and e.status.name in self._unopened}
         with self._lock:
             self._entries = {**entries, **kept}
 
-    def _listed(self, table: Table, now_ms: int) -> _Entry | None:
+    def _listed(self, table: Table, found: ViewDefinition | StreamhouseError, now_ms: int) -> _Entry | None:
         """Return the entry of a view, due at once where it is new or was resumed; None where the view is gone."""
         known = self._entries.get(table.uuid)
-        try:
-            state = table.refresh()
-            definition = ViewDefinition.of(state.properties, state.name)
-        except TableNotFoundError:
+        if isinstance(found, TableNotFoundError):
             self._known.forget(table)
             return None
-        except StreamhouseError as error:
-            logger.warning("%s cannot be looked at: %s", table.name, error)
+        if isinstance(found, StreamhouseError):
+            logger.warning("%s cannot be looked at: %s", table.name, found)
             return known
         if known is None:
-            return _Entry(table, ViewStatus(state.name, definition.freshness_ms, now_ms))
+            return _Entry(table, ViewStatus(table.name, found.freshness_ms, now_ms))
         is_paused = known.status.doing == "paused"
-        if definition.paused and not is_paused:
+        if found.paused and not is_paused:
             self._note(known, doing="paused", error=None, failures=0)
-        elif is_paused and not definition.paused:
+        elif is_paused and not found.paused:
             self._note(known, doing="waiting", due_ms=now_ms)
         return known
+
+
+def _definition(table: Table) -> ViewDefinition | StreamhouseError:
+    try:
+        state = table.refresh()
+        return ViewDefinition.of(state.properties, state.name)
+    except StreamhouseError as error:
+        return error
 
 
 def _marks_of(states: Mapping[str, TableState]) -> _Marks:

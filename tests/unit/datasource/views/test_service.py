@@ -56,9 +56,9 @@ class Place:
     def status(self, name: str):
         return next(view for view in self.service.status() if view.name == f"db.{name}")
 
-    def at(self, name: str, source) -> None:
-        """What a refresh commits: the view is at the source as that is now."""
-        view, state = self.wh.table(f"db.{name}"), source.refresh()
+    def at(self, name: str, source, at=None) -> None:
+        """What a refresh commits: the view is at the source as that is now, or in the state ``at``."""
+        view, state = self.wh.table(f"db.{name}"), at or source.refresh()
         number = last_refresh(view.refresh())[0] + 1
         now = SourceVersion(source.name, state.table_uuid, state.version, state.attempt, state.ends)
         rows = view.to_arrow().slice(0, 0)
@@ -224,6 +224,18 @@ def test_commits_without_rows_are_looked_into_once(place):
     assert place.later(1_000) == []
     source.append([{"k": 1}])
     assert place.later(1_000) == ["v"]
+
+
+def test_a_view_that_was_put_back_is_brought_forward_though_its_sources_stand_still(place):
+    source = place.wh.create_table("db.source", "k INT")
+    place.view("v", 1_000)
+    place.at("v", source)
+    before = source.refresh()
+    source.append([{"k": 1}])
+    assert place.turns() == ["v"]
+    assert place.later(1_000) == []
+    place.at("v", source, at=before)
+    wait_for(lambda: place.later(1_000) == ["v"], "a refresh, its freshness behind the other one")
 
 
 def test_a_source_that_is_gone_or_another_is_left_to_the_refresh(place):
