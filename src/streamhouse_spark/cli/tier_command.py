@@ -192,12 +192,14 @@ def _listening(service: Observed, address: Address | None, more: Measures = tupl
 @contextmanager
 def _spark(session: Session, master: str | None, *, has_catalog: bool) -> Iterator[Any]:
     """Open a session of Spark, and stop it in the end. With the catalog, rounds and refreshes share it fairly."""
-    from streamhouse_spark.cli.spark_session import give_catalog, open_spark
+    from streamhouse_spark.cli.spark_session import open_spark
 
-    spark = open_spark("streamhouse tier", master, {"spark.scheduler.mode": "FAIR"} if has_catalog else None)
+    if has_catalog:
+        catalog_of = session.warehouse_location, session.settings
+        spark = open_spark("streamhouse tier", master, {"spark.scheduler.mode": "FAIR"}, catalog_of=catalog_of)
+    else:
+        spark = open_spark("streamhouse tier", master)
     try:
-        if has_catalog:
-            give_catalog(spark, session.warehouse_location, session.settings)
         yield spark
     finally:
         spark.stop()

@@ -278,7 +278,7 @@ class ViewService:
         was_refreshing, entry.began_ms = entry.began_ms is not None, None
         failures = entry.status.failures + 1
         pause_ms = min(max(entry.status.freshness_ms, 1_000) * 2 ** min(failures, 16), PAUSE_MAX_MS)
-        text = str(error).strip().partition("\n")[0] or type(error).__name__
+        text = _first_words(error)
         logger.warning("refreshing %s failed %d times in a row: %s", entry.status.name, failures, text)
         due_ms = self._clock.boot_ms() + pause_ms
         self._note(entry, doing="failed", failures=failures, error=text, due_ms=due_ms)
@@ -349,6 +349,14 @@ def _definition(table: Table) -> ViewDefinition | StreamhouseError:
         return ViewDefinition.of(state.properties, state.name)
     except StreamhouseError as error:
         return error
+
+
+def _first_words(error: Exception) -> str:
+    """Return the first line of an error's text, of an error of the JVM the first one that tells something."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
+        lines = lines[1:]
+    return lines[0].strip(": ") if lines else type(error).__name__
 
 
 def _marks_of(states: Mapping[str, TableState]) -> _Marks:

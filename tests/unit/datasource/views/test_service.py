@@ -35,7 +35,7 @@ class Place:
         self.wh = Warehouse(url)
         self.wh.create_table("db.plain", "k INT")
         self.clock, self.calls, self.failing = SimClock(), [], set()
-        self.told, self.during = [], lambda: None
+        self.told, self.during, self.text = [], lambda: None, "no"
         self.service = self.another()
 
     def another(self, names=None) -> ViewService:
@@ -50,7 +50,7 @@ class Place:
         self.calls.append(name.removeprefix("db."))
         self.during()
         if name in self.failing:
-            raise RuntimeError("no")
+            raise RuntimeError(self.text)
         return RefreshReport(changed=True)
 
     def status(self, name: str):
@@ -104,6 +104,22 @@ def test_a_failing_view_pauses_and_the_others_go_on(place):
     place.failing.clear()
     assert "bad" in place.later(1_000)
     assert place.service.status()[0].failures == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("one\ntwo", "one"),
+        ("An error occurred while calling o32.sql.\n: java.lang.Error: why\n\tat a.b", "java.lang.Error: why"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_an_error_is_told_in_one_line(place, text, told):
+    place.view("bad", 1_000)
+    place.failing.add("db.bad")
+    place.text = text
+    place.turns()
+    assert place.status("bad").error == told
 
 
 def test_new_and_dropped_views_are_found(place):
