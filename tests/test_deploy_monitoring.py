@@ -13,6 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 import streamhouse_spark as sh
+from streamhouse_spark.datasource.views.measures import view_measures
+from streamhouse_spark.datasource.views.service import ViewStatus
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.service.endpoint import serving
 from streamhouse_spark.service.tiering_service import TableStatus
@@ -40,7 +42,8 @@ def metrics(tmp_path_factory):
     warehouse.create_table("sales.orders", "id BIGINT")
     client = TestClient(make_app(warehouse))
     client.post("/api/v1/tables/sales.orders/rows", json=[{"id": 1}])
-    with serving(Observed(tables=[TableStatus("sales.orders")]), LOOPBACK) as address:
+    views = lambda: view_measures([ViewStatus("gold.revenue", 1000, 0)])  # noqa: E731
+    with serving(Observed(tables=[TableStatus("sales.orders")]), LOOPBACK, views) as address:
         text = client.get("/metrics").text, get(address, "/metrics")[1]
     families = [family for one in text for family in text_string_to_metric_families(one)]
     found: dict[str, set[str]] = {}
@@ -80,6 +83,12 @@ def test_every_metric_of_a_table_is_on_the_dashboard_or_in_an_alert(metrics):
     shown = set(re.findall(r"streamhouse_\w+", " ".join(QUERIES)))
     left_out = {name for name in metrics if name.startswith("streamhouse_table_")} - shown
     assert left_out == {"streamhouse_table_doing", "streamhouse_table_version"}
+
+
+def test_every_metric_of_a_view_is_on_the_dashboard_or_in_an_alert(metrics):
+    shown = set(re.findall(r"streamhouse_\w+", " ".join(QUERIES)))
+    left_out = {name for name in metrics if name.startswith("streamhouse_view_")} - shown
+    assert left_out == {"streamhouse_view_doing", "streamhouse_view_refreshing_seconds"}
 
 
 def test_panels_do_not_lie_on_each_other():

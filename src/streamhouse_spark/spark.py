@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -367,14 +368,10 @@ def materialize(
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
     require_texts("properties", properties)
-    from streamhouse_spark.datasource.session_warehouse import catalog_warehouse, session_connection
+    from streamhouse_spark.datasource.session_warehouse import catalog_connection
     from streamhouse_spark.datasource.views.materialize import materialized
 
-    warehouse = catalog_warehouse(spark)
-    if warehouse is None:
-        raise InvalidOptionError("the session has no catalog streamhouse; make it with streamhouse_spark.configure")
-    connection = session_connection(spark, warehouse)
-    return materialized(spark, connection, name, query, freshness, mode, properties or {})
+    return materialized(spark, catalog_connection(spark), name, query, freshness, mode, properties or {})
 
 
 class TieringService:
@@ -403,22 +400,30 @@ class TieringService:
         on_report: Callable[[TieringReport], None] | None = None,
         on_lineage: Callable[[Mapping[str, Any]], None] | None = None,
         maintenance_ms: int = 600_000,
+        views: bool = False,
+        on_view: Callable[[ViewStatus], None] | None = None,
     ) -> None:
         """``tables`` None serves all tables that have a lake. ``on_report`` is called in a worker thread after each
         round that moved rows, ``on_lineage`` with the events of OpenLineage of each round that writes.
         ``maintenance_ms`` is the time between two maintenances of a table.
+
+        With ``views`` a thread of its own refreshes materialised tables, all or those among ``tables``, as
+        `RefreshService` does; ``warehouse`` is then that of the session's catalog ``streamhouse``. ``on_view`` is
+        called in it when a refresh begins, and when it has ended.
         """
         require_part("spark", spark, "a SparkSession", "dataSource")
         require_texts("settings", settings)
         if maintenance_ms < 0:
             raise InvalidOptionError(f"maintenance_ms is {maintenance_ms}, expected at least 0")
-        for name, called in {"on_report": on_report, "on_lineage": on_lineage}.items():
+        for name, called in {"on_report": on_report, "on_lineage": on_lineage, "on_view": on_view}.items():
             if called is not None and not callable(called):
                 raise InvalidOptionError(f"{name} is {shown(called)}, expected a function")
         from streamhouse_spark.datasource.tiering_tasks import spark_tasks
+        from streamhouse_spark.datasource.views.of_session import session_views
         from streamhouse_spark.service.tiering_service import Service
         from streamhouse_spark.warehouse.connection import Connection
 
+        self._views = session_views(spark, warehouse, tables, on_view) if views else None
         connection = Connection.of(warehouse, settings or {})
         self._service = Service(
             spark_tasks(spark, connection),
@@ -432,12 +437,14 @@ class TieringService:
     def run(self, stop: threading.Event | None = None) -> None:
         """Serve until `stop` is called, ``stop`` is set or, in the main thread, SIGTERM comes.
 
-        Returns when the rounds under way have ended. Raises `TableNotFoundError` at once for a named table that is
-        not there.
+        Returns when the rounds under way have ended, and the refresh. Raises `TableNotFoundError` at once for a named
+        table that is not there.
         """
+        from streamhouse_spark.datasource.views.measures import view_measures
         from streamhouse_spark.service.endpoint import observed
 
-        with observed(self._service):
+        beside = nullcontext() if self._views is None else self._views.beside(stop)
+        with observed(self._service, lambda: view_measures(self.view_status())), beside:
             self._service.run(stop)
 
     def stop(self) -> None:
@@ -447,6 +454,10 @@ class TieringService:
     def status(self) -> list[TableStatus]:
         """How each table stands, for a live view; from any thread."""
         return self._service.status()
+
+    def view_status(self) -> list[ViewStatus]:
+        """How each materialised table stands; from any thread. None without ``views``."""
+        return [] if self._views is None else self._views.status()
 
     def health(self) -> ServiceHealth:
         """Return how the service itself is: its last turn, and whether the tables can be listed. From any thread; asks
@@ -459,29 +470,25 @@ class RefreshService:
     """Keeps the materialised tables of a warehouse as fresh as they say: one after the other, the longest due first.
 
     A view is refreshed each ``freshness``; where that takes longer, all the time. An error of one view is logged, shown
-    by `status` and tried again after a growing pause. Several services are right, and do the same work twice.
+    by `status` and tried again after a growing pause. One that is paused is left as it is. Several services may serve
+    one warehouse: they divide the views by claims, and of two refreshes of one view one counts.
     """
 
     @checked
     def __init__(self, spark: SparkSession, warehouse: str, views: Sequence[str] | None = None) -> None:
         """``warehouse`` is that of the session's catalog ``streamhouse``; ``views`` None serves all views of it."""
         require_part("spark", spark, "a SparkSession", "dataSource")
-        from streamhouse_spark.core.clock import SystemClock
-        from streamhouse_spark.datasource.session_warehouse import catalog_warehouse, session_connection
-        from streamhouse_spark.datasource.views.refresh import Refresher
-        from streamhouse_spark.datasource.views.service import ViewService
+        from streamhouse_spark.datasource.views.of_session import session_views
 
-        known = catalog_warehouse(spark)
-        if known != warehouse:
-            raise InvalidOptionError(
-                f"warehouse is {shown(warehouse)}, and the session's catalog streamhouse is of {shown(known)}; use one"
-            )
-        connection = session_connection(spark, warehouse)
-        self._service = ViewService(Refresher(spark, connection), connection, SystemClock(), views)
+        self._service = session_views(spark, warehouse, views)
 
     def run(self, stop: threading.Event | None = None) -> None:
         """Refresh until `stop` is called or ``stop`` is set. Returns when the refresh under way has ended."""
-        self._service.run(stop)
+        from streamhouse_spark.datasource.views.measures import view_measures
+        from streamhouse_spark.metrics.otel import exporting
+
+        with exporting(lambda: view_measures(self.status())):
+            self._service.run(stop)
 
     def stop(self) -> None:
         """End `run`; from any thread. Repeating it is harmless."""

@@ -76,6 +76,23 @@ class Output:
             progress.add_task(text, total=None)
             yield
 
+    @contextmanager
+    def doing(self) -> Iterator[Callable[[str | None], None]]:
+        """Yield a function that shows on stderr the work that goes on, and its time; None for no work. Without a
+        terminal it does nothing.
+        """
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        console = Console(file=sys.stderr)
+        with Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True) as progress:
+
+            def show(text: str | None) -> None:
+                for task in progress.task_ids:
+                    progress.remove_task(task)
+                if text is not None:
+                    progress.add_task(text, total=None)
+
+            yield show
+
     def progress(self, unit: str) -> Progress:
         """Show a progress bar on stderr; without a terminal it does nothing."""
         console = Console(file=sys.stderr)

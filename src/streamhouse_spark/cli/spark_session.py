@@ -21,9 +21,17 @@ _LOG_SETTINGS = Path(__file__).with_name("spark_log.properties")
 
 
 def open_spark(
-    app_name: str, master: str | None, config: Mapping[str, str] | None = None, *, java_options: str = ""
+    app_name: str,
+    master: str | None,
+    config: Mapping[str, str] | None = None,
+    *,
+    java_options: str = "",
+    catalog_of: tuple[str, Mapping[str, str]] | None = None,
 ) -> SparkSession:
     """Open a session whose local workers run this very Python, and which logs errors only.
+
+    ``catalog_of`` are location and settings of a warehouse, of which it has the catalog ``streamhouse`` from its begin:
+    a jar that is added later is unknown to other threads.
 
     Raises `MissingExtraError`, naming the package to install, if Java or PySpark is missing.
     """
@@ -44,6 +52,10 @@ def open_spark(
         builder = builder.master(master)
     for key, value in (config or {}).items():
         builder = builder.config(key, value)
+    if catalog_of is not None:
+        from streamhouse_spark.spark import configure
+
+        builder = configure(builder, warehouse=catalog_of[0], settings=catalog_of[1])
     return builder.getOrCreate()
 
 

@@ -6,8 +6,9 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeVar
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import pyarrow as pa
@@ -22,7 +23,9 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.opened_tables import OpenedTables
 
 if TYPE_CHECKING:
+    from streamhouse_spark.datasource.views.service import ViewStatus
     from streamhouse_spark.lake.tiering.job import TieringReport
+    from streamhouse_spark.metrics.measures import Measures
     from streamhouse_spark.service.endpoint import Address, Observed
     from streamhouse_spark.service.lineage import LineageListener
 
@@ -58,6 +61,9 @@ streamhouse -w s3://bucket/warehouse tier --lineage http://marquez:5000/api/v1/l
 
 # the same on Spark, which writes the files on its executors
 streamhouse -w s3://bucket/warehouse tier --master 'local[4]'
+
+# and beside it, materialised tables are refreshed as often as each says
+streamhouse -w s3://bucket/warehouse tier --master 'local[4]' --views
 """,
 )
 @click.argument("tables", nargs=-1)
@@ -74,6 +80,7 @@ streamhouse -w s3://bucket/warehouse tier --master 'local[4]'
     metavar="URL|FILE",
     help="Send events of OpenLineage about the service's rounds there; with OPENLINEAGE_API_KEY as the bearer token.",
 )
+@click.option("--views", is_flag=True, help="Also refresh materialised tables. On Spark alone.")
 @click.pass_obj
 def tier(
     session: Session,
@@ -84,22 +91,34 @@ def tier(
     master: str | None,
     listen: str | None,
     lineage: str | None,
+    views: bool,
 ) -> None:
     """Move rows from the hot logs into the lakes.
 
     Works on all TABLES of the warehouse that have a lake, or on those named. Any number of these may run at once:
     each round's commit is fenced. The service also maintains the tables, as `streamhouse maintain` does. Runs in this
     process; for large tables give --spark or --master.
+
+    With --views the service also refreshes the materialised tables of the warehouse, or those among TABLES: one after
+    the other, the longest due first, beside the rounds. Their queries run on Spark, so it needs --spark or --master.
     """
     address = _address(listen) if listen is not None else None
     if address is not None and once:
         raise InvalidOptionError("--listen is for the service: leave --once away, and it runs until it is stopped")
     if lineage is not None and once:
         raise InvalidOptionError("--lineage is for the service: leave --once away, and it runs until it is stopped")
+    if views and once:
+        raise InvalidOptionError("--views is for the service: leave --once away, and it runs until it is stopped")
+    if views and not (on_spark or master):
+        raise InvalidOptionError("--views needs Spark, which runs the queries: give --master 'local[*]', or --spark")
     listener = _listener(lineage) if lineage is not None else None
     chosen = _with_lakes(session, tables)
     if on_spark or master:
-        _tier_on_spark(session, chosen, tables, master, address, listener, once=once)
+        with _spark(session, master, has_catalog=views) as spark:
+            if once:
+                _tier_on_spark(session, chosen, spark)
+            else:
+                _serve_on_spark(session, tables, spark, address, listener, views=views)
     elif once:
         session.output.rows(_as_rows(_each(session, chosen, _noted(tier_here))))
         fail_for(chosen)
@@ -159,48 +178,88 @@ def _address(listen: str) -> Address:
 
 
 @contextmanager
-def _listening(service: Observed, address: Address | None) -> Iterator[None]:
+def _listening(service: Observed, address: Address | None, more: Measures = tuple) -> Iterator[None]:
     if address is None:
         yield
         return
     from streamhouse_spark.service.endpoint import serving
 
-    with serving(service, address) as (host, port):
+    with serving(service, address, more) as (host, port):
         click.echo(f"listening at http://{host}:{port}/metrics", err=True)
         yield
 
 
-def _tier_on_spark(
-    session: Session,
-    chosen: OpenedTables,
-    names: Sequence[str],
-    master: str | None,
-    address: Address | None,
-    listener: LineageListener | None,
-    *,
-    once: bool,
-) -> None:
+@contextmanager
+def _spark(session: Session, master: str | None, *, has_catalog: bool) -> Iterator[Any]:
+    """Open a session of Spark, and stop it in the end. With the catalog, rounds and refreshes share it fairly."""
     from streamhouse_spark.cli.spark_session import open_spark
-    from streamhouse_spark.spark import TieringService
+
+    if has_catalog:
+        catalog_of = session.warehouse_location, session.settings
+        spark = open_spark("streamhouse tier", master, {"spark.scheduler.mode": "FAIR"}, catalog_of=catalog_of)
+    else:
+        spark = open_spark("streamhouse tier", master)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _tier_on_spark(session: Session, chosen: OpenedTables, spark: Any) -> None:
     from streamhouse_spark.spark import tier as tier_on_spark
 
     location, settings = session.warehouse_location, session.settings
-    spark = open_spark("streamhouse tier", master)
-    try:
-        if once:
-            tier_one = lambda table: tier_on_spark(spark, location, [table.name], settings=settings)  # noqa: E731
-            reports = [report for reports in _each(session, chosen, _noted(tier_one)) for report in reports.values()]
-            session.output.rows(_as_rows(reports))
-            fail_for(chosen)
-        else:
-            report = _reporter(session.output)
-            service = TieringService(
-                spark, location, list(names) or None, settings=settings, on_report=report, on_lineage=listener
-            )
-            with _until_stopped() as stop, _listening(service, address):
-                service.run(stop)
-    finally:
-        spark.stop()
+    tier_one = lambda table: tier_on_spark(spark, location, [table.name], settings=settings)  # noqa: E731
+    reports = [report for reports in _each(session, chosen, _noted(tier_one)) for report in reports.values()]
+    session.output.rows(_as_rows(reports))
+    fail_for(chosen)
+
+
+def _serve_on_spark(
+    session: Session,
+    names: Sequence[str],
+    spark: Any,
+    address: Address | None,
+    listener: LineageListener | None,
+    *,
+    views: bool,
+) -> None:
+    from streamhouse_spark.datasource.views.measures import view_measures
+    from streamhouse_spark.spark import TieringService
+
+    report = _reporter(session.output)
+    with session.output.doing() if views else nullcontext(lambda _: None) as show:
+        service = TieringService(
+            spark,
+            session.warehouse_location,
+            list(names) or None,
+            settings=session.settings,
+            on_report=report,
+            on_lineage=listener,
+            views=views,
+            on_view=partial(_report_view, session.output, show),
+        )
+        more = lambda: view_measures(service.view_status())  # noqa: E731
+        with _until_stopped() as stop, _listening(service, address, more):
+            service.run(stop)
+
+
+def _report_view(output: Output, show: Callable[[str | None], None], view: ViewStatus) -> None:
+    """Show which view is being refreshed, and print each refresh that made a commit."""
+    is_begin = view.doing == "refreshing"
+    show(f"refresh {view.name}" if is_begin else None)
+    done = view.last
+    if is_begin or view.error is not None or done is None or not done.changed:
+        return
+    told = {
+        "view": view.name,
+        "rows_written": done.rows_written,
+        "rows_deleted": done.rows_deleted,
+        "whole_because": done.whole_because,
+        "duration_ms": view.last_duration_ms,
+    }
+    text = f"{view.name}: {done.rows_written:,} rows written, {done.rows_deleted:,} deleted, {view.last_duration_ms} ms"
+    output.document(told, lambda _: click.echo(text))
 
 
 def _each(session: Session, chosen: OpenedTables, work: Callable[[Table], T]) -> list[T]:

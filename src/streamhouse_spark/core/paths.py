@@ -16,6 +16,7 @@
     tables/<uuid>/segments/<uuid>.arrow              immutable Arrow IPC data
     tables/<uuid>/tags/<uuid>                        the state that a tag names, in the form of a checkpoint
     tables/<uuid>/tiering-claim.json                 which service tiers the table now; only a hint
+    tables/<uuid>/refresh-claim.json                 which service refreshes the view now; only a hint
     tables/<uuid>/tiering-failures.json              rounds of the table that failed; only a hint
     tables/<uuid>/location.json                      all of the above lies at this other URL, for a placed table
     tables/<uuid>/owner.json                         there, beside it: the warehouse that it belongs to
@@ -242,6 +243,10 @@ def parse_numbers(keys: Iterable[str]) -> list[int]:
 
 def tiering_claim_key(table_uuid: str) -> str:
     return f"{table_prefix(table_uuid)}tiering-claim.json"
+
+
+def refresh_claim_key(table_uuid: str) -> str:
+    return f"{table_prefix(table_uuid)}refresh-claim.json"
 
 
 def tiering_failures_key(table_uuid: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from streamhouse_spark.config.spark_options import SETTING_PREFIXES, WAREHOUSE_VARIABLE
+from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.warehouse.connection import Connection, connect
 
 _CATALOG = "spark.sql.catalog.streamhouse."
@@ -23,7 +24,7 @@ def session_connection(
     """
     given = dict(settings or {})
     if warehouse is None and not os.environ.get(WAREHOUSE_VARIABLE):
-        warehouse = catalog_warehouse(spark)
+        warehouse = spark.conf.get(f"{_CATALOG}warehouse", None)
         if warehouse is not None:
             given = {**_catalog_settings(spark), **given}
     if warehouse is not None:
@@ -31,9 +32,14 @@ def session_connection(
     return connect(given, os.environ)
 
 
-def catalog_warehouse(spark: SparkSession) -> str | None:
-    """Return the warehouse of the session's catalog ``streamhouse``; None where it has none."""
-    return spark.conf.get(f"{_CATALOG}warehouse", None)
+def catalog_connection(spark: SparkSession) -> Connection:
+    """Connect to the warehouse of the session's catalog ``streamhouse``, with its settings, whatever the environment
+    says. Raises `InvalidOptionError` where there is no such catalog.
+    """
+    warehouse = spark.conf.get(f"{_CATALOG}warehouse", None)
+    if warehouse is None:
+        raise InvalidOptionError("the session has no catalog streamhouse; make it with streamhouse_spark.configure")
+    return connect({**_catalog_settings(spark), "warehouse": warehouse}, {})
 
 
 def _catalog_settings(spark: SparkSession) -> dict[str, str]:

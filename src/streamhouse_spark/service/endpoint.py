@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from http import HTTPStatus
@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Protocol
 
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError
-from streamhouse_spark.metrics.measures import Measure, process_measures
+from streamhouse_spark.metrics.measures import Measure, Measures, process_measures
 from streamhouse_spark.metrics.otel import exporting
 from streamhouse_spark.service.metrics import service_measures
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
@@ -43,13 +43,18 @@ class Observed(Protocol):
     def health(self) -> ServiceHealth: ...
 
 
-def measures_of(service: Observed) -> list[Measure]:
-    return service_measures(service.status(), service.health())
+def nothing_more() -> Sequence[Measure]:
+    """Return the metrics of a process that does nothing beside its tiering service."""
+    return ()
 
 
-def observed(service: Observed) -> AbstractContextManager[None]:
-    """Give the metrics of a service to OpenTelemetry until the block ends, if its API is installed."""
-    return exporting(partial(measures_of, service))
+def measures_of(service: Observed, more: Measures = nothing_more) -> list[Measure]:
+    return [*service_measures(service.status(), service.health()), *more()]
+
+
+def observed(service: Observed, more: Measures = nothing_more) -> AbstractContextManager[None]:
+    """Give the metrics of a service, and ``more``, to OpenTelemetry until the block ends, if its API is installed."""
+    return exporting(partial(measures_of, service, more))
 
 
 def parsed_address(text: str) -> Address:
@@ -64,8 +69,10 @@ def parsed_address(text: str) -> Address:
 
 
 @contextmanager
-def serving(service: Observed, address: Address) -> Iterator[Address]:
+def serving(service: Observed, address: Address, more: Measures = nothing_more) -> Iterator[Address]:
     """Answer at an address, in a thread, until the block ends; yields the address with the port that was taken.
+
+    ``more`` gives metrics of what else the process does.
 
     Raises `StorageError` where nothing can listen there, `MissingExtraError` without the extra ``metrics``.
     """
@@ -80,7 +87,7 @@ def serving(service: Observed, address: Address) -> Iterator[Address]:
         answers = {  # noqa: RUF012 - the class is made for this one server
             "/livez": lambda: _alive(service.health()),
             "/readyz": lambda: _ready(service.health()),
-            "/metrics": lambda: (HTTPStatus.OK, *as_prometheus([*measures_of(service), *process_measures()])),
+            "/metrics": lambda: (HTTPStatus.OK, *as_prometheus([*measures_of(service, more), *process_measures()])),
         }
 
     class Server(ThreadingHTTPServer):

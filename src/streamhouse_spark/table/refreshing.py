@@ -61,6 +61,16 @@ class RefreshStep:
         return RefreshStep(self.number, self.old, Lineage(self.new.sources, because))
 
 
+@dataclass(frozen=True, slots=True)
+class ViewLag:
+    """The distance of a view from its sources."""
+
+    commits: Mapping[str, int]
+    """Source → its commits that the view has not seen."""
+    oldest_ms: int | None
+    """Store time of the oldest change that the view lacks, as far as the log still has it; None where it has none."""
+
+
 def last_refresh(state: TableState) -> tuple[int, Lineage | None]:
     """Return the number of the last refresh and its lineage; 0 and None before the first."""
     entry = state.transactions.get(REFRESHES)
@@ -107,12 +117,37 @@ def commit_step(view: TableHandle, step: RefreshStep, rows: pa.Table, gone: pa.A
     return True
 
 
-def pause_refreshes(view: TableHandle) -> bool:
-    """Have refresh services leave a view as it is, until `resume_refreshes`. A refresh under way may still commit, and
-    one by hand is made. Returns False where the view was paused already, and nothing was written.
+def lag_behind(lineage: Lineage, states: Mapping[str, TableState]) -> ViewLag:
+    """Return how far a view of this lineage is behind these states of its sources."""
+    commits, waiting = {}, []
+    for then in lineage.sources:
+        now = states[then.name]
+        is_same = now.table_uuid == then.uuid
+        commits[then.name] = max(0, now.version - then.version) if is_same else now.version
+        waiting += _missing_ms(then, now) if is_same else [now.created_ms]
+    return ViewLag(commits, min(waiting, default=None))
 
-    **Commit point:** one record of the view's table, with its definition. Durable, and seen by each service within
-    seconds, when this returns. Raises `InvalidOptionError` for a table that is no view, `TableNotFoundError`.
+
+def _missing_ms(then: SourceVersion, now: TableState) -> list[int]:
+    """Return times of what a view lacks: of the oldest rows of each bucket, of a truncation, of deletions."""
+    segments = [
+        next((s for s in log.segments if s.end_offset > then.ends.get(bucket, 0)), None)
+        for bucket, log in now.buckets.items()
+    ]
+    found = [segment.first_time_ms for segment in segments if segment is not None]
+    if now.truncation is not None and now.truncation.commit > then.version:
+        found.append(now.truncation.time_ms)
+    found += [deletion.time_ms for deletion in now.deletions if deletion.commit > then.version]
+    return found
+
+
+def pause_refreshes(view: TableHandle) -> bool:
+    """Have refresh services leave a view as it is, until `resume_refreshes`. Refreshes by hand go on, and one that a
+    service has begun may still commit. Returns False where the view was paused already, and nothing was written.
+
+    **Commit point:** one record of the view's table, with its definition. Durable when this returns, and seen by each
+    service before it begins another refresh of the view. Raises `InvalidOptionError` for a table that is no view,
+    `TableNotFoundError`.
     """
     return _set_paused(view, paused=True)
 

@@ -65,3 +65,16 @@ def test_a_sign_of_life_is_for_terminals(capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert out == "", "the results' stream stays clean"
     assert "compact the lake" in err
+
+
+def test_what_goes_on_now_is_for_terminals(capsys, monkeypatch):
+    for is_terminal in (False, True):
+        monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)  # noqa: B023 - it is asked at once
+        monkeypatch.setenv("TERM", "xterm")
+        with Output(as_json=False).doing() as show:
+            show("refresh gold.revenue")
+            show(None)
+            show("refresh gold.orders")
+        out, err = capsys.readouterr()
+        assert out == "", "the results' stream stays clean"
+        assert ("refresh gold.orders" in err) is is_terminal

@@ -8,14 +8,19 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 import streamhouse_spark as sh
 from streamhouse_spark.cli import doctor, tier_command
 from streamhouse_spark.cli.app import streamhouse
+from streamhouse_spark.cli.output import Output
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.datasource.views.refresh import RefreshReport
+from streamhouse_spark.datasource.views.service import ViewStatus
 from streamhouse_spark.errors import StorageError
 from waiting import wait_for
 
@@ -51,6 +56,36 @@ def test_events_of_one_round_are_not_asked_for(tmp_path):
     assert result.exit_code != 0
     assert "--lineage is for the service" in result.output
     assert not (tmp_path / "events").exists()
+
+
+def test_views_are_refreshed_on_spark_by_the_service_alone(tmp_path):
+    sh.Warehouse(str(tmp_path / "wh")).create_table("t", "id INT")
+    for words, told in (
+        (["--views"], "--views needs Spark, which runs the queries: give --master 'local[*]', or --spark"),
+        (["--views", "--once", "--spark"], "--views is for the service: leave --once away"),
+    ):
+        result = CliRunner().invoke(streamhouse, ["-w", str(tmp_path / "wh"), "tier", *words])
+        assert result.exit_code != 0
+        assert told in result.output
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_is_printed_of_a_refresh(as_json, capsys):
+    shown = []
+    told = lambda view: tier_command._report_view(Output(as_json=as_json), shown.append, view)  # noqa: E731
+    view = ViewStatus("gold.v", 1000, 0)
+    told(replace(view, doing="refreshing", refreshing_ms=1))
+    told(replace(view, last=RefreshReport(changed=False)))
+    told(replace(view, doing="failed", error="no", last=RefreshReport(changed=True)))
+    assert capsys.readouterr().out == ""
+    told(replace(view, last=RefreshReport(True, 1200, 3, "mode is full"), last_duration_ms=40))
+    assert shown == ["refresh gold.v", None, None, None]
+    out = capsys.readouterr().out
+    if as_json:
+        whole = {"whole_because": "mode is full", "duration_ms": 40}
+        assert json.loads(out) == {"view": "gold.v", "rows_written": 1200, "rows_deleted": 3, **whole}
+    else:
+        assert out == "gold.v: 1,200 rows written, 3 deleted, 40 ms\n"
 
 
 def test_a_round_that_fails_is_noted_for_others(run, warehouse_path, monkeypatch):

@@ -23,7 +23,7 @@ from unit.wrong_values import WRONG
 FUNCTIONS = ("configure", "register", "tier", "lookup_join", "delta_join", "TieringService")
 TAKEN = {"spark", "builder", "df", "on_report", "on_lineage", "trigger"}
 """Parameters of others' types: anything that looks right is taken, and Spark judges it."""
-KINDS = {"str": str, "int": int | np.integer, "Sequence[str]": object, "Mapping[str, str]": dict}
+KINDS = {"str": str, "int": int | np.integer, "Sequence[str]": object, "Mapping[str, str]": dict, "bool": bool}
 
 
 class Anything:
@@ -110,6 +110,8 @@ def right(name: str, place: Path) -> dict[str, Any]:
             "on_report": print,
             "on_lineage": print,
             "maintenance_ms": 1,
+            "views": False,
+            "on_view": print,
             **shared,
         },
     }[name]
@@ -153,7 +155,7 @@ def _wrong(name: str, parameter: str, value: object, place: Path) -> str | None:
         return f"{type(error).__name__}: {str(error)[:200]}"
     said = str(inspect.signature(getattr(sh, name)).parameters[parameter].annotation)
     kind = KINDS.get(said.removesuffix(" | None"), object)
-    is_kind = isinstance(value, kind) and not isinstance(value, bool)
+    is_kind = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
     return None if is_kind or (value is None and said.endswith(" | None")) else f"taken for {parameter}"
 
 

@@ -12,6 +12,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from starlette.testclient import TestClient
 
 import streamhouse_spark as sh
+from streamhouse_spark.datasource.views.measures import view_measures
+from streamhouse_spark.datasource.views.service import ViewStatus
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError
 from streamhouse_spark.metrics.measures import Measure, process_measures
 from streamhouse_spark.metrics.otel import exporting
@@ -190,3 +192,13 @@ def test_processes_give_them_to_the_sdk_that_they_have(tmp_path, what, name):
         [sys.executable, "-c", PROGRAM, str(tmp_path), what], capture_output=True, text=True, timeout=120, check=True
     )
     assert {"streamhouse_commits", "streamhouse_table_lag_rows", name} <= set(json.loads(ran.stdout))
+
+
+def test_views_of_a_service(collected):
+    views = [ViewStatus("gold.v", 1000, 0, refreshes=2, lag_ms=1500), ViewStatus("gold.p", 1000, 0, doing="paused")]
+    with exporting(lambda: view_measures(views), collected.provider):
+        found = collected()
+    of = lambda name: (("table", name),)  # noqa: E731
+    assert found["streamhouse_view_refreshes", of("gold.v")] == 2
+    assert found["streamhouse_view_lag_seconds", of("gold.v")] == 1.5
+    assert [found["streamhouse_view_paused", of(name)] for name in ("gold.v", "gold.p")] == [0, 1]

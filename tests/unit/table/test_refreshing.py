@@ -5,9 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from streamhouse_spark.core.lineage import Lineage, SourceVersion
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.table.refreshing import commit_step, next_step
+from streamhouse_spark.table.refreshing import commit_step, lag_behind, next_step
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 
@@ -60,3 +61,32 @@ def test_a_partition_that_was_dropped_together_with_a_deletion(view, source):
     source.drop_partition({"day": 1})
     source.append([{"id": 20, "day": 0}])
     assert "lost a partition" in refreshed(view, source)
+
+
+def test_how_far_a_view_is_behind(wh, source):
+    source.append([{"id": 1, "day": 1}])
+    then = source.refresh()
+    lineage = Lineage((SourceVersion(source.name, then.table_uuid, then.version, then.attempt, then.ends),))
+    behind = lambda: lag_behind(lineage, {source.name: source.refresh()})  # noqa: E731
+    assert (behind().commits, behind().oldest_ms) == ({source.name: 0}, None)
+    source.alter_properties({"table.log.ttl": "3d"})
+    assert (behind().commits, behind().oldest_ms) == ({source.name: 1}, None), "a commit without rows"
+    source.append([{"id": 2, "day": 1}])
+    first_ms = behind().oldest_ms
+    source.append([{"id": 3, "day": 1}])
+    assert (behind().commits, behind().oldest_ms) == ({source.name: 3}, first_ms), "the oldest rows count"
+    assert then.created_ms <= first_ms <= source.storage.now_ms()
+    other = wh.create_table("db.other", "id BIGINT").refresh()
+    lag = lag_behind(lineage, {source.name: other})
+    assert (lag.commits, lag.oldest_ms) == ({source.name: other.version}, other.created_ms), "another table of the name"
+
+
+def test_a_deletion_and_a_truncation_are_behind_too(wh):
+    source = wh.create_table("db.rows", "id BIGINT")
+    source.append([{"id": 1}, {"id": 2}])
+    for change in (lambda: source.delete(where=[("id", "=", 1)]), source.truncate):
+        then = source.refresh()
+        lineage = Lineage((SourceVersion(source.name, then.table_uuid, then.version, then.attempt, then.ends),))
+        assert lag_behind(lineage, {source.name: then}).oldest_ms is None
+        change()
+        assert lag_behind(lineage, {source.name: source.refresh()}).oldest_ms is not None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from streamhouse_spark.datasource.session_warehouse import catalog_warehouse, session_connection
+from streamhouse_spark.datasource.session_warehouse import catalog_connection
 from streamhouse_spark.datasource.views.materialize import MaterializedTable, made
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 
@@ -62,9 +62,8 @@ def _cause_of(thrown: Any) -> str:
 def _row(asked: Mapping[str, Any]) -> list[Any]:
     spark = joined_session(asked["session"])
     name, given = asked["table"], asked["arguments"]
-    warehouse = catalog_warehouse(spark)
-    connection = session_connection(spark, warehouse) if warehouse is not None else None
-    if connection is None or connection.location != asked["warehouse"]:
+    connection = catalog_connection(spark)
+    if connection.location != asked["warehouse"]:
         raise InvalidOptionError(
             f"{asked['verb']} {name}: materialised tables read the session's catalog streamhouse, which is not of this "
             "warehouse; call the catalog streamhouse"

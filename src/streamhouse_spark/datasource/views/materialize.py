@@ -13,7 +13,7 @@ from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.views.compiled import compiled, parse_query, plan_query, refusing, session_values
 from streamhouse_spark.datasource.views.refresh import Refresher, RefreshReport, begin
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, TableExistsError, TableNotFoundError
-from streamhouse_spark.table.refreshing import last_refresh, pause_refreshes, resume_refreshes
+from streamhouse_spark.table.refreshing import lag_behind, last_refresh, pause_refreshes, resume_refreshes
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
 
@@ -60,15 +60,15 @@ class MaterializedTable:
 
     def pause(self) -> None:
         """Have refresh services leave the view as it is, until `resume`. Durable when this returns, and seen by each
-        service within seconds; a refresh under way may still commit. Repeating it changes nothing.
+        before it begins another refresh; one that has begun may still commit. Repeating it changes nothing.
 
         **Commit point:** one record of the view's table, with its definition.
         """
         pause_refreshes(self.table)
 
     def resume(self) -> None:
-        """Have refresh services keep the view again, from the versions that it has. Durable when this returns.
-        Repeating it changes nothing.
+        """Have refresh services keep the view again, from the versions that it has. Durable when this returns, and seen
+        by each within seconds. Repeating it changes nothing.
 
         **Commit point:** one record of the view's table, with its definition.
         """
@@ -79,9 +79,10 @@ class MaterializedTable:
         state = self.table.refresh()
         definition = ViewDefinition.of(state.properties, self.name)
         number, lineage = last_refresh(state)
-        behind = {}
-        for source in lineage.sources if lineage is not None else ():
-            behind[source.name] = self._connection.table(source.name).refresh().version - source.version
+        behind: Mapping[str, int] = {}
+        if lineage is not None:
+            states = {source.name: self._connection.table(source.name).refresh() for source in lineage.sources}
+            behind = lag_behind(lineage, states).commits
         return ViewDescription(
             self.name,
             definition.query,

@@ -1,24 +1,37 @@
-"""Claims on tables to tier: hints by which several tiering services divide the tables, never needed for correctness.
+"""Claims on work on tables: hints by which several services divide it, never needed for correctness.
 
-Two services that tier one table at once are safe, because the lake commit is fenced; the claim only saves the work that
-the fence would throw away. So a claim is one object that the last writer overwrites, and it expires by store time.
+Two services that tier one table at once are safe, because the lake commit is fenced, and two that refresh one view,
+because one has the next number; the claim only saves the work that would be thrown away. So a claim is one object that
+the last writer overwrites, and it expires by store time.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
 
-from streamhouse_spark.core.paths import tiering_claim_key
+from streamhouse_spark.core.forks import new_event
+from streamhouse_spark.core.paths import refresh_claim_key, tiering_claim_key
 from streamhouse_spark.errors import StorageError
 from streamhouse_spark.storage.base import Storage
 
 CLAIM_MS = 60_000
+Claimed = Literal["tiering", "refresh"]
+_KEYS: Final = {"tiering": tiering_claim_key, "refresh": refresh_claim_key}
+
+logger = logging.getLogger(__name__)
 
 
-def try_claim(storage: Storage, table_uuid: str, service_id: str, claim_ms: int = CLAIM_MS) -> bool:
-    """Claim the table for a while, or renew one's claim. False while another service holds it."""
+def try_claim(
+    storage: Storage, table_uuid: str, service_id: str, claim_ms: int = CLAIM_MS, *, work: Claimed = "tiering"
+) -> bool:
+    """Claim work on the table for a while, or renew one's claim. False while another service holds it."""
     now_ms = storage.now_ms()
-    key = tiering_claim_key(table_uuid)
+    key = _KEYS[work](table_uuid)
     try:
         held = json.loads(storage.read(key))
         owner, until_ms = str(held["service"]), int(held["until_ms"])
@@ -30,11 +43,38 @@ def try_claim(storage: Storage, table_uuid: str, service_id: str, claim_ms: int 
     return True
 
 
-def release_claim(storage: Storage, table_uuid: str, service_id: str) -> None:
+def release_claim(storage: Storage, table_uuid: str, service_id: str, *, work: Claimed = "tiering") -> None:
     """Give the table back at once, if this service still holds it."""
-    key = tiering_claim_key(table_uuid)
+    key = _KEYS[work](table_uuid)
     try:
         if json.loads(storage.read(key))["service"] == service_id:
             storage.delete(key)
     except (StorageError, ValueError, KeyError, TypeError):
         return
+
+
+@contextmanager
+def claimed(storage: Storage, table_uuid: str, service_id: str, *, work: Claimed) -> Iterator[bool]:
+    """Claim work on a table until the block ends, however long that takes, and give it back then. Yields False while
+    another service holds it. Raises `StorageError` where the claim cannot be written at all.
+    """
+    if not try_claim(storage, table_uuid, service_id, work=work):
+        yield False
+        return
+    ended = new_event()
+
+    def renew() -> None:
+        while not ended.wait(CLAIM_MS / 3000):
+            try:
+                try_claim(storage, table_uuid, service_id, work=work)
+            except StorageError as error:
+                logger.info("the claim on %s could not be renewed: %s", table_uuid, error)
+
+    renewing = threading.Thread(target=renew, name="streamhouse-claim", daemon=True)
+    renewing.start()
+    try:
+        yield True
+    finally:
+        ended.set()
+        renewing.join()
+        release_claim(storage, table_uuid, service_id, work=work)
