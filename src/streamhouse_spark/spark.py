@@ -332,6 +332,7 @@ def materialize(
     freshness: str = "1min",
     mode: Literal["incremental", "full"] = "incremental",
     properties: Mapping[str, str] | None = None,
+    step_rows: int | None = None,
 ) -> MaterializedTable:
     """Keep a query as a table, and refresh it from what changed in its sources; returns its handle.
 
@@ -352,6 +353,10 @@ def materialize(
     rows commits nothing. Where the changes of a source do not tell all (it was truncated, restored, trimmed, or rows
     of a table without a primary key were deleted), the whole query is computed once and what differs is written; the
     report says why. The rows that a refresh changes pass through the driver.
+
+    **Steps.** With ``step_rows`` a refresh takes about so many rows, or changes, of its sources a commit, until it has
+    all that were there when it began; a crash loses one step. It takes more where no version lies between, or none that
+    can be read. A view that is there keeps the number that it was made with.
 
     **Queries:** projections, filters, inner, left, full, semi and anti joins, GROUP BY with any aggregate that does
     not depend on the order of rows, HAVING, DISTINCT, UNION, WITH and subqueries in FROM, EXISTS and IN in WHERE.
@@ -374,7 +379,7 @@ def materialize(
     if warehouse is None:
         raise InvalidOptionError("the session has no catalog streamhouse; make it with streamhouse_spark.configure")
     connection = session_connection(spark, warehouse)
-    return materialized(spark, connection, name, query, freshness, mode, properties or {})
+    return materialized(spark, connection, name, query, freshness, mode, properties or {}, step_rows)
 
 
 class TieringService:

@@ -28,9 +28,14 @@ class ViewDefinition:
     """How its rows are told apart: natural, hash or bag."""
     session: Mapping[str, str]
     """Settings of the session that the query's values depend on."""
+    step_rows: int | None = None
+    """About so many rows of the sources one commit takes; None for no limit."""
 
     def to_text(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
+        found = asdict(self)
+        if self.step_rows is None:  # releases that know of no steps read such a view
+            del found["step_rows"]
+        return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
     def of(cls, properties: Mapping[str, str], table: str) -> ViewDefinition:
@@ -53,6 +58,19 @@ def parse_mode(mode: str) -> Mode:
     if mode == "full":
         return "full"
     raise InvalidOptionError(f"mode is {shown(mode)}, expected incremental or full")
+
+
+def parse_step_rows(step_rows: int | None, mode: Mode) -> int | None:
+    if step_rows is None:
+        return None
+    if type(step_rows) is not int or step_rows < 1:
+        raise InvalidOptionError(f"step_rows is {shown(step_rows)}, expected a whole number of rows from 1 on, or None")
+    if mode == "full":
+        raise InvalidOptionError(
+            "step_rows is for views that are kept by changes, and with mode='full' each refresh computes the whole "
+            "query; leave step_rows out, or use mode='incremental'"
+        )
+    return step_rows
 
 
 def parse_freshness_ms(freshness: str) -> int:

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.config.properties import PRIMARY_KEY
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition, parse_freshness_ms, parse_mode
+from streamhouse_spark.config.view_definition import (
+    VIEW,
+    ViewDefinition,
+    parse_freshness_ms,
+    parse_mode,
+    parse_step_rows,
+)
 from streamhouse_spark.core.lineage import Lineage
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.values import dataclass
@@ -35,6 +41,10 @@ class ViewDescription:
     """The versions of the sources that the view is at; None before its first refresh."""
     commits_behind: Mapping[str, int]
     """Source → its commits since."""
+    rows_behind: Mapping[str, int]
+    """Source → its rows since, or its changes where it has a primary key. Between two steps also those of a commit of
+    which the view has a part."""
+    step_rows: int | None
 
 
 class MaterializedTable:
@@ -51,7 +61,7 @@ class MaterializedTable:
         return self._connection.table(self.name)
 
     def refresh(self) -> RefreshReport:
-        """Bring the view to the newest versions of its sources, in one commit; see `materialize`."""
+        """Bring the view to the newest versions of its sources, in one commit, or in steps; see `materialize`."""
         return self._refresh(self.name)
 
     def describe(self) -> ViewDescription:
@@ -59,11 +69,21 @@ class MaterializedTable:
         state = self.table.refresh()
         definition = ViewDefinition.of(state.properties, self.name)
         number, lineage = last_refresh(state)
-        behind = {}
+        commits, rows = {}, {}
         for source in lineage.sources if lineage is not None else ():
-            behind[source.name] = self._connection.table(source.name).refresh().version - source.version
+            now = self._connection.table(source.name).refresh()
+            commits[source.name] = now.version - source.version
+            rows[source.name] = sum(max(0, end - source.ends.get(bucket, 0)) for bucket, end in now.ends.items())
         return ViewDescription(
-            self.name, definition.query, definition.mode, definition.freshness_ms, number, lineage, behind
+            self.name,
+            definition.query,
+            definition.mode,
+            definition.freshness_ms,
+            number,
+            lineage,
+            commits,
+            rows,
+            definition.step_rows,
         )
 
 
@@ -75,12 +95,14 @@ def materialized(
     freshness: str,
     mode: str,
     properties: Mapping[str, str],
+    step_rows: int | None = None,
 ) -> MaterializedTable:
     """Make the table of a view, or take the one with this query, and refresh it."""
     path = str(parse_table_name(name).require_table("materialize"))
     if given := sorted({VIEW, PRIMARY_KEY} & properties.keys()):
         raise InvalidOptionError(f"{path}: the property {given[0]} is set by materialize; leave it out")
     freshness_ms, chosen = parse_freshness_ms(freshness), parse_mode(mode)
+    steps = parse_step_rows(step_rows, chosen)
     try:
         known = ViewDefinition.of(connection.table(path).state.properties, path)
     except TableNotFoundError:
@@ -90,7 +112,7 @@ def materialized(
     if known is not None and (known.query, known.mode) != (query, chosen):
         raise TableExistsError(f"{path} is a materialised table of another query or mode; drop it first")
     if known is None:
-        _create(spark, connection, path, query, freshness_ms, chosen, properties)
+        _create(spark, connection, path, query, freshness_ms, chosen, properties, steps)
     view = MaterializedTable(spark, connection, path)
     view.refresh()
     return view
@@ -104,6 +126,7 @@ def _create(
     freshness_ms: int,
     mode: Any,
     properties: Mapping[str, str],
+    step_rows: int | None,
 ) -> None:
     """Create the table of a view. Everything is checked by Spark's analysis before."""
     parsed = parse_query(path, query)
@@ -134,7 +157,7 @@ def _create(
     finally:
         relations.drop()
     _make_table(connection, path, schema, key, properties, ViewDefinition(
-        query, mode, freshness_ms, names, identity, session_values(spark)
+        query, mode, freshness_ms, names, identity, session_values(spark), step_rows
     ))  # fmt: skip
 
 
