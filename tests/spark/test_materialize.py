@@ -141,7 +141,7 @@ def test_lineage_and_description(spark, wh, orders):
     assert view.describe().commits_behind == {orders.name: 1}
     view.refresh()
     rows = spark.sql(f"SELECT * FROM streamhouse.gold.`{view.name.split('.')[1]}$lineage`").collect()
-    assert [tuple(row)[1:] for row in rows] == [(orders.name, first), (orders.name, first + 1)]
+    assert [tuple(row)[1:] for row in rows] == [(orders.name, first, None), (orders.name, first + 1, None)]
     assert rows[-1].version == view.table.refresh().version
     found = view.describe()
     assert (found.refreshes, found.commits_behind, found.mode) == (2, {orders.name: 0}, "incremental")

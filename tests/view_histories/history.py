@@ -36,6 +36,8 @@ from view_histories.tables import Source
 
 STEPS = 6
 REFUSED_MAX = 20
+COMMITS_MAX = 400
+"""No refresh makes so many: its steps would never end."""
 CALLS_MAX = 60
 """Most refreshes ask the store less often."""
 FAULTS = 0.3
@@ -175,9 +177,10 @@ class History:
             properties = {"bucket.num": str(rng.choice([1, 2])), "table.log.ttl": "1h"}
             self.script.append(f"{view.name} ({mode}, {step_rows} rows a step): {view.text()}")
             try:
-                materialized(
-                    process.session, process.connection, view.name, view.text(), "1min", mode, properties, step_rows
-                )
+                with mock.patch.object(refresh, "commit_step", ending(typed_commit)):
+                    materialized(
+                        process.session, process.connection, view.name, view.text(), "1min", mode, properties, step_rows
+                    )
             except InvalidOptionError as error:
                 assert self.house.others.find_table(view.name) is None, "a view that was refused is there"
                 self.script.append(f"  refused: {error}")
@@ -293,7 +296,7 @@ class History:
                 self._check(view, newest=False)
             return True
 
-        with mock.patch.multiple(refresh, next_step=next_step, commit_step=commit_step):
+        with mock.patch.multiple(refresh, next_step=next_step, commit_step=ending(commit_step)):
             yield happened
 
     def _meanwhile(self, view: View, rng: Random, moment: str) -> None:
@@ -301,7 +304,7 @@ class History:
             second = self.house.second()
             try:
                 with (
-                    mock.patch.multiple(refresh, next_step=refreshing.next_step, commit_step=typed_commit),
+                    mock.patch.multiple(refresh, next_step=refreshing.next_step, commit_step=ending(typed_commit)),
                     self.house.another_host(),
                 ):
                     self.script.append(f"    another refresh: {second.refresher(view.name)}")
@@ -468,6 +471,18 @@ def typed(rows: pa.Table, view: Table) -> pa.Table:
 
 def typed_commit(view: Any, step: Any, rows: pa.Table, gone: Any) -> bool:
     return refreshing.commit_step(view, step, typed(rows, view), gone)
+
+
+def ending(commit: Any) -> Any:
+    """A commit of one refresh, which fails where it makes too many."""
+    left = iter(range(COMMITS_MAX))
+
+    def counted_commit(*given: Any) -> bool:
+        if next(left, None) is None:
+            raise DifferenceError("strange: the steps never end")
+        return bool(commit(*given))
+
+    return counted_commit
 
 
 def counted(rows: pa.Table) -> Rows:

@@ -87,7 +87,7 @@ def refresh(spark: SparkSession, connection: Connection, name: str, plans: Plans
         goal = goal or (to_newest.new if to_newest is not None else None)
         if to_newest is None or (done.changed and _is_done(to_newest, goal)):
             return done
-        chosen = nearer(to_newest, sources, step_rows)
+        chosen = nearer(to_newest, sources, step_rows, goal)
         step = chosen.step
         is_last = not chosen.rows_left
         if is_last and not done.changed and _is_mostly_changed(step, sources):

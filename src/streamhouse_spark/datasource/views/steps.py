@@ -45,26 +45,31 @@ class Nearer:
     """Rows that are left for later steps. Nothing is left of a step to the newest versions."""
 
 
-def nearer(step: RefreshStep, sources: Mapping[str, TableHandle], step_rows: int | None) -> Nearer:
+def nearer(
+    step: RefreshStep, sources: Mapping[str, TableHandle], step_rows: int | None, goal: Lineage | None = None
+) -> Nearer:
     """Return the step to take of one to the newest versions: that one, or one of about ``step_rows`` rows of the
     sources. It takes more where no version lies between, or none that can still be read.
 
-    A step that computes the whole query of a view with rows begins where these end: it takes none of them back.
+    Rows up to the ``goal`` come first, so that rows which come meanwhile keep no source from it. A step that computes
+    the whole query of a view with rows begins where these end: it takes none of them back.
     Raises `CorruptDataError`, `StorageError`.
     """
     if step_rows is None:
         return Nearer(step, 0)
-    found = {new.name: _Source(step, new, sources[new.name]) for new in step.new.sources}
-    left = {name: source.left for name, source in found.items()}
-    if sum(left.values()) <= step_rows:
+    found = {new.name: _Source(step, new, sources[new.name], goal) for new in step.new.sources}
+    if sum(source.all for source in found.values()) <= step_rows:
         return Nearer(step, 0)
+    if goal is not None and not any(source.left for source in found.values()):
+        return nearer(step, sources, step_rows)
     taken: dict[str, SourceVersion] = {}
-    for name, share in shares(left, step_rows).items():
+    for name, share in shares({name: source.left for name, source in found.items()}, step_rows).items():
         has_moved = any(found[other].rows_of(version.ends) > 0 for other, version in taken.items())
         taken[name] = found[name].taken(share, must_move=share > 0 and not has_moved)
     new = tuple(taken[source.name] for source in step.new.sources)
-    rows_left = sum(max(0, found[version.name].all - found[version.name].rows_of(version.ends)) for version in new)
-    if not rows_left:
+    rows_left = sum(found[source.name].rows_of(source.ends) for source in step.new.sources)
+    rows_left -= sum(found[source.name].rows_of(source.ends) for source in new)
+    if rows_left <= 0:
         return Nearer(step, 0)
     return Nearer(RefreshStep(step.number, step.old, Lineage(new, step.new.whole_because)), rows_left)
 
@@ -106,7 +111,7 @@ def ends_within(starts: Ends, ends: Ends, most: int) -> dict[int, int]:
 class _Source:
     """A source, and the rows of it that a step may take."""
 
-    def __init__(self, step: RefreshStep, new: SourceVersion, table: TableHandle) -> None:
+    def __init__(self, step: RefreshStep, new: SourceVersion, table: TableHandle, goal: Lineage | None) -> None:
         self._new, self._table, self._state = new, table, table.state
         self._is_whole = step.new.whole_because is not None
         known = {source.name: source for source in step.old.sources} if step.old is not None else {}
@@ -115,12 +120,19 @@ class _Source:
         first = first_offsets(self._state)
         had = self._old.ends if self._old is not None else {}
         self._starts = {bucket: min(max(first[bucket], had.get(bucket, 0)), end) for bucket, end in new.ends.items()}
-        self.all = self.rows_of(new.ends)
-        """Rows behind those that the view has. Of a table with a primary key, changes."""
-        self.left = self.all
-        """The same, or the number of all rows, where they are read instead and are fewer."""
-        if self._is_whole and self._state.primary_key:
-            self.left = min(self.all, rows_at_most(self._state))
+        self._until = dict(new.ends)
+        for end in goal.sources if goal is not None else ():
+            if (end.name, end.uuid) == (new.name, new.uuid):
+                self._until = {b: max(start, min(end.ends.get(b, 0), new.ends[b])) for b, start in self._starts.items()}
+        self.all = self._count(new.ends)
+        """Rows behind those that the view has: changes of a table with a primary key, or all rows where these are read
+        instead and are fewer."""
+        self.left = self._count(self._until)
+        """The same up to the goal."""
+
+    def _count(self, ends: Ends) -> int:
+        rows = self.rows_of(ends)
+        return min(rows, rows_at_most(self._state)) if self._is_whole and self._state.primary_key else rows
 
     def rows_of(self, ends: Ends) -> int:
         """Count the rows up to ends, behind those that the view has."""
@@ -128,11 +140,11 @@ class _Source:
 
     def taken(self, most: int, *, must_move: bool) -> SourceVersion:
         """Return the version that has about ``most`` more rows. With ``must_move`` it has more, whatever is there."""
-        if most >= self.left:
+        if most >= self.all:
             return self._new
         if self._is_dense():
             ends = self._ends_of_commit(most) if most else None
-            return self._cut(ends or ends_within(self._starts, self._new.ends, most))
+            return self._cut(ends or ends_within(self._starts, self._until, most))
         if self._old is not None and not self._is_whole and not most:
             return self._old
         return self._version(most, must_move=must_move)
@@ -141,6 +153,8 @@ class _Source:
 
     def _is_dense(self) -> bool:
         """Tell whether the rows of the newest version are those of all offsets, so that it can be read below ends."""
+        from streamhouse_spark.lake.parquet.file_writer import named_offsets  # few refreshes need to write files
+
         state = self._state
         if state.primary_key or state.deletions or state.dropped_rows.named or state.version != self._new.version:
             return False
@@ -155,8 +169,8 @@ class _Source:
             scan = scan_pinned(self._table, pin_newest(state), Wanted(state.schema.names[:1]))
         except NO_LONGER_READ:
             return False
-        rows = [file.num_live for file in scan.files]
-        return None not in rows and sum(filter(None, rows)) == of_log  # another engine's rows have no offsets
+        rows = [file.num_live if named_offsets(file.location) is not None else None for file in scan.files]
+        return None not in rows and sum(filter(None, rows)) == of_log  # other engines' rows have no offsets
 
     def _cut(self, ends: Ends) -> SourceVersion:
         return replace(self._new, ends=dict(ends), is_cut=ends != self._new.ends)
