@@ -27,7 +27,7 @@ from streamhouse_spark.log.commits.history import newest_within, require_kept
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin, scan_pinned
-from streamhouse_spark.table.refreshing import RefreshStep, why_whole
+from streamhouse_spark.table.refreshing import RefreshStep, source_version, why_whole
 from streamhouse_spark.table.tags import pinned_segments
 
 Ends = Mapping[int, int]
@@ -195,13 +195,10 @@ class _Source:
             return not self._fits(state) or self._rows_read(state) <= most
 
         within, beyond = newest_within(self._table.log, self._table.storage, self._state, is_within)
-        if self._old is not None and not self._is_whole:
-            if within is None or not self._fits(within) or not self.rows_of(within.ends):
-                within = None
-            if within is None and not must_move:
-                return self._old
-        elif within is not None and not self._fits(within):
+        if within is not None and not (self._fits(within) and (self._is_whole or self.rows_of(within.ends))):
             within = None
+        if within is None and self._old is not None and not self._is_whole and not must_move:
+            return self._old
         for found in (within, beyond):
             if found is not None and self._can_be_read(found):
                 return self._told(found)
@@ -246,9 +243,7 @@ class _Source:
         """Return a state as the version of a source, or the newest one where the changes between do not tell all:
         from there the whole query would be computed once more.
         """
-        pair = state.recorded_lake
-        dropped = pair.dropped_rows if pair is not None else 0
-        found = SourceVersion(self._new.name, state.table_uuid, state.version, state.attempt, state.ends, dropped)
+        found = source_version(self._new.name, state)
         sources, states = {found.name: self._table}, {found.name: self._state}
         if self._is_whole and why_whole(Lineage((found,)), sources, states) is not None:
             return self._new

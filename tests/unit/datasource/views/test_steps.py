@@ -14,7 +14,7 @@ from streamhouse_spark.datasource.views.changes import rows_at_most
 from streamhouse_spark.datasource.views.steps import covers, ends_within, nearer, shares
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints
 from streamhouse_spark.log.commits.history import newest_within, state_at
-from streamhouse_spark.table.refreshing import RefreshStep, why_whole
+from streamhouse_spark.table.refreshing import RefreshStep, source_version, why_whole
 
 LEFT = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 50), min_size=1)
 HOT = {"table.datalake.enabled": "false"}
@@ -45,16 +45,16 @@ def test_buckets_give_their_shares_and_all_together_what_is_asked_for(buckets, m
     assert sum(found.values()) - sum(starts.values()) == min(most, sum(more for _, more in buckets))
 
 
-def source_version(uuid="u", **ends):
+def version_with(uuid="u", **ends):
     return SourceVersion("s", uuid, 1, None, {int(bucket[1:]): end for bucket, end in ends.items()})
 
 
 def test_a_goal_is_reached_with_all_rows_of_it():
-    goal = Lineage((source_version(b0=3, b1=2),))
-    assert covers(Lineage((source_version(b0=3, b1=4),)), goal)
-    assert not covers(Lineage((source_version(b0=9, b1=1),)), goal)
-    assert not covers(Lineage((source_version(b0=9),)), goal)
-    assert covers(Lineage((source_version("another", b0=0),)), goal), "the rows of then are gone with their table"
+    goal = Lineage((version_with(b0=3, b1=2),))
+    assert covers(Lineage((version_with(b0=3, b1=4),)), goal)
+    assert not covers(Lineage((version_with(b0=9, b1=1),)), goal)
+    assert not covers(Lineage((version_with(b0=9),)), goal)
+    assert covers(Lineage((version_with("another", b0=0),)), goal), "the rows of then are gone with their table"
     assert not covers(Lineage(()), goal)
 
 
@@ -90,10 +90,7 @@ def test_the_newest_state_that_is_within(wh, num_cleaned):
 
 def to_newest(sources, old=None, number=1):
     states = {name: source.refresh() for name, source in sources.items()}
-    new = tuple(
-        SourceVersion(name, state.table_uuid, state.version, state.attempt, state.ends)
-        for name, state in states.items()
-    )
+    new = tuple(source_version(name, state) for name, state in states.items())
     return RefreshStep(number, old, Lineage(new, why_whole(old, sources, states)))
 
 
