@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreign_lake import NAME, appended, rewritten, row
+from foreign_lake import NAME, adopted, appended, rewritten, row
 from kills.workers import tier
 from streamhouse_spark.core.lineage import Lineage, SourceVersion
 from streamhouse_spark.core.paths import checkpoint_key, commit_key
@@ -218,6 +218,14 @@ class TestVersions:
         assert "got other columns" in (found[0].whole_because or "")
         assert sizes(found)[0] == 26
         assert [lineage.whole_because for lineage in found[1:]] == [None, None, None]
+
+    def test_adopted_rows_are_one_step(self, store, world):
+        table = adopted(store, world, range(8))
+        for number in range(10, 16):
+            table.append([row(number)])
+        found = walked(2, table)
+        assert not any(source.is_cut for lineage in found for source in lineage.sources)
+        assert sum(sizes(found)) == 6
 
     def test_a_table_that_was_emptied_begins_behind(self, wh):
         table = wh.create_table("d.t", "id BIGINT", buckets=1, properties=HOT)
