@@ -177,7 +177,7 @@ class History:
             properties = {"bucket.num": str(rng.choice([1, 2])), "table.log.ttl": "1h"}
             self.script.append(f"{view.name} ({mode}, {step_rows} rows a step): {view.text()}")
             try:
-                with mock.patch.object(refresh, "commit_step", ending(typed_commit)):
+                with mock.patch.object(refresh, "commit_step", ending(self._stepped_to(view))):
                     materialized(
                         process.session, process.connection, view.name, view.text(), "1min", mode, properties, step_rows
                     )
@@ -288,6 +288,15 @@ class History:
 
         def commit_step(view_: Any, step: Any, rows: pa.Table, gone: Any) -> bool:
             at("computed")
+            return self._stepped_to(view)(view_, step, rows, gone)
+
+        with mock.patch.multiple(refresh, next_step=next_step, commit_step=ending(commit_step)):
+            yield happened
+
+    def _stepped_to(self, view: View) -> Any:
+        """A commit behind which the view is what it says, and is remembered for views of it."""
+
+        def commit(view_: Any, step: Any, rows: pa.Table, gone: Any) -> bool:
             if not typed_commit(view_, step, rows, gone):
                 return False
             if not self.house.process.is_dead:
@@ -296,15 +305,16 @@ class History:
                 self._check(view, newest=False)
             return True
 
-        with mock.patch.multiple(refresh, next_step=next_step, commit_step=ending(commit_step)):
-            yield happened
+        return commit
 
     def _meanwhile(self, view: View, rng: Random, moment: str) -> None:
         if rng.random() < 0.3:
             second = self.house.second()
             try:
                 with (
-                    mock.patch.multiple(refresh, next_step=refreshing.next_step, commit_step=ending(typed_commit)),
+                    mock.patch.multiple(
+                        refresh, next_step=refreshing.next_step, commit_step=ending(self._stepped_to(view))
+                    ),
                     self.house.another_host(),
                 ):
                     self.script.append(f"    another refresh: {second.refresher(view.name)}")
@@ -376,7 +386,8 @@ class History:
         if self.house.process.is_dead:
             self.house.restart(elsewhere=True)
         for view in self._views:
-            self.script.append(f"refresh {view.name}: {self.house.process.refresher(view.name)}")
+            with mock.patch.object(refresh, "commit_step", ending(self._stepped_to(view))):
+                self.script.append(f"refresh {view.name}: {self.house.process.refresher(view.name)}")
             self._check(view, newest=True)
         for view in self._views:
             version = self.house.table(view.name).refresh().version
