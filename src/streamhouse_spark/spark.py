@@ -333,6 +333,7 @@ def materialize(
     freshness: str = "1min",
     mode: Literal["incremental", "full"] = "incremental",
     properties: Mapping[str, str] | None = None,
+    step_rows: int | None = None,
 ) -> MaterializedTable:
     """Keep a query as a table, and refresh it from what changed in its sources; returns its handle.
 
@@ -343,23 +344,23 @@ def materialize(
         )
         view.refresh()
 
-    The table is made if it is not there, and refreshed. The query reads tables of the warehouse of the session's
-    catalog ``streamhouse``, as ``database.table``. ``freshness`` is how old the view may grow while a
-    `RefreshService` runs. ``properties`` are those of the table.
+    The table is made if it is not there, and refreshed. The query reads tables of the session's catalog
+    ``streamhouse`` as ``database.table``. A `RefreshService` keeps the view no older than ``freshness``.
 
     **Guarantees.** A refresh is one commit of the table. It holds the rows that changed and the versions of the
     sources, which ``$lineage`` of the table shows: readers see the query's answer at one version of each source.
-    A crash before the commit changes nothing, and of two refreshes at once one counts. A refresh that finds no new
-    rows commits nothing. Where the changes of a source do not tell all (it was truncated, restored, trimmed, or rows
-    of a table without a primary key were deleted), the whole query is computed once and what differs is written; the
-    report says why. The rows that a refresh changes pass through the driver.
+    A crash before the commit changes nothing, and of two refreshes at once one counts; without new rows none commits.
+    Where the changes of a source do not tell all (it was truncated, restored, trimmed, or lost rows without a primary
+    key), the whole query is computed once and what differs is written; the report says why. Rows pass the driver.
+
+    **Steps.** With ``step_rows`` a refresh takes about so many rows, or changes, of its sources a commit, or more where
+    no version between can be read; a crash loses one step. A view that is there keeps its number.
 
     **Queries:** projections, filters, inner, left, full, semi and anti joins, GROUP BY with any aggregate that does
     not depend on the order of rows, HAVING, DISTINCT, UNION, WITH and subqueries in FROM, EXISTS and IN in WHERE.
     With ``mode="full"`` the whole query, whatever it is, is computed at each refresh, and the difference written.
 
-    The primary key is that of the query's rows where it has one that is NOT NULL. Else the table has a column ``_key``
-    in front, and ``_ord`` beside it where rows may be equal.
+    The primary key is that of the query's rows if it is NOT NULL, else ``_key``, and ``_ord`` where rows may be equal.
 
     Raises, before anything is written:
         InvalidOptionError: a part of the query cannot be kept by changes; the text names it.
@@ -371,7 +372,7 @@ def materialize(
     from streamhouse_spark.datasource.session_warehouse import catalog_connection
     from streamhouse_spark.datasource.views.materialize import materialized
 
-    return materialized(spark, catalog_connection(spark), name, query, freshness, mode, properties or {})
+    return materialized(spark, catalog_connection(spark), name, query, freshness, mode, properties or {}, step_rows)
 
 
 class TieringService:

@@ -58,7 +58,7 @@ def keyed_of(rows):
     return [{"id": number, "cust": cust, "note": note} for number, (cust, note) in rows.items()]
 
 
-def filled(name):
+def filled(name, step_rows=None):
     """A store with a view, behind whose last refresh both sources changed."""
     house = House(3)
     with house.open():
@@ -69,7 +69,7 @@ def filled(name):
         orders.append(orders_of(ORDERS))
         keyed.upsert(keyed_of(KEYED))
         process = house.process
-        materialized(process.session, process.connection, "db.v", QUERIES[name], "1min", "incremental", HOT)
+        materialized(process.session, process.connection, "db.v", QUERIES[name], "1min", "incremental", HOT, step_rows)
         orders.append(orders_of(MORE))
         keyed.upsert(keyed_of(CHANGED))
         keyed.delete(GONE)
@@ -121,3 +121,32 @@ def test_it_holds(name, own_cache):
             assert again.changed is not is_new, attempt
             assert rows_and_versions(house, name)[0] == after, attempt
             assert refresh(house, FaultyStorage(house.store)).changed is False, attempt
+
+
+@pytest.mark.long
+def test_steps_hold(own_cache):
+    """Whatever a fault leaves is a step: as many rows as the lineage names. The next refresh goes on from there."""
+    with one_thing_at_a_time():
+        store, houses, seen = filled("groups", step_rows=2), [], Counter()
+
+        def new_store():
+            houses.append(House(4, copy_of=store))
+            return houses[-1].store
+
+        def scenario(storage: FaultyStorage):
+            refresh(houses[-1], storage)
+
+        of_writes = sweep(new_store, scenario, methods=WRITES)
+        of_reads = sweep(new_store, scenario, faults=(Fault.CRASH_BEFORE,), methods=READS, share=Share(4))
+        for attempt in itertools.chain(of_writes, of_reads):
+            house = houses.pop()
+            (lineage,) = last_refresh(house.table("db.v").refresh())[1].sources
+            rows, _ = rows_and_versions(house, "groups")
+            taken = sum(lineage.ends.values())
+            assert sum(n for _, n, _ in rows) == taken, attempt
+            assert taken == 6 or attempt.raised, attempt
+            seen[taken] += 1
+            again = refresh(house, FaultyStorage(house.store))
+            assert (again.steps, again.whole_because) == (-(-(6 - taken) // 2), None), attempt
+            assert rows_and_versions(house, "groups")[0] == answers("groups")[1], attempt
+        assert seen.keys() == {3, 5, 6}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from random import Random
 from unittest import mock
 
@@ -10,7 +11,9 @@ import pyarrow.compute as pc
 import pytest
 
 from faults.sequential import one_thing_at_a_time
-from streamhouse_spark.datasource.views import changes, kept_extremes, looked_up, refresh, run
+from streamhouse_spark.core.lineage import Lineage
+from streamhouse_spark.core.values import replace
+from streamhouse_spark.datasource.views import changes, kept_extremes, looked_up, refresh, relations, run, steps
 from streamhouse_spark.kv import keyed_writer
 from streamhouse_spark.log.commits import transaction_outcome as outcome
 from streamhouse_spark.table import refreshing
@@ -191,6 +194,62 @@ def another_table_of_the_name_is_overlooked():
     return mock.patch.object(refreshing, "_why_not_changes", overlooked)
 
 
+def a_step_that_skips_a_version():
+    """The changes up to the end of a step begin a row too late."""
+    real = steps.nearer
+
+    def skips(step, *given):
+        chosen = real(step, *given)
+        if step.old is None or step.new.whole_because is not None:
+            return chosen
+        later = {source.name: source.ends for source in chosen.step.new.sources}
+        sources = tuple(
+            replace(s, ends={bucket: min(end + 1, later[s.name][bucket]) for bucket, end in s.ends.items()})
+            for s in step.old.sources
+        )
+        return replace(chosen, step=replace(chosen.step, old=Lineage(sources)))
+
+    return mock.patch.object(refresh, "nearer", skips)
+
+
+def a_lineage_ahead_of_its_rows():
+    """A step names the newest versions, whatever it took."""
+    real, newest = refreshing.commit_step, {}
+
+    def nearer(step, *given):
+        newest[step.number] = step
+        return steps.nearer(step, *given)
+
+    def ahead(view, step, rows, gone):
+        return real(view, newest[step.number], rows, gone)
+
+    both = ExitStack()
+    both.enter_context(mock.patch.object(refresh, "nearer", nearer))
+    both.enter_context(mock.patch.object(refreshing, "commit_step", ahead))
+    return both
+
+
+def steps_that_never_end():
+    """A large commit is cut where the view ends already."""
+    return mock.patch.object(steps, "ends_within", lambda starts, *_: dict(starts))
+
+
+def a_part_of_a_version_is_read_as_all_of_it():
+    return mock.patch.object(relations.Relations, "_rows", lambda self, name, of: self._version(name, of.version))
+
+
+def steps_over_rows_without_offsets():
+    """A version that lost rows, or has other engines' rows, is named below offsets."""
+    return mock.patch.object(steps._Source, "_is_dense", lambda self: not self._state.primary_key)
+
+
+PLANTS_OF_STEPS = {
+    a_step_that_skips_a_version: LOG,
+    a_lineage_ahead_of_its_rows: LOG,
+    steps_that_never_end: LOG,
+    a_part_of_a_version_is_read_as_all_of_it: LOG,
+    steps_over_rows_without_offsets: LOG,
+}
 PLANTS = {
     a_lost_retraction: COUNTS,
     a_doubled_batch: COUNTS,
@@ -212,3 +271,18 @@ def test_planted_bugs_are_found(plant):
     with plant(), pytest.raises(DifferenceError, match=r"strange|of one primary key"):
         histories(range(1000, 1040), query=PLANTS[plant])
     assert refresh.commit_step is refreshing.commit_step
+
+
+@pytest.mark.parametrize("plant", PLANTS_OF_STEPS, ids=lambda plant: plant.__name__)
+def test_planted_bugs_of_steps_are_found(plant):
+    with plant(), pytest.raises(DifferenceError, match=r"strange|without offsets|ends at|without new rows"):
+        histories(range(1000, 1040), query=PLANTS_OF_STEPS[plant], stepped=1.0)
+    assert (refresh.nearer, refresh.commit_step) == (steps.nearer, refreshing.commit_step)
+
+
+@pytest.mark.long
+def test_views_that_go_in_steps_are_what_they_say_they_are():
+    total = histories(range(200, 240), stepped=1.0)
+    assert total.refreshes["in steps"] > 40
+    assert total.refreshes["steps below offsets"] > 20
+    assert total.refreshes["crashed"] > 5

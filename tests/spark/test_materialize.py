@@ -9,9 +9,11 @@ import pyarrow.compute as pc
 import pytest
 
 import streamhouse_spark as sh
+from kills.workers import tier
 from spark.view_histories import change, fill, kept, order, require_right
 from streamhouse_spark import InvalidOptionError, TableExistsError
 from streamhouse_spark.datasource.views import changes, refresh, relations
+from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.table import refreshing
 from streamhouse_spark.zset import added, writer
 from waiting import wait_for
@@ -141,7 +143,7 @@ def test_lineage_and_description(spark, wh, orders):
     assert view.describe().commits_behind == {orders.name: 1}
     view.refresh()
     rows = spark.sql(f"SELECT * FROM streamhouse.gold.`{view.name.split('.')[1]}$lineage`").collect()
-    assert [tuple(row)[1:] for row in rows] == [(orders.name, first), (orders.name, first + 1)]
+    assert [tuple(row)[1:] for row in rows] == [(orders.name, first, None), (orders.name, first + 1, None)]
     assert rows[-1].version == view.table.refresh().version
     found = view.describe()
     assert (found.refreshes, found.commits_behind, found.mode) == (2, {orders.name: 0}, "incremental")
@@ -192,6 +194,38 @@ def test_a_slower_refresh_changes_nothing(spark, orders, monkeypatch):
         view.refresh()
     monkeypatch.undo()
     assert view.refresh().rows_written == 1
+    require_right(spark, view, query)
+
+
+def test_a_large_source_in_steps(spark, orders, keyed):
+    """Rows of the lake, one large commit of the log, and a table with a key; each step is Spark's answer of then."""
+    for first in range(0, 40, 10):
+        orders.append([order(first + number, number % 5) for number in range(10)])
+    tier(orders)
+    orders.log.commit(lambda state, _: (Trim({b: state.lake_offset(b) for b in state.buckets}),))
+    orders.append([order(number, number % 5) for number in range(30)])
+    for first in range(0, 6, 2):
+        keyed.upsert([{"id": first + i, "cust": i, "amount": float(first), "note": "a"} for i in range(2)])
+    query = (
+        f"SELECT k.amount, count(*) AS n, max(o.id) AS m FROM streamhouse.{orders.name} o "
+        f"JOIN streamhouse.{keyed.name} k ON o.cust = k.id GROUP BY k.amount"
+    )
+    view = sh.materialize(spark, f"gold.s_{orders.name.split('_')[-1]}", query, step_rows=20)
+    require_right(spark, view, query)
+    steps = view.table.inspect.lineage().to_pylist()
+    assert [row["source_offsets"] is None for row in steps if row["source"] == orders.name] == [False] * 4 + [True]
+    table, name = f"streamhouse.{view.name}", f"streamhouse.{orders.name}"
+    for step in steps[:-2]:
+        if step["source_offsets"] is None:
+            continue
+        part = f"{name} VERSION AS OF {step['source_version']} WITH ('endingOffsets' = '{step['source_offsets']}')"
+        of_step = spark.sql(query.replace(name, f"(SELECT * FROM {part})")).toArrow().sort_by("amount")
+        then = spark.sql(f"SELECT amount, n, m FROM {table} VERSION AS OF {step['version']}").toArrow()
+        assert then.sort_by("amount").to_pylist() == of_step.to_pylist()
+    orders.append([order(number, number % 5) for number in range(50)])
+    keyed.delete([0, 3])
+    report = view.refresh()
+    assert (report.steps, report.whole_because) == (3, None)
     require_right(spark, view, query)
 
 

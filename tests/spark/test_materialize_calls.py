@@ -34,7 +34,7 @@ def test_a_view_is_made_and_refreshed(spark, wh, orders):
     orders.append([order(1), order(2, None), order(3, 2)])
     view = f"{orders.name}_view"
     query = f"SELECT cust, sum(amount) AS total FROM {orders.name} GROUP BY cust"
-    made = call(spark, f"materialize(table => '{view}', query => '{query}', freshness => '10s')")
+    made = call(spark, f"materialize(table => '{view}', query => '{query}', freshness => '10s', step_rows => 100)")
     assert (made["table"], made["changed"], made["rows_deleted"]) == (view, True, 0)
     assert made["rows_written"] == 3
     assert call(spark, f"materialize('{view}', '{query}')")["changed"] is False

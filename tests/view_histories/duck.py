@@ -20,6 +20,7 @@ from sqlglot import exp
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource.views.steps import first_offsets
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.state import TableState
@@ -116,7 +117,8 @@ class DuckSession:
         return self._told(lambda: self._changes(table, table.refresh(), suffix, options))
 
     def _changes(self, table: Any, state: TableState, suffix: str, options: Mapping[str, str]) -> pa.Table:
-        starts, ends = (json.loads(options[f"{end}Offsets"]) for end in ("starting", "ending"))
+        first = {str(bucket): start for bucket, start in first_offsets(state).items()}
+        starts, ends = json.loads(options.get("startingOffsets", "null")) or first, json.loads(options["endingOffsets"])
         ranges = {int(b): OffsetRange(starts.get(b, 0), end) for b, end in ends.items() if end > starts.get(b, 0)}
         metadata = (CHANGE_TYPE,) if suffix else ()
         plan = plan_ranges(table, state, ranges, state.schema.names, fail_on_data_loss=True)

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from faults.faulty_storage import Crash, Fault
 from faults.sequential import one_thing_at_a_time
 from streamhouse_spark import Table
-from streamhouse_spark.core.lineage import Lineage
+from streamhouse_spark.core.lineage import Lineage, SourceVersion
 from streamhouse_spark.datasource.views import changes, directly, kept_extremes, packed_firsts, refresh
 from streamhouse_spark.datasource.views.materialize import materialized
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, StreamhouseError
@@ -36,9 +36,13 @@ from view_histories.tables import Source
 
 STEPS = 6
 REFUSED_MAX = 20
+COMMITS_MAX = 400
+"""No refresh makes so many: its steps would never end."""
 CALLS_MAX = 60
 """Most refreshes ask the store less often."""
 FAULTS = 0.3
+STEPPED = 0.4
+"""The share of views whose refreshes take few rows a commit."""
 COMPANY = 0.25
 Rows = Counter[tuple[Any, ...]]
 
@@ -92,11 +96,17 @@ class History:
     """A seed gives a history; steps that are left out change no other step's choices."""
 
     def __init__(
-        self, house: House, *, steps: int = STEPS, without: Collection[int] = (), query: Query | None = None
+        self,
+        house: House,
+        *,
+        steps: int = STEPS,
+        without: Collection[int] = (),
+        query: Query | None = None,
+        stepped: float = STEPPED,
     ) -> None:
-        """``query`` takes the place of the first random one."""
+        """``query`` takes the place of the first random one; ``stepped`` is the share of views that go in steps."""
         self.house, self.steps, self.without = house, steps, without
-        self._given = query
+        self._given, self._stepped = query, stepped
         self.seed = house.seed
         self.figures = Figures()
         self.script: list[str] = []
@@ -163,10 +173,14 @@ class History:
             view = View(f"{DATABASE}.{name}_{self.seed}", query, used)
             process = self.house.process
             mode = "full" if rng.random() < 0.05 else "incremental"
+            step_rows = self._step_rows(name) if mode == "incremental" else None
             properties = {"bucket.num": str(rng.choice([1, 2])), "table.log.ttl": "1h"}
-            self.script.append(f"{view.name} ({mode}): {view.text()}")
+            self.script.append(f"{view.name} ({mode}, {step_rows} rows a step): {view.text()}")
             try:
-                materialized(process.session, process.connection, view.name, view.text(), "1min", mode, properties)
+                with mock.patch.object(refresh, "commit_step", ending(self._stepped_to(view))):
+                    materialized(
+                        process.session, process.connection, view.name, view.text(), "1min", mode, properties, step_rows
+                    )
             except InvalidOptionError as error:
                 assert self.house.others.find_table(view.name) is None, "a view that was refused is there"
                 self.script.append(f"  refused: {error}")
@@ -177,6 +191,11 @@ class History:
             self._check(view, newest=True)
             return view
         raise AssertionError(f"{REFUSED_MAX} queries in a row were refused")
+
+    def _step_rows(self, name: str) -> int | None:
+        """Choose for some views how many rows a commit takes."""
+        rng = Random(f"{self.seed} steps of {name}")
+        return rng.choice([1, 2, 3, 5, 8]) if rng.random() < self._stepped else None
 
     def _step(self, rng: Random) -> None:
         for _ in range(rng.randint(1, 3)):
@@ -227,6 +246,9 @@ class History:
                 stack.enter_context(process.failing(call, fault))
             try:
                 report = process.refresher(view.name)
+                if report.steps > 1:
+                    self.figures.refreshes["in steps"] += 1
+                    self.figures.refreshes["steps"] += report.steps
                 if report.changed:
                     outcome = "whole" if report.whole_because else "by changes"
                     self.script.append(f"  {report}")
@@ -266,17 +288,33 @@ class History:
 
         def commit_step(view_: Any, step: Any, rows: pa.Table, gone: Any) -> bool:
             at("computed")
-            return typed_commit(view_, step, rows, gone)
+            return self._stepped_to(view)(view_, step, rows, gone)
 
-        with mock.patch.multiple(refresh, next_step=next_step, commit_step=commit_step):
+        with mock.patch.multiple(refresh, next_step=next_step, commit_step=ending(commit_step)):
             yield happened
+
+    def _stepped_to(self, view: View) -> Any:
+        """A commit behind which the view is what it says, and is remembered for views of it."""
+
+        def commit(view_: Any, step: Any, rows: pa.Table, gone: Any) -> bool:
+            if not typed_commit(view_, step, rows, gone):
+                return False
+            if not self.house.process.is_dead:
+                self.script.append(f"  step to {_versions(step.new)}")
+                self.figures.refreshes["steps below offsets"] += any(source.is_cut for source in step.new.sources)
+                self._check(view, newest=False)
+            return True
+
+        return commit
 
     def _meanwhile(self, view: View, rng: Random, moment: str) -> None:
         if rng.random() < 0.3:
             second = self.house.second()
             try:
                 with (
-                    mock.patch.multiple(refresh, next_step=refreshing.next_step, commit_step=typed_commit),
+                    mock.patch.multiple(
+                        refresh, next_step=refreshing.next_step, commit_step=ending(self._stepped_to(view))
+                    ),
                     self.house.another_host(),
                 ):
                     self.script.append(f"    another refresh: {second.refresher(view.name)}")
@@ -308,7 +346,7 @@ class History:
         named = {source.name: source for source in lineage.sources}
         for source in view.sources.values():
             state, its = self.house.table(source.name).refresh(), named[source.name]
-            if (its.uuid, its.ends) != (state.table_uuid, state.ends):
+            if (its.uuid, its.ends, its.is_cut) != (state.table_uuid, state.ends, False):
                 raise DifferenceError(f"{view.name} names {its}, and {source.name} ends at {state.ends}")
         over = {
             name: source.rows_at(named[source.name].uuid, self._newest(source)) for name, source in view.sources.items()
@@ -328,7 +366,7 @@ class History:
         known = self._answers.get((view.name, lineage.to_text()))
         if known is None:
             at = {source.name: source for source in lineage.sources}
-            over = {name: s.rows_at(at[s.name].uuid, at[s.name].version) for name, s in view.sources.items()}
+            over = {name: _rows_of(source, at[source.name]) for name, source in view.sources.items()}
             known = self._answers[view.name, lineage.to_text()] = self._reference_rows(view, over)
         return known
 
@@ -348,7 +386,8 @@ class History:
         if self.house.process.is_dead:
             self.house.restart(elsewhere=True)
         for view in self._views:
-            self.script.append(f"refresh {view.name}: {self.house.process.refresher(view.name)}")
+            with mock.patch.object(refresh, "commit_step", ending(self._stepped_to(view))):
+                self.script.append(f"refresh {view.name}: {self.house.process.refresher(view.name)}")
             self._check(view, newest=True)
         for view in self._views:
             version = self.house.table(view.name).refresh().version
@@ -445,6 +484,18 @@ def typed_commit(view: Any, step: Any, rows: pa.Table, gone: Any) -> bool:
     return refreshing.commit_step(view, step, typed(rows, view), gone)
 
 
+def ending(commit: Any) -> Any:
+    """A commit of one refresh, which fails where it makes too many."""
+    left = iter(range(COMMITS_MAX))
+
+    def counted_commit(*given: Any) -> bool:
+        if next(left, None) is None:
+            raise DifferenceError("strange: the steps never end")
+        return bool(commit(*given))
+
+    return counted_commit
+
+
 def counted(rows: pa.Table) -> Rows:
     return Counter(zip(*([_plain(v) for v in column.to_pylist()] for column in rows.columns), strict=True))
 
@@ -466,4 +517,11 @@ def _wide(kind: pa.DataType) -> pa.DataType:
 
 
 def _versions(lineage: Lineage) -> str:
-    return ", ".join(f"{source.name} {source.version}" for source in lineage.sources)
+    return ", ".join(f"{s.name} {s.version}{f' below {s.cut_text()}' if s.is_cut else ''}" for s in lineage.sources)
+
+
+def _rows_of(source: Source | View, version: SourceVersion) -> pa.Table:
+    if not version.is_cut:
+        return source.rows_at(version.uuid, version.version)
+    assert isinstance(source, Source), f"{source.name} has a primary key"
+    return source.rows_below(version.uuid, version.version, version.ends)

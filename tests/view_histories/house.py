@@ -29,7 +29,7 @@ _RUNS = itertools.count()
 """Two runs of one history have tables of the same identities, which a process may remember by their store."""
 
 
-class Process:
+class Process(connections._Process):
     """A process that refreshes views. Its calls of the store are counted, and one of them may be its last."""
 
     def __init__(self, house: House, number: int, storage: FaultyStorage | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from decimal import Decimal
@@ -12,9 +13,14 @@ from typing import Any
 import pyarrow as pa
 
 from kills.workers import tier
-from streamhouse_spark import Table
+from streamhouse_spark import OffsetRange, Table
+from streamhouse_spark.datasource.views.steps import first_offsets
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
+from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.ranges import plan_ranges
 from view_histories.grammar import Kinds
 from view_histories.house import DATABASE, House
 
@@ -49,6 +55,8 @@ class Source:
         self.rows: Rows = ()
         self.added: list[str] = []
         self._versions: dict[tuple[str, int], Rows] = {}
+        self._places: dict[str, dict[tuple[int, int], Row]] = {}
+        self._bounds: dict[tuple[str, int], tuple[Mapping[int, int], Mapping[int, int]]] = {}
         self._make()
 
     @property
@@ -73,6 +81,21 @@ class Source:
         """Remember the rows as those of the newest version."""
         state = self.table.refresh()
         self._versions[state.table_uuid, state.version] = self.rows
+        if not self.is_keyed:
+            self._bounds[state.table_uuid, state.version] = (first_offsets(state), state.ends)
+            self._note_places(state)
+
+    def _note_places(self, state: TableState) -> None:
+        """Remember at which offsets new rows lie, while the log has them."""
+        places = self._places.setdefault(state.table_uuid, {})
+        known = first_offsets(state)
+        for bucket, offset in places:
+            known[bucket] = max(known[bucket], offset + 1)
+        ranges = {bucket: OffsetRange(known[bucket], end) for bucket, end in state.ends.items() if end > known[bucket]}
+        plan = plan_ranges(self.table, state, ranges, list(self.kinds), fail_on_data_loss=True)
+        for batch in read_batches(self.table, plan, (BUCKET, LOG_OFFSET)):
+            for row in batch.to_pylist():
+                places[row.pop(BUCKET.name), row.pop(LOG_OFFSET.name)] = row
 
     def take_rows(self) -> None:
         """Believe the table, where only it can tell which rows time took."""
@@ -84,9 +107,27 @@ class Source:
         assert known is not None, f"{self.name}: version {version} of {uuid} was never seen"
         return as_arrow(self._versions[uuid, known], self.kinds)
 
+    def rows_below(self, uuid: str, version: int, ends: Mapping[int, int]) -> pa.Table:
+        """The rows of a version below offsets. Only a version of which no row is missing may be named so."""
+        known = max(v for u, v in self._versions if u == uuid and v <= version)
+        first, until = self._bounds[uuid, known]
+        there = {
+            (bucket, offset): row
+            for (bucket, offset), row in self._places[uuid].items()
+            if first[bucket] <= offset < until[bucket]
+        }
+        assert counted(there.values(), self.kinds) == counted(self._versions[uuid, known], self.kinds), (
+            f"{self.name}: version {version} is named below {ends}, and lacks rows or has such without offsets"
+        )
+        return as_arrow([row for (bucket, offset), row in there.items() if offset < ends[bucket]], self.kinds)
+
     def older_versions(self) -> list[tuple[int, Rows]]:
         uuid = self.table.uuid
         return [(version, rows) for (of, version), rows in self._versions.items() if of == uuid]
+
+
+def counted(rows: Iterable[Row], kinds: Kinds) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(row.get(name) for name in kinds) for row in rows)
 
 
 def as_arrow(rows: Iterable[Row], kinds: Kinds) -> pa.Table:

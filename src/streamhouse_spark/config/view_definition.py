@@ -31,12 +31,16 @@ class ViewDefinition:
     paused: bool = False
     """Whether services leave the view as it is. A version that does not know it reads the rows, and refreshes no paused
     view."""
+    step_rows: int | None = None
+    """About so many rows of the sources one commit takes; None for no limit."""
 
     def to_text(self) -> str:
-        """Return the property's value. What is false by default is left out, as versions that do not know it need."""
+        """Return the property's value. What is as by default is left out, as versions that do not know it need."""
         found = asdict(self)
         if not self.paused:
             del found["paused"]
+        if self.step_rows is None:
+            del found["step_rows"]
         return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
 
     def to_facts(self) -> dict[str, Any]:
@@ -65,6 +69,19 @@ def parse_mode(mode: str) -> Mode:
     if mode == "full":
         return "full"
     raise InvalidOptionError(f"mode is {shown(mode)}, expected incremental or full")
+
+
+def parse_step_rows(step_rows: int | None, mode: Mode) -> int | None:
+    if step_rows is None:
+        return None
+    if type(step_rows) is not int or step_rows < 1:
+        raise InvalidOptionError(f"step_rows is {shown(step_rows)}, expected a whole number of rows from 1 on, or None")
+    if mode == "full":
+        raise InvalidOptionError(
+            "step_rows is for views that are kept by changes, and with mode='full' each refresh computes the whole "
+            "query; leave step_rows out, or use mode='incremental'"
+        )
+    return step_rows
 
 
 def parse_freshness_ms(freshness: str) -> int:

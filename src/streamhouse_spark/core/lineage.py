@@ -32,6 +32,12 @@ class SourceVersion:
     """Bucket → the offset behind its last row that is in the view."""
     dropped_rows: int = 0
     """Rows that the lake lacked then because their partitions were dropped."""
+    is_cut: bool = False
+    """Whether the view has of that version only the rows below ``ends``, as amid the steps of a refresh."""
+
+    def cut_text(self) -> str | None:
+        """Return the offsets that end the view's part of the version, as streams take them; None where it has all."""
+        return json.dumps({str(bucket): end for bucket, end in sorted(self.ends.items())}) if self.is_cut else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,11 @@ class Lineage:
         return Transaction(REFRESHES, number, batch=StreamBatch(self.to_text(), is_each_recorded=True))
 
     def to_text(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True)
+        found = asdict(self)
+        for source in found["sources"]:
+            if not source["is_cut"]:  # a release that does not know of it must not pass over it
+                del source["is_cut"]
+        return json.dumps(found, separators=(",", ":"), sort_keys=True)
 
     @classmethod
     def from_text(cls, text: str) -> Lineage:

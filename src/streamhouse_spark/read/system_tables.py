@@ -73,7 +73,12 @@ SYSTEM_TABLES: Mapping[str, pa.Schema] = {
         ("expires_at", _TIME),
         ("lake_snapshot_id", pa.int64()),
     ]),
-    "lineage": pa.schema([("version", pa.int64()), ("source", pa.string()), ("source_version", pa.int64())]),
+    "lineage": pa.schema([
+        ("version", pa.int64()),
+        ("source", pa.string()),
+        ("source_version", pa.int64()),
+        ("source_offsets", pa.string()),
+    ]),
     "schemas": pa.schema([
         ("schema_id", pa.int32()),
         ("columns", pa.string()),
@@ -160,7 +165,9 @@ class SystemTables:
         return history_rows(self.storage, self.state, self.limit)
 
     def _lineage(self) -> Sequence[Sequence[Any]]:
-        """List, for each refresh of a view whose record is kept, the versions of its sources, oldest first."""
+        """List, for each refresh of a view whose record is kept, the versions of its sources, oldest first; of one that
+        the view has in part, the offsets that end it.
+        """
         out: list[Sequence[Any]] = []
         for number in range(self.state.version, 0, -1):
             try:
@@ -170,7 +177,7 @@ class SystemTables:
             for part in record.attempts:
                 lineage = lineage_of(part.transaction)
                 sources = reversed(lineage.sources) if lineage is not None else ()
-                out += [(number, source.name, source.version) for source in sources]
+                out += [(number, source.name, source.version, source.cut_text()) for source in sources]
         return out[::-1]
 
     def _schemas(self) -> Sequence[Sequence[Any]]:

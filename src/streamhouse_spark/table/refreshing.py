@@ -90,7 +90,7 @@ def next_step(
     """
     number, old = last_refresh(view.refresh())
     states = {name: source.refresh() for name, source in sources.items()}
-    new = tuple(_version(name, state) for name, state in states.items())
+    new = tuple(source_version(name, state) for name, state in states.items())
     if because is None:
         because = why_whole(old, sources, states) or ("mode is full" if is_full else None)
     step = RefreshStep(number + 1, old, Lineage(new, because))
@@ -171,7 +171,8 @@ def _set_paused(view: TableHandle, *, paused: bool) -> bool:
     return committed.state is not committed.before
 
 
-def _version(name: str, state: TableState) -> SourceVersion:
+def source_version(name: str, state: TableState) -> SourceVersion:
+    """Return the version that a state is, with all rows of it."""
     pair = state.recorded_lake
     dropped = pair.dropped_rows if pair is not None else 0
     return SourceVersion(name, state.table_uuid, state.version, state.attempt, state.ends, dropped)

@@ -69,7 +69,7 @@ def _row(asked: Mapping[str, Any]) -> list[Any]:
             "warehouse; call the catalog streamhouse"
         )
     if asked["verb"] == "materialize":
-        view = made(spark, connection, name, given["query"], given["freshness"], given["mode"], {})
+        view = made(spark, connection, name, given["query"], given["freshness"], given["mode"], {}, given["step_rows"])
     else:
         view = MaterializedTable(spark, connection, name)
     report = view.refresh()

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.config.properties import PRIMARY_KEY
-from streamhouse_spark.config.view_definition import VIEW, ViewDefinition, parse_freshness_ms, parse_mode
+from streamhouse_spark.config.view_definition import (
+    VIEW,
+    ViewDefinition,
+    parse_freshness_ms,
+    parse_mode,
+    parse_step_rows,
+)
 from streamhouse_spark.core.lineage import Lineage
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.values import dataclass
@@ -35,6 +41,10 @@ class ViewDescription:
     """The versions of the sources that the view is at; None before its first refresh."""
     commits_behind: Mapping[str, int]
     """Source → its commits since."""
+    rows_behind: Mapping[str, int]
+    """Source → its rows since, or its changes where it has a primary key. Between two steps also those of a commit of
+    which the view has a part."""
+    step_rows: int | None
     paused: bool = False
     """Whether refresh services leave the view as it is."""
 
@@ -53,8 +63,8 @@ class MaterializedTable:
         return self._connection.table(self.name)
 
     def refresh(self) -> RefreshReport:
-        """Bring the view to the newest versions of its sources, in one commit; see `materialize`. Also where it is
-        paused: that is for services.
+        """Bring the view to the newest versions of its sources, in one commit or in steps; see `materialize`. A paused
+        view too: that is for services.
         """
         return self._refresh(self.name)
 
@@ -79,10 +89,14 @@ class MaterializedTable:
         state = self.table.refresh()
         definition = ViewDefinition.of(state.properties, self.name)
         number, lineage = last_refresh(state)
-        behind: Mapping[str, int] = {}
+        commits: Mapping[str, int] = {}
+        rows = {}
         if lineage is not None:
             states = {source.name: self._connection.table(source.name).refresh() for source in lineage.sources}
-            behind = lag_behind(lineage, states).commits
+            commits = lag_behind(lineage, states).commits
+            for source in lineage.sources:
+                ends = states[source.name].ends
+                rows[source.name] = sum(max(0, end - source.ends.get(bucket, 0)) for bucket, end in ends.items())
         return ViewDescription(
             self.name,
             definition.query,
@@ -90,7 +104,9 @@ class MaterializedTable:
             definition.freshness_ms,
             number,
             lineage,
-            behind,
+            commits,
+            rows,
+            definition.step_rows,
             definition.paused,
         )
 
@@ -103,9 +119,10 @@ def materialized(
     freshness: str,
     mode: str,
     properties: Mapping[str, str],
+    step_rows: int | None = None,
 ) -> MaterializedTable:
     """Make the table of a view, or take the one with this query, and refresh it."""
-    view = made(spark, connection, name, query, freshness, mode, properties)
+    view = made(spark, connection, name, query, freshness, mode, properties, step_rows)
     view.refresh()
     return view
 
@@ -118,12 +135,14 @@ def made(
     freshness: str,
     mode: str,
     properties: Mapping[str, str],
+    step_rows: int | None = None,
 ) -> MaterializedTable:
     """Make the table of a view, or take the one with this query, and leave the rows to a refresh."""
     path = str(parse_table_name(name).require_table("materialize"))
     if given := sorted({VIEW, PRIMARY_KEY} & properties.keys()):
         raise InvalidOptionError(f"{path}: the property {given[0]} is set by materialize; leave it out")
     freshness_ms, chosen = parse_freshness_ms(freshness), parse_mode(mode)
+    steps = parse_step_rows(step_rows, chosen)
     try:
         known = ViewDefinition.of(connection.table(path).state.properties, path)
     except TableNotFoundError:
@@ -133,7 +152,7 @@ def made(
     if known is not None and (known.query, known.mode) != (query, chosen):
         raise TableExistsError(f"{path} is a materialised table of another query or mode; drop it first")
     if known is None:
-        _create(spark, connection, path, query, freshness_ms, chosen, properties)
+        _create(spark, connection, path, query, freshness_ms, chosen, properties, steps)
     return MaterializedTable(spark, connection, path)
 
 
@@ -145,6 +164,7 @@ def _create(
     freshness_ms: int,
     mode: Any,
     properties: Mapping[str, str],
+    step_rows: int | None,
 ) -> None:
     """Create the table of a view. Everything is checked by Spark's analysis before."""
     parsed = parse_query(path, query)
@@ -175,7 +195,7 @@ def _create(
     finally:
         relations.drop()
     _make_table(connection, path, schema, key, properties, ViewDefinition(
-        query, mode, freshness_ms, names, identity, session_values(spark)
+        query, mode, freshness_ms, names, identity, session_values(spark), step_rows=step_rows
     ))  # fmt: skip
 
 

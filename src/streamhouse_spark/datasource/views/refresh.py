@@ -6,6 +6,7 @@ The rows that a refresh changes pass through the driver. `streamhouse_spark.tabl
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ from streamhouse_spark.datasource.views.compiled import ParsedQuery, require_ses
 from streamhouse_spark.datasource.views.plans import Plans
 from streamhouse_spark.datasource.views.relations import Relations
 from streamhouse_spark.datasource.views.run import Run, new_relations
+from streamhouse_spark.datasource.views.steps import covers, nearer
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.table.refreshing import RefreshStep, commit_step, next_step
 from streamhouse_spark.table.table import Table
@@ -42,11 +44,14 @@ class RefreshReport:
     changed: bool
     """Whether a commit was made: False where the sources have no rows that the view does not have."""
     rows_written: int = 0
+    """Of all steps together, as also ``rows_deleted``."""
     rows_deleted: int = 0
     whole_because: str | None = None
-    """The reason for which the whole query was computed; None where the changes were."""
+    """The reason for which the whole query was computed; None where the changes were. Of steps the first one's."""
     versions: Mapping[str, int] | None = None
     """Source → the version that the view is at."""
+    steps: int = 0
+    """Commits that were made; more than one only of a view with ``step_rows``."""
 
 
 class Refresher:
@@ -62,25 +67,33 @@ class Refresher:
 
 
 def refresh(spark: SparkSession, connection: Connection, name: str, plans: Plans) -> RefreshReport:
-    """Bring a view to the newest versions of its sources.
+    """Bring a view to the newest versions of its sources; with ``step_rows`` in steps, at least as far as the sources
+    were when it began.
 
-    **Commit point:** the record of the view's table that has the rows and the versions. A crash before it changes
-    nothing. Raises `InvalidOptionError` for a table that is no view, and where the session's settings are others;
-    `TableNotFoundError` where a source is gone; `CommitConflictError` after too many races.
+    **Commit point:** of each step, the record of the view's table that has the rows and the versions. A crash before it
+    changes nothing, and the next refresh goes on behind the last step. Raises `InvalidOptionError` for a table that is
+    no view, and where the session's settings are others; `TableNotFoundError` where a source is gone;
+    `CommitConflictError` after too many races.
     """
     view = connection.table(name)
     definition = ViewDefinition.of(view.refresh().properties, view.name)
     require_session(spark, view.name, definition.session)
     parsed = plans.parsed(view.name, definition.query)
-    because = None
-    for _ in range(RACES_MAX):
+    done, goal, step_rows, because = RefreshReport(changed=False), None, definition.step_rows, None
+    races = 0
+    while races < RACES_MAX:
         sources = {source: connection.table(source) for source in parsed.sources}
-        step = next_step(view, sources, is_full=definition.mode == "full", because=because)
-        if step is None:
-            return RefreshReport(changed=False)
-        if step.new.whole_because is None and is_mostly_changed(step, {n: s.state for n, s in sources.items()}):
+        to_newest = next_step(view, sources, is_full=definition.mode == "full", because=because)
+        goal = goal or (to_newest.new if to_newest is not None else None)
+        if to_newest is None or (done.changed and _is_done(to_newest, goal)):
+            return done
+        chosen = nearer(to_newest, sources, step_rows, goal)
+        step = chosen.step
+        is_last = not chosen.rows_left
+        if is_last and not done.changed and _is_mostly_changed(step, sources):
             step = step.anew(MOSTLY_CHANGED)
         run = Run(spark, view, definition, plans, sources, step)
+        races += 1
         try:
             rows, gone = run.changes()
             if _were_replaced(connection, step, run.read_by_name):
@@ -89,8 +102,16 @@ def refresh(spark: SparkSession, connection: Connection, name: str, plans: Plans
                 logger.warning("%s: the whole query was computed: %s", view.name, step.new.whole_because)
             if commit_step(view, step, rows, gone):
                 run.keep()
-                return _report(step, rows, gone)
+                done = _with(done, step, rows, gone)
+                if is_last:
+                    return done
+                show_step(view.name, done.steps, chosen.rows_left)
+                races = 0
         except (PySparkException, TableNotFoundError) as error:
+            if not is_last and any(word in str(error) for word in _NO_LONGER_READ):
+                logger.warning("%s: the rest is one step, as it is no longer read in several: %s", view.name, error)
+                step_rows = None
+                continue
             because = _why_again(connection, step, error, because)
             continue
         finally:
@@ -99,10 +120,35 @@ def refresh(spark: SparkSession, connection: Connection, name: str, plans: Plans
     raise CommitConflictError(f"{view.name}: {RACES_MAX} other refreshes were faster; refresh it from one place")
 
 
-def _report(step: RefreshStep, rows: pa.Table, gone: pa.ChunkedArray) -> RefreshReport:
+def _is_done(step: RefreshStep, goal: Lineage | None) -> bool:
+    """Tell whether the view has the rows that its sources had when the refresh began."""
+    return step.old is not None and goal is not None and covers(step.old, goal)
+
+
+def _is_mostly_changed(step: RefreshStep, sources: Mapping[str, Table]) -> bool:
+    return step.new.whole_because is None and is_mostly_changed(step, {n: s.state for n, s in sources.items()})
+
+
+def show_step(view: str, number: int, rows_left: int) -> None:
+    """Tell that a step is done which is not the last one: the log, and people at a terminal."""
+    text = f"{view}: step {number} is done, {rows_left:,} rows of its sources are left"
+    logger.info("%s", text)
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{text}\n")
+
+
+def _with(done: RefreshReport, step: RefreshStep, rows: pa.Table, gone: pa.ChunkedArray) -> RefreshReport:
+    """Return the report with one step more."""
     deleted = int(pa.compute.sum(gone).as_py() or 0)
     versions = {source.name: source.version for source in step.new.sources}
-    return RefreshReport(True, len(rows) - deleted, deleted, step.new.whole_because, versions)
+    return RefreshReport(
+        changed=True,
+        rows_written=done.rows_written + len(rows) - deleted,
+        rows_deleted=done.rows_deleted + deleted,
+        whole_because=done.whole_because or step.new.whole_because,
+        versions=versions,
+        steps=done.steps + 1,
+    )
 
 
 def _why_again(connection: Connection, step: RefreshStep, error: Exception, because: str | None) -> str | None:

@@ -112,11 +112,17 @@ class Relations:
         new = _of(self._step.new.sources, name)
         old = _of(self._step.old.sources, name) if self._step.old is not None else None
         if kind == "new" or old is None or (kind == "old" and old.ends == new.ends):
-            return self._version(name, new.version)
-        return self._version(name, old.version) if kind == "old" else self._delta(name, old, new)
+            return self._rows(name, new)
+        return self._rows(name, old) if kind == "old" else self._delta(name, old, new)
 
     def _version(self, name: str, version: int) -> DataFrame:
         return self._spark.sql(_at_version(name, version))
+
+    def _rows(self, name: str, source: SourceVersion) -> DataFrame:
+        if not source.is_cut:
+            return self._version(name, source.version)
+        below = f"WITH ('endingOffsets' = '{_offsets(source.ends)}')"
+        return self._spark.sql(f"{_at_version(name, source.version)} {below}")
 
     def _delta(self, name: str, old: SourceVersion, new: SourceVersion) -> DataFrame:
         ends = {"startingOffsets": _offsets(old.ends), "endingOffsets": _offsets(new.ends)}

@@ -364,6 +364,9 @@ def _marks_of(states: Mapping[str, TableState]) -> _Marks:
 
 
 def _marks_in(lineage: Lineage) -> _Marks:
+    """Return the versions of a lineage; none for one amid a commit, so that a refresh goes on with it."""
+    if any(source.is_cut for source in lineage.sources):
+        return {}
     return {source.name: (source.uuid, source.version, source.attempt) for source in lineage.sources}
 
 

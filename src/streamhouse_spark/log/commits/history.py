@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import (
@@ -14,11 +14,12 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints, read_checkpoint, read_tagged
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.commits.record import read_record, records_from
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.commits.tags import of_version
 from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.read_ahead import ReadAhead
 
 
 def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
@@ -69,16 +70,65 @@ def state_with_snapshots(log: CommitLog, storage: Storage, version: int) -> Tabl
         raise _expired(log.state, version) from error
 
 
+def newest_within(
+    log: CommitLog, storage: Storage, newest: TableState, is_within: Callable[[TableState], bool]
+) -> tuple[TableState | None, TableState]:
+    """Return the newest state before ``newest`` that ``is_within``, and the one that follows it.
+
+    Of two states the earlier one has to be within where the later one is. Those whose records are no longer kept are
+    passed over: the first is None where no kept one is within, and the second may be some records later. About as many
+    checkpoints are read as the number of checkpoints has binary digits, and the records behind one of them.
+    """
+    uuid = log.table_uuid
+    numbers = sorted(number for number in list_checkpoints(storage, uuid) if number < newest.version)
+    base: TableState | None = None
+    beyond = newest
+    low, high = 0, len(numbers)
+    while low < high:
+        middle = (low + high) // 2
+        found = _checkpoint(storage, uuid, numbers[middle])
+        if found is not None and not is_within(found):
+            high, beyond = middle, found
+        else:
+            low, base = middle + 1, base if found is None else found
+    within = state = base
+    first = base.version + 1 if base is not None else 1
+    try:
+        for record in records_from(ReadAhead(storage), uuid, first):
+            if record.number >= beyond.version:
+                break
+            state = fold(state, record)
+            if not is_within(state):
+                beyond = state
+                break
+            within = state
+    except CorruptDataError:  # also of a manifest that was cleaned away
+        return base, _kept_beyond(storage, uuid, numbers[high:], newest)
+    if log.check_floor() > first:
+        return base, _kept_beyond(storage, uuid, numbers[high:], newest)
+    return within, beyond
+
+
+def _kept_beyond(storage: Storage, table_uuid: str, numbers: Iterable[int], newest: TableState) -> TableState:
+    found = (_checkpoint(storage, table_uuid, number) for number in numbers)
+    return next((state for state in found if state is not None), newest)
+
+
+def _checkpoint(storage: Storage, table_uuid: str, number: int) -> TableState | None:
+    try:
+        return read_checkpoint(storage, table_uuid, number)
+    except FormatVersionError:
+        raise
+    except (ObjectNotFoundError, CorruptDataError):  # records say the same, as far as they are kept
+        return None
+
+
 def _checkpoint_before(storage: Storage, table_uuid: str, version: int) -> TableState | None:
     for number in reversed(list_checkpoints(storage, table_uuid)):
         if number > version:
             continue
-        try:
-            return read_checkpoint(storage, table_uuid, number)
-        except FormatVersionError:
-            raise
-        except (ObjectNotFoundError, CorruptDataError):  # records say the same, as far as they are kept
-            continue
+        if (found := _checkpoint(storage, table_uuid, number)) is not None:
+            return found
     return None
 
 

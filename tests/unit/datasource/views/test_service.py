@@ -56,11 +56,11 @@ class Place:
     def status(self, name: str):
         return next(view for view in self.service.status() if view.name == f"db.{name}")
 
-    def at(self, name: str, source, at=None) -> None:
+    def at(self, name: str, source, at=None, *, is_cut=False) -> None:
         """What a refresh commits: the view is at the source as that is now, or in the state ``at``."""
         view, state = self.wh.table(f"db.{name}"), at or source.refresh()
         number = last_refresh(view.refresh())[0] + 1
-        now = SourceVersion(source.name, state.table_uuid, state.version, state.attempt, state.ends)
+        now = SourceVersion(source.name, state.table_uuid, state.version, state.attempt, state.ends, is_cut=is_cut)
         rows = view.to_arrow().slice(0, 0)
         assert commit_step(view, RefreshStep(number, None, Lineage((now,))), rows, pc.is_null(rows["k"]))
 
@@ -211,6 +211,15 @@ def test_what_is_not_behind_is_looked_at_alone(place):
     source.append([{"k": 1}])
     place.clock.advance(250)
     assert place.later(750) == ["v"]
+
+
+def test_a_view_amid_a_commit_is_refreshed_though_no_version_is_newer(place):
+    place.view("v", 1_000)
+    source = place.wh.create_table("db.source", "k INT")
+    place.at("v", source, is_cut=True)
+    assert place.turns() == ["v"]
+    place.at("v", source)
+    assert place.later(1_000) == []
 
 
 def test_how_far_it_is_behind_also_while_it_is_paused(place):

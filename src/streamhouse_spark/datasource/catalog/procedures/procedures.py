@@ -340,6 +340,7 @@ PROCEDURES: Final[Mapping[str, Procedure]] = {
                 Parameter("query", "string", "Reads tables of the warehouse as <database>.<table>"),
                 Parameter("freshness", "string", "How old a service lets it grow; 1min if null", "NULL"),
                 Parameter("mode", "string", "full: compute it whole each time; if null, incremental", "NULL"),
+                Parameter("step_rows", "int", "About so many rows of the sources a commit; all if null", "NULL"),
             ),
             view_procedures.REFRESHED,
             run_in_jobs=view_procedures.materialize,

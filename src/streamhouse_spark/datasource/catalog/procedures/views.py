@@ -39,6 +39,7 @@ def materialize(connection: Connection, given: Mapping[str, Any], jobs: SparkJob
         "query": given["query"],
         "freshness": given["freshness"] or "1min",
         "mode": given["mode"] or "incremental",
+        "step_rows": given["step_rows"],
     }
     return _called(connection, jobs, "materialize", name, arguments)
 
