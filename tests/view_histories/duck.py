@@ -88,8 +88,11 @@ class DuckSession:
         if options is None:
             return Frame(self, rows=self._told(lambda: table.read_version(number)))
         given = dict(re.findall(r"'(\w+)' = '([^']*)'", options))
-        state = state_at(table.log, table.storage, number)
-        return Frame(self, rows=self._told(lambda: self._changes(table, state, "", given)))
+
+        def changes() -> pa.Table:
+            return self._changes(table, state_at(table.log, table.storage, number), "", given)
+
+        return Frame(self, rows=self._told(changes))
 
     def createDataFrame(self, rows: pa.Table, _schema: Any) -> Frame:  # noqa: N802
         return Frame(self, rows=rows)

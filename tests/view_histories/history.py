@@ -88,6 +88,8 @@ class View:
 
     def rows_at(self, uuid: str, version: int) -> pa.Table:
         known = max((v for u, v in self._answers if u == uuid and v <= version), default=None)
+        if known is None and version == 1:  # the table was made, and no refresh has committed
+            return tables.as_arrow([], self.kinds)
         assert known is not None, f"{self.name}: version {version} was never seen"
         return self._answers[uuid, known]
 
