@@ -29,6 +29,9 @@ REFRESHED: Final = (
 PAUSED: Final = "table string not null, changed boolean not null"
 PROGRAM: Final = "streamhouse_spark.datasource.views.called"
 
+_CONNECTS: Final = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
+"""Variables by which PySpark makes each session one of Spark Connect."""
+
 
 def materialize(connection: Connection, given: Mapping[str, Any], jobs: SparkJobs) -> Rows:
     """Make a materialised table, or take the one of this query, and refresh it. Raises as
@@ -68,7 +71,7 @@ def _called(connection: Connection, jobs: SparkJobs, verb: str, name: str, argum
         [sys.executable, "-m", PROGRAM],
         stdin=subprocess.PIPE,  # open as long as this process waits: the other ends with it
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYSPARK_PYTHON": sys.executable},
+        env=_environment(),
         text=True,
     ) as process:
         assert process.stdin is not None
@@ -85,3 +88,9 @@ def _called(connection: Connection, jobs: SparkJobs, verb: str, name: str, argum
     if "error" in answer:
         raise StreamhouseError(answer["error"]["message"], condition=answer["error"]["condition"])
     return [answer["row"]]
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a process that finds the same modules, and takes its session for a classic one."""
+    kept = {name: value for name, value in os.environ.items() if name not in _CONNECTS}
+    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYSPARK_PYTHON": sys.executable}
