@@ -44,7 +44,7 @@ class RefreshReport:
     changed: bool
     """Whether a commit was made: False where the sources have no rows that the view does not have."""
     rows_written: int = 0
-    """Of all steps together, as also ``rows_deleted``."""
+    """Rows of all steps together, as also ``rows_deleted``."""
     rows_deleted: int = 0
     whole_because: str | None = None
     """The reason for which the whole query was computed; None where the changes were. Of steps the first one's."""

@@ -13,8 +13,8 @@ import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.conf.Configuration;
 
 /**
- * An answer and the files that it rests on. Python chooses them; here is only looked whether they are as they were. Of a
- * store that is no disk these are objects that have to be absent, which are asked for at the same time.
+ * An answer and the files that it rests on. Python chooses them; here is only looked whether they are as they were.
+ * Of a store that is no disk these are objects that have to be absent, which are asked for at the same time.
  */
 final class Grounds {
   /**
