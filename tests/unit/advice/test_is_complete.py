@@ -37,7 +37,7 @@ ASKS_FOR_MORE = re.compile(
 
 ELSEWHERE = {
     "which are not read here; rewrite the file without shredding": (
-        "unit/table/test_variant_columns.py::test_a_value_in_columns_of_its_own_is_refused"
+        "unit/lake/paimon/test_variants.py::test_a_value_in_columns_of_its_own_is_refused"
     ),
     "has a value that is …; leave the column out": "unit/schema/test_variant.py::test_bytes_that_are_no_variant",
     "is gone; bring its files back, or choose a later commit of": (
