@@ -178,6 +178,7 @@ final class ProcedureJobs implements Closeable {
 
   private ObjectNode opened() {
     if (gateway == null) gateway = new SessionGateway(session);
+    if (!server.isOpen()) gateway.close(); // the call ended meanwhile, and closed what was there
     return gateway.address();
   }
 

@@ -21,8 +21,8 @@ public final class SessionGateway implements Closeable {
 
   SessionGateway(SparkSession session) {
     server = new Py4JServer(session.sparkContext().conf());
-    OPEN.put(token, session);
     server.start();
+    OPEN.put(token, session);
   }
 
   /** The session of an open gateway; null when it is closed. Python calls this. */
