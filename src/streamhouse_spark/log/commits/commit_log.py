@@ -262,7 +262,8 @@ class CommitLog:
             self._put_group(group, group.before)
 
     def _group_behind(self, before: TableState) -> Group:
-        number, time_ms, author = before.version + 1, self._storage.now_ms(), self._world.author
+        number, now_ms, author = before.version + 1, self._storage.now_ms(), self._world.author
+        time_ms = records.time_behind(before.time_ms, now_ms)
         return Group(before, Record(number, self._table_uuid, "", time_ms, (), after=before.attempt, author=author))
 
     def _group_ahead(self, leader: Waiting) -> Group | None:

@@ -39,6 +39,18 @@ RECENT_RECORDS_MAX = 256
 """Rows, and records of one log, that are kept from a look. Where more came, the oldest are read again."""
 GROUP_VERSION = 2
 """Format version of records with several attempts: a reader that knows none of them would forget transactions."""
+CLOCKS_APART_MS = 10_000
+"""Difference of two committers' clocks that is taken to be none."""
+
+
+def time_behind(before_ms: int, now_ms: int) -> int:
+    """Return the time of a record that follows one of ``before_ms``: ``now_ms``, or ``before_ms`` where the clock that
+    says it is behind by at most `CLOCKS_APART_MS`.
+
+    So times of commits do not fall between hosts whose clocks agree about, and a start at the time of one skips no row.
+    A clock that ran further ahead is not followed: the next record corrects it.
+    """
+    return before_ms if now_ms < before_ms <= now_ms + CLOCKS_APART_MS else now_ms
 
 
 class Member(NamedTuple):
@@ -64,7 +76,7 @@ class Record:
     attempt: str
     """The attempt that wrote the record: its writer can tell it from another's."""
     time_ms: int
-    """Store time. It decides about TTL and starts by timestamp, never about order."""
+    """Store time, see `time_behind`. It decides about TTL and starts by timestamp, never about order."""
     actions: tuple[Action, ...]
     transaction: Transaction | None = None
     manifest: str | None = None
