@@ -155,8 +155,12 @@ class KeptExtremes:
         return True
 
     def keep(self) -> None:
-        """Keep the values for the next refresh. To be called behind the commit of this one."""
-        if self._known is None and not self._has_listed:
+        """Keep the values for the next refresh. To be called behind the commit of this one.
+
+        Values of other versions than those at which the refresh began stay as they are if no group was asked for:
+        nobody has brought them forward.
+        """
+        if not self._has_listed and (self._known is None or self._is_elsewhere()):
             return
         values = zip(self._touched, self._bytes_of(self._firsts), self._is_kept().tolist(), strict=True)
         touched = {key: value for key, value, is_kept in values if is_kept}
@@ -174,9 +178,7 @@ class KeptExtremes:
         """Add the changes between the versions that the values are of and the new ones, where the refresh begins at
         others.
         """
-        if self._known is None or self._forward is not None:
-            return
-        if self._step.old is not None and self._known.sources == self._step.old.sources:
+        if self._known is None or not self._is_elsewhere():
             return
         found = self._between(self._known) if self._between is not None else None
         each = self._lists.changes(found[1]) if found is not None else None
@@ -189,6 +191,12 @@ class KeptExtremes:
         new = zip(stored, self._packed.pack(firsts), values, strict=True)
         self._forward = {key: value for key, value, old in new if old is not None}
         self._emptied = [stored[place] for place in np.flatnonzero(firsts.rows == 0).tolist()]
+
+    def _is_elsewhere(self) -> bool:
+        """Tell whether the values are of other versions than those at which the refresh begins, still."""
+        if self._known is None or self._forward is not None:
+            return False
+        return self._step.old is None or self._known.sources != self._step.old.sources
 
     def _begin_anew(self) -> None:
         self._known = self._forward = None

@@ -83,6 +83,21 @@ def step_of(storage, seed=5):
     return source, view, step
 
 
+def test_values_from_before_a_whole_computation_do_not_count_behind_a_step_without_groups(storage):
+    source, _ = opened(storage, 11)
+    source.delete([27])
+    assert refresh_view(storage, 12) == [1], "the group that lost its largest value is listed, and kept"
+    source.truncate()
+    assert not refresh_view(storage, 13), "the whole query is computed"
+    source.upsert([{"id": 1, "k": 0, "v": 1}])
+    source.delete([1])
+    assert refresh_view(storage, 14) == [0], "no group has changed"
+    source.upsert([{"id": 2, "k": 0, "v": 2}])
+    refresh_view(storage, 15)
+    _, view = opened(storage, 16)
+    assert shown(view) == answer(groups_of(source)) == {0: (2, 2)}
+
+
 def kept_after(storage, number):
     """What is there for the step behind this one."""
     source, _ = opened(storage, 200 + number)
