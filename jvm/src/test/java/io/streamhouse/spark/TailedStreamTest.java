@@ -1,0 +1,223 @@
+package io.streamhouse.spark;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.EOFException;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Random;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.IntFunction;
+import org.apache.hadoop.fs.FSDataInputStream;
+import org.apache.hadoop.fs.FSInputStream;
+import org.apache.hadoop.fs.FileRange;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+/** The end of a file comes by one request, and all bytes are the file's. */
+class TailedStreamTest {
+  private int requests;
+
+  /** A file of a store: a read that does not follow the one before is a request, so is each vectored range. */
+  private final class Stored extends FSInputStream {
+    private final byte[] bytes;
+    private long at;
+    private long asked = -1;
+
+    Stored(byte[] bytes) {
+      this.bytes = bytes;
+    }
+
+    @Override
+    public int read() throws IOException {
+      byte[] one = new byte[1];
+      return read(one, 0, 1) < 0 ? -1 : one[0] & 0xff;
+    }
+
+    @Override
+    public int read(byte[] into, int offset, int count) {
+      if (at >= bytes.length) return -1;
+      if (at != asked) requests++;
+      int some = (int) Math.min(Math.min(count, 5_000), bytes.length - at);
+      System.arraycopy(bytes, (int) at, into, offset, some);
+      asked = at += some;
+      return some;
+    }
+
+    @Override
+    public void readVectored(List<? extends FileRange> ranges, IntFunction<ByteBuffer> allocate) {
+      for (FileRange range : ranges) {
+        requests++;
+        ByteBuffer buffer = allocate.apply(range.getLength());
+        buffer.put(bytes, (int) range.getOffset(), range.getLength()).flip();
+        range.setData(CompletableFuture.completedFuture(buffer));
+      }
+    }
+
+    @Override
+    public void seek(long position) {
+      at = position;
+    }
+
+    @Override
+    public long getPos() {
+      return at;
+    }
+
+    @Override
+    public boolean seekToNewSource(long position) {
+      return false;
+    }
+  }
+
+  @BeforeEach
+  void nothingIsKnown() {
+    TailedStream.forgetAll();
+  }
+
+  private static byte[] content(int length, int seed) {
+    byte[] bytes = new byte[length];
+    new Random(seed).nextBytes(bytes);
+    return bytes;
+  }
+
+  private FSDataInputStream opened(byte[] bytes) {
+    return new FSDataInputStream(new TailedStream(new FSDataInputStream(new Stored(bytes)), "folder", bytes.length));
+  }
+
+  /** Reads as a Parquet reader does: the footer's length, the footer, the indexes before it. */
+  private int requestsOfFooter(byte[] bytes, int footer, int indexes) throws IOException {
+    requests = 0;
+    try (FSDataInputStream file = opened(bytes)) {
+      byte[] last = new byte[8];
+      file.seek(bytes.length - 8);
+      file.readFully(last);
+      assertArrayEquals(Arrays.copyOfRange(bytes, bytes.length - 8, bytes.length), last);
+      byte[] read = new byte[footer];
+      file.seek(bytes.length - 8 - footer);
+      file.readFully(read);
+      assertArrayEquals(Arrays.copyOfRange(bytes, bytes.length - 8 - footer, bytes.length - 8), read);
+      file.seek(bytes.length - 8 - footer - indexes);
+      for (int i = bytes.length - 8 - footer - indexes; i < bytes.length - 8 - footer; i++) {
+        assertEquals(bytes[i] & 0xff, file.read());
+      }
+    }
+    return requests;
+  }
+
+  @Test
+  void theEndOfAFileComesByOneRequest() throws IOException {
+    assertEquals(1, requestsOfFooter(content(1_000_000, 1), 9_000, 3_000));
+  }
+
+  @Test
+  void aLargerEndIsLearnt() throws IOException {
+    assertEquals(3, requestsOfFooter(content(1_000_000, 1), 60_000, 3_000));
+    assertEquals(1, requestsOfFooter(content(1_000_000, 2), 60_000, 3_000));
+    assertEquals(1, requestsOfFooter(content(1_000_000, 3), 40_000, 1_000));
+    TailedStream.forgetAll();
+    assertEquals(3, requestsOfFooter(content(1_000_000, 2), 60_000, 3_000));
+  }
+
+  @Test
+  void readsOfDataDoNotMakeTheEndLarger() throws IOException {
+    byte[] bytes = content(300_000, 1);
+    try (FSDataInputStream file = opened(bytes)) {
+      byte[] data = new byte[SMALL + 1];
+      file.readFully(100_000, data);
+      assertArrayEquals(Arrays.copyOfRange(bytes, 100_000, 100_000 + data.length), data);
+      file.readFully(bytes.length - 300, new byte[300]);
+    }
+    requests = 0;
+    try (FSDataInputStream file = opened(bytes)) {
+      file.readFully(bytes.length - 300, new byte[300]);
+      file.readFully(bytes.length - 400, new byte[1]);
+    }
+    assertEquals(2, requests, "about 300 bytes of the end were needed before");
+  }
+
+  private static final int SMALL = TailedStream.SMALL_FILE_BYTES;
+
+  @Test
+  void aSmallFileIsTakenWhole() throws Exception {
+    byte[] bytes = content(SMALL, 4);
+    requests = 0;
+    try (FSDataInputStream file = opened(bytes)) {
+      file.readFully(bytes.length - 8, new byte[8]);
+      FileRange range = FileRange.createFileRange(10, 50_000);
+      file.readVectored(List.of(range), ByteBuffer::allocate);
+      assertEquals(ByteBuffer.wrap(bytes, 10, 50_000), range.getData().get());
+      file.readFully(0, new byte[100]);
+    }
+    assertEquals(1, requests);
+  }
+
+  @Test
+  void anyReadGivesTheFilesBytes() throws Exception {
+    Random random = new Random(17);
+    for (int length : new int[] {1, 20, SMALL, SMALL + 1, 500_000}) {
+      byte[] bytes = content(length, length);
+      for (int round = 0; round < 20; round++) {
+        try (FSDataInputStream file = opened(bytes)) {
+          for (int step = 0; step < 30; step++) readSome(file, bytes, random);
+        }
+      }
+    }
+  }
+
+  private static void readSome(FSDataInputStream file, byte[] bytes, Random random) throws Exception {
+    int nearEnd = random.nextInt(Math.min(bytes.length, 40_000)) + 1;
+    int from = random.nextBoolean() ? random.nextInt(bytes.length) : bytes.length - nearEnd;
+    int count = 1 + random.nextInt(bytes.length - from);
+    byte[] expected = Arrays.copyOfRange(bytes, from, from + count);
+    byte[] found = new byte[count];
+    switch (random.nextInt(4)) {
+      case 0 -> {
+        file.seek(from);
+        file.readFully(found);
+        assertEquals(from + count, file.getPos());
+      }
+      case 1 -> {
+        file.seek(from);
+        int done = file.read(found);
+        assertTrue(done > 0);
+        assertEquals(from + done, file.getPos());
+        found = Arrays.copyOf(found, done);
+        expected = Arrays.copyOf(expected, done);
+      }
+      case 2 -> {
+        long before = file.getPos();
+        file.readFully(from, found);
+        assertEquals(before, file.getPos());
+      }
+      default -> {
+        FileRange first = FileRange.createFileRange(from, count);
+        FileRange last = FileRange.createFileRange(bytes.length - 1, 1);
+        file.readVectored(List.of(first, last), ByteBuffer::allocate);
+        assertEquals(ByteBuffer.wrap(bytes, bytes.length - 1, 1), last.getData().get());
+        found = first.getData().get().array();
+      }
+    }
+    assertArrayEquals(expected, found);
+  }
+
+  @Test
+  void behindTheEndThereIsNothing() throws IOException {
+    byte[] bytes = content(100_000, 5);
+    try (FSDataInputStream file = opened(bytes)) {
+      file.seek(bytes.length);
+      assertEquals(-1, file.read());
+      assertEquals(-1, file.read(new byte[4]));
+      assertThrows(EOFException.class, () -> file.readFully(bytes.length - 2, new byte[3]));
+      assertThrows(EOFException.class, () -> file.seek(-1));
+      file.seek(bytes.length - 1);
+      assertEquals(bytes[bytes.length - 1] & 0xff, file.read());
+      assertEquals(-1, file.read());
+    }
+  }
+}
