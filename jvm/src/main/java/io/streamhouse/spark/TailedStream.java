@@ -14,9 +14,9 @@ import org.apache.hadoop.fs.FileRange;
 import org.apache.hadoop.fs.StreamCapabilities;
 
 /**
- * A file of a lake on a store, whose end comes by one request: a Parquet reader asks for the footer's length, the footer
- * and the indexes before it one after the other. So much of the end is taken as files beside it turned out to need;
- * a small file is taken whole. All else goes to the store as it is asked for.
+ * A file of a lake on a store, whose end comes by one request: a Parquet reader asks for the footer's length, the
+ * footer and the indexes before it one after the other. So much of the end is taken as files beside it turned out to
+ * need; a small file is taken whole. All else goes to the store as it is asked for.
  */
 final class TailedStream extends FSInputStream implements StreamCapabilities {
   static final int FIRST_BYTES = 16 << 10;
