@@ -108,7 +108,7 @@ class Deletion:
         return cls(commit, time_ms, *found)
 
 
-class Deletions(tuple[Deletion, ...]):
+class Deletions(tuple[Deletion, ...]):  # noqa: SLOT001 - it keeps what it has joined
     """The deletions of a state, which join their offsets once: records that add rows leave them as they are, and every
     reader of a state asks for all offsets.
     """
