@@ -7,6 +7,7 @@ later files of deleted positions lie beside them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +23,7 @@ from streamhouse_spark import Warehouse
 WHOLE = "ours, no row deleted"
 TABLES = {"whole": WHOLE, "marked": "deleted in the log", "tiered": "deleted in the lake"}
 DELETION = "DELETE FROM streamhouse.bench.{} WHERE l_orderkey % 100 = 7"
-Q6 = [("l_discount", ">=", 0.05), ("l_discount", "<=", 0.07), ("l_quantity", "<", 24)]
+Q6 = [("l_discount", ">=", Decimal("0.05")), ("l_discount", "<=", Decimal("0.07")), ("l_quantity", "<", Decimal(24))]
 Q6_COLUMNS = ["l_extendedprice", "l_discount"]
 
 
