@@ -15,6 +15,7 @@ import click
 
 from benchmarks.appends import bulk_append, flat_appends, small_appends
 from benchmarks.catalog import catalog_join, catalog_read
+from benchmarks.deleted_rows import deleted_rows
 from benchmarks.freshness import freshness
 from benchmarks.keyed import changelogs, restoring, upserts
 from benchmarks.keyed_reading import keyed_reading
@@ -78,6 +79,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "views": views,
     "row-deletion": row_deletion,
     "appends-beside-deletes": appends_beside_deletes,
+    "deleted-rows": deleted_rows,
 }
 RUNTIMES: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "iceberg-queries": iceberg_queries,

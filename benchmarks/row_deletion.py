@@ -31,6 +31,8 @@ STATISTICS = {"table.statistics.columns": "id"}
 """Else the log tells the ids of no segment, and each is read."""
 STEP_ROWS = 1_000_000
 APPENDS = 400
+ALONE = "alone"
+ELSEWHERE = "beside deletions of another table"
 
 
 class Metered(MemoryStorage):
@@ -123,33 +125,45 @@ def _delete_one(table: Table, number: int) -> None:
 
 def appends_beside_deletes(bench: Bench) -> Iterator[Figure]:
     """Appends of 1,000 rows, alone and beside a process that deletes rows of the same table, one at a time and without
-    a pause; both have a core.
+    a pause; both have a core. And beside one that deletes rows of another table: the processor and the disk are shared
+    there, and nothing else.
     """
-    numbers, deleted = itertools.count(), list[int]()
-    runs = in_turns(
-        {
-            "ours": lambda: _appending(bench.directory(f"beside{next(numbers)}"), deleted),
-            "alone": lambda: _appending(bench.directory(f"beside{next(numbers)}"), None),
-        },
-        bench.rounds(7, 1),
-        warm_up=1,
-    )
-    mine, theirs = (APPENDS / statistics.median(runs[name]) for name in ("ours", "alone"))
-    ratio = statistics.median(b / a for a, b in zip(runs["ours"], runs["alone"], strict=True))
-    note = f"{statistics.median(deleted):.0f} rows deleted meanwhile"
-    name = "appends of 1,000 rows beside a process that deletes rows"
-    yield Figure(name, "batches/s", mine, "alone", theirs, ratio, len(deleted), ratio_at_least(0.9), note)
+    numbers, deleted = itertools.count(), {"ours": list[int](), ELSEWHERE: list[int]()}
+
+    def appending(who: str) -> float:
+        folder = bench.directory(f"beside{next(numbers)}")
+        if who == ALONE:
+            return _timed_appends(_table(folder), _rows(1_000_000, BATCH_ROWS))
+        other = folder if who == "ours" else bench.directory(f"beside{next(numbers)}")
+        return _appending(folder, other, deleted[who])
+
+    contestants = {who: lambda who=who: appending(who) for who in ("ours", ALONE, ELSEWHERE)}
+    runs = in_turns(contestants, bench.rounds(9, 1), warm_up=1)
+    for who, peer, goal in (("ours", ALONE, ratio_at_least(0.9)), (ELSEWHERE, ALONE, None), ("ours", ELSEWHERE, None)):
+        mine, theirs = (APPENDS / statistics.median(runs[name]) for name in (who, peer))
+        ratio = statistics.median(b / a for a, b in zip(runs[who], runs[peer], strict=True))
+        note = f"{statistics.median(deleted[who]):.0f} rows deleted meanwhile"
+        name = f"appends of 1,000 rows beside a process that deletes rows{' of another table' if who != 'ours' else ''}"
+        yield Figure(name, "batches/s", mine, peer, theirs, ratio, len(runs[who]), goal, note)
 
 
-def _appending(folder: Path, deleted: list[int] | None) -> float:
-    """Append, with ``deleted`` beside the other process, whose number of rows is added to it."""
+def _table(folder: Path, num_hot: int = 0) -> Table:
     table = Warehouse(str(folder)).create_table(NAME, COLUMNS)
     table.append(_rows(0, 100_000))
     tier(table)
-    rows = _rows(1_000_000, BATCH_ROWS)
-    if deleted is None:
-        return _timed_appends(table, rows)
-    command = [sys.executable, "-m", "benchmarks.row_deletion", str(folder)]
+    for _ in range(num_hot):
+        table.append(_rows(1_000_000, BATCH_ROWS))
+    return table
+
+
+def _appending(folder: Path, other: Path, deleted: list[int]) -> float:
+    """Append beside the other process, whose number of rows is added to ``deleted``. A table of its own has as many
+    rows as the one that grows has in the middle.
+    """
+    table, rows = _table(folder), _rows(1_000_000, BATCH_ROWS)
+    if other != folder:
+        _table(other, APPENDS // 2)
+    command = [sys.executable, "-m", "benchmarks.row_deletion", str(other)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

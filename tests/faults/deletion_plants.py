@@ -20,6 +20,8 @@ from streamhouse_spark.lake.iceberg.maintenance import purging
 from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon.table import PaimonLake
 from streamhouse_spark.lake.parquet import row_rewrite
+from streamhouse_spark.lake.parquet.file_writer import named_offsets
+from streamhouse_spark.lake.parquet.reader import NO_POSITIONS
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.log.commits import checkpoint, state_json
@@ -32,6 +34,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.reader import LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range
 from streamhouse_spark.read import planner
+from streamhouse_spark.read.executor import PieceReader
 from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.table import Table
 from unit.lake.paimon.test_races import Renaming
@@ -85,7 +88,7 @@ def checkpoints_forget_deleted_rows() -> Iterator[None]:
     right = state_json.state_to_json
 
     def without(state: TableState, payload: Any) -> dict[str, Any]:
-        return right(replace(state, deletions=()), payload)
+        return right(replace(state, deletions=masks.NO_DELETIONS), payload)
 
     with patched((checkpoint, "state_to_json", without)):
         yield
@@ -94,6 +97,43 @@ def checkpoints_forget_deleted_rows() -> Iterator[None]:
 @plant
 def the_lakes_deleted_rows_are_read() -> Iterator[None]:
     with patched((planner, "_without_masked", lambda _table, _pin, lake, **_: (lake, ()))):
+        yield
+
+
+@plant
+def positions_in_lake_files_are_one_off() -> Iterator[None]:
+    right = planner._positions_in
+
+    def positions_in(file: Any, deleted: Any) -> tuple[Any, OffsetRuns]:
+        left, found = right(file, deleted)
+        return left, OffsetRuns(found.starts + 1, found.lengths)
+
+    with patched((planner, "_positions_in", positions_in)):
+        yield
+
+
+@plant
+def files_with_gaps_are_taken_for_dense_ones() -> Iterator[None]:
+    right = planner._positions_in
+
+    def positions_in(file: Any, deleted: Any) -> tuple[Any, OffsetRuns]:
+        named = named_offsets(file.location)
+        return right(file if named is None else replace(file, num_rows=len(named[1])), deleted)
+
+    with patched((planner, "_positions_in", positions_in)):
+        yield
+
+
+@plant
+def positions_that_the_lake_lacks_are_read() -> Iterator[None]:
+    with patched((PieceReader, "_left_out", lambda *_: NO_POSITIONS)):
+        yield
+
+
+@plant
+def joined_deletions_lack_the_newest() -> Iterator[None]:
+    right = masks.Deletions.and_rows
+    with patched((masks.Deletions, "and_rows", lambda before, found, _: right(before, found, {}))):
         yield
 
 
@@ -263,6 +303,7 @@ def a_life_with_a_paimon_lake() -> None:
     tier(table)
     assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 4, 5, 6, 8]
     table.delete(where=[("id", "=", 4)])
+    assert ids(table.to_arrow()) == [0, 1, 3, 5, 6, 8]
     tier(table)
     assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 5, 6, 8]
     assert table.refresh().num_rows == 6
@@ -391,6 +432,10 @@ FINDERS: dict[str, Callable[[], Any]] = {
     "deletions_of_rows_that_others_deleted_pass": two_delete_a_row,
     "checkpoints_forget_deleted_rows": a_checkpoint_of_deleted_rows,
     "the_lakes_deleted_rows_are_read": a_life_with_a_lake,
+    "positions_in_lake_files_are_one_off": a_life_with_a_lake,
+    "files_with_gaps_are_taken_for_dense_ones": a_life_with_a_paimon_lake,
+    "positions_that_the_lake_lacks_are_read": a_life_with_a_lake,
+    "joined_deletions_lack_the_newest": some_rows_are_deleted,
     "rounds_leave_deleted_rows_in_the_lake": a_life_with_a_lake,
     "deleted_rows_are_forgotten_with_any_snapshot": a_life_with_a_lake,
     "deleted_rows_are_counted_by_each_round": a_round_that_is_not_recorded,

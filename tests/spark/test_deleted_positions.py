@@ -51,15 +51,18 @@ def is_deleted(n: int) -> bool:
 
 @pytest.fixture(scope="module")
 def table(spark, wh):
-    """Twenty thousand rows in one file of the lake, of which some were deleted in two statements."""
-    table = wh.create_table("positions.t", DDL)
-    table.append(pa.Table.from_pylist([row(n) for n in range(NUM_ROWS)], schema=table.schema))
-    tier(spark, wh.url, [table.name])
-    gone = [n for n in range(NUM_ROWS) if is_deleted(n)]
-    table.delete(where=[("id", "in", gone[::2])])
-    tier(spark, wh.url, [table.name])
-    table.delete(where=[("id", "in", gone[1::2])])
-    tier(spark, wh.url, [table.name])
+    """Twenty thousand rows in one file of the lake, of which some were deleted in two statements. Of the table
+    ``pending`` the lake lacks those of the first one alone, of ``marked`` none.
+    """
+    rows, gone = [row(n) for n in range(NUM_ROWS)], [n for n in range(NUM_ROWS) if is_deleted(n)]
+    for name, num_rounds in (("marked", 0), ("pending", 1), ("t", 2)):
+        table = wh.create_table(f"positions.{name}", DDL)
+        table.append(pa.Table.from_pylist(rows, schema=table.schema))
+        tier(spark, wh.url, [table.name])
+        for number in range(2):
+            table.delete(where=[("id", "in", gone[number::2])])
+            if number < num_rounds:
+                tier(spark, wh.url, [table.name])
     return table
 
 
@@ -67,7 +70,7 @@ def kept(start: int = 0, end: int = NUM_ROWS) -> list[int]:
     return [n for n in range(start, end) if not is_deleted(n)]
 
 
-NAMES = ("streamhouse.positions.t", "streamhouse.positions.`t$lake`")
+NAMES = tuple(f"streamhouse.positions.{name}" for name in ("t", "`t$lake`", "pending", "marked"))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,6 +16,7 @@ from spark.statements.subjects import DifferenceError, Figures
 from streamhouse_spark.lake.iceberg import upsert
 from streamhouse_spark.lake.iceberg.maintenance import purging
 from streamhouse_spark.lake.tiering import round as tiering_round
+from streamhouse_spark.log.commits.deletions import NO_DELETIONS
 from streamhouse_spark.table import rollback
 from streamhouse_spark.table.branching.changes import BranchChanges
 from streamhouse_spark.warehouse import cloning
@@ -107,7 +108,7 @@ def a_publication_forgets_deletions(patch):
 
 def a_clone_forgets_deletions(patch):
     really = cloning._begun
-    patch.setattr(cloning, "_begun", lambda *given: replace(really(*given), deletions=()))
+    patch.setattr(cloning, "_begun", lambda *given: replace(really(*given), deletions=NO_DELETIONS))
 
 
 @pytest.mark.long

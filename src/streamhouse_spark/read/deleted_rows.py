@@ -14,7 +14,7 @@ from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
-from streamhouse_spark.log.commits.deletions import joined
+from streamhouse_spark.log.commits.deletions import Deletions, joined
 from streamhouse_spark.log.commits.state import TableState
 
 
@@ -22,7 +22,7 @@ def known_at(state: TableState, commit: int) -> TableState:
     """Return the state with the deletions up to a commit alone, so that a read of it can be repeated."""
     if not state.deletions or state.deletions[-1].commit <= commit:
         return state
-    return replace(state, deletions=tuple(d for d in state.deletions if d.first_commit <= commit))
+    return replace(state, deletions=Deletions(d for d in state.deletions if d.first_commit <= commit))
 
 
 @dataclass(frozen=True, slots=True)

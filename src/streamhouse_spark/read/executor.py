@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.parallel import THREADS_MAX, in_parallel
 from streamhouse_spark.core.row_ids import file_row_ids
 from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
@@ -22,7 +23,7 @@ from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
 from streamhouse_spark.lake.parquet.merge_on_read import read_whole
 from streamhouse_spark.lake.parquet.numbered_rows import read_numbered
-from streamhouse_spark.lake.parquet.reader import offset_file
+from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OffsetFile, offset_file
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN
 from streamhouse_spark.log.segments.metadata_columns import (
     CHANGELOG_FIELDS,
@@ -164,8 +165,9 @@ class PieceReader:
 
     def table(self, piece: Piece) -> pa.Table:
         """Give the rows of a piece that the filter wants, at once; a lake file with all of Arrow's threads."""
-        if isinstance(piece, LakePiece) and self._plan.keyed is None and not piece.leaves_out:
-            return read_whole(self._lake, piece.split, self._projection, filter=self._filter, node=self._node)
+        if isinstance(piece, LakePiece) and self._plan.keyed is None and not self._is_placed(piece):
+            how, gone = self._projection, self._left_out(piece)
+            return read_whole(self._lake, piece.split, how, filter=self._filter, node=self._node, gone=gone)
         rows = pa.Table.from_batches(list(self._found(piece)), self._plan.schema.arrow)
         return rows if self._filter is None or self._is_filtered(piece) else matching(rows, self._filter)
 
@@ -175,7 +177,7 @@ class PieceReader:
 
     def _is_placed(self, piece: Piece) -> bool:
         """Tell whether the places of a lake file's rows in the log are asked for."""
-        return isinstance(piece, LakePiece) and bool(self._metadata or piece.leaves_out)
+        return isinstance(piece, LakePiece) and bool(self._metadata)
 
     def _found(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """The rows of a piece; only those of lake files are filtered, unless their places are asked for."""
@@ -183,7 +185,9 @@ class PieceReader:
             case LogPiece(split):
                 return self._of_log(split)
             case LakePiece(split):
-                return self._of_lake(piece) if self._is_placed(piece) else self._selected(self._lake_batches(split))
+                if self._is_placed(piece):
+                    return self._of_lake(piece)
+                return self._selected(self._lake_batches(split, self._left_out(piece)))
             case KeyedPiece():
                 return self._selected(self._of_key(piece))
             case OffsetsPiece():
@@ -259,8 +263,32 @@ class PieceReader:
 
     # -- the lake -------------------------------------------------------------------------------------------------
 
-    def _lake_batches(self, split: LakeSplit) -> Iterator[pa.RecordBatch]:
-        return read_lake_split(self._lake, split, self._projection, filter=self._filter, node=self._node)
+    def _lake_batches(self, split: LakeSplit, gone: Int64Array = NO_POSITIONS) -> Iterator[pa.RecordBatch]:
+        return read_lake_split(self._lake, split, self._projection, filter=self._filter, node=self._node, gone=gone)
+
+    def _left_out(self, piece: LakePiece) -> Int64Array:
+        """Return the positions of the rows to leave out that the lake does not lack yet; its footer tells those of a
+        file of which the plan knows offsets alone.
+        """
+        found = [] if piece.gone is None else [piece.gone]
+        if piece.deleted and piece.split.merge is None:
+            ours = self._require_ours(piece)
+            shared = ours.runs.common(piece.deleted.get(ours.bucket, OffsetRuns.merged([])))
+            found.append(OffsetRuns.of(ours.runs.rows_at(shared)))
+        return OffsetRuns.merged(found).offsets() if found else NO_POSITIONS
+
+    def _offset_file(self, piece: LakePiece) -> OffsetFile | None:
+        writers = (self._table.uuid, *self._table.state.former_uuids)
+        return offset_file(self._lake, piece.split.location, writers)
+
+    def _require_ours(self, piece: LakePiece) -> OffsetFile:
+        ours = self._offset_file(piece)
+        if ours is None:
+            raise LakeMismatchError(
+                f"{self._table.name}: rows were deleted that may be in {piece.split.location}, which another engine "
+                "wrote, so that their places are not known; delete them there with that engine"
+            )
+        return ours
 
     def _of_lake(self, piece: LakePiece) -> Iterator[pa.RecordBatch]:
         """Lake rows with their places in the log: null where another engine wrote the file, and of merged files. There
@@ -271,14 +299,8 @@ class PieceReader:
             for batch in read_lake_split(files, split, self._projection):
                 yield add_log_positions(batch, self._metadata, split.bucket, None)
             return
-        writers = (self._table.uuid, *self._table.state.former_uuids)
-        ours = offset_file(files, split.location, writers)
+        ours = self._require_ours(piece) if piece.deleted else self._offset_file(piece)
         if ours is None:
-            if piece.deleted:
-                raise LakeMismatchError(
-                    f"{self._table.name}: rows were deleted that may be in {split.location}, which another engine "
-                    "wrote, so that their places are not known; delete them there with that engine"
-                )
             yield from self._of_file(piece)
             return
         offsets = ours.runs.offsets()

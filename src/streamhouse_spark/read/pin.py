@@ -18,7 +18,7 @@ from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.model.values import LakeSnapshot, same_offsets
 from streamhouse_spark.log.commits.actions import KvSnapshot, LakePair
-from streamhouse_spark.log.commits.deletions import Deletion
+from streamhouse_spark.log.commits.deletions import Deletion, Deletions
 from streamhouse_spark.log.commits.state import BucketLog, TableState
 from streamhouse_spark.log.lifecycle.retention import effective_times_ms
 from streamhouse_spark.log.segments.scan import hot_range
@@ -110,7 +110,7 @@ def pin_as_of(state: TableState, timestamp_ms: int) -> Pin:
     return Pin(replace(state, deletions=deletions), pair, hot)
 
 
-def _deleted_by(state: TableState, timestamp_ms: int) -> tuple[Deletion, ...]:
+def _deleted_by(state: TableState, timestamp_ms: int) -> Deletions:
     """Return the deletions of ``timestamp_ms`` or before. A later record with a smaller time corrects a clock that ran
     ahead.
     """
@@ -124,7 +124,7 @@ def _deleted_by(state: TableState, timestamp_ms: int) -> tuple[Deletion, ...]:
                 f"{state.name} as of {timestamp_ms} ms: rows deleted from {deletion.first_ms} to {deletion.time_ms} ms "
                 "are no longer told apart; choose a later time"
             )
-    return tuple(reversed(kept))
+    return Deletions(reversed(kept))
 
 
 def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:

@@ -95,7 +95,8 @@ class Sources:
     schema: TableSchema
     """The columns of the table that are read, in the order of the result."""
     lake: LakeScan | None = None
-    """Files whose rows are rows of the answer as they are; an engine may read them itself."""
+    """Files whose rows are rows of the answer, but for those that are `ScanFile.gone`; an engine may read them itself.
+    """
     pieces: tuple[Piece, ...] = ()
     """Everything else: lake files first, then snapshots by key, then the log."""
     are_exact: bool = True
@@ -114,8 +115,8 @@ class Sources:
 
 
 def lake_pieces(files: Iterable[ScanFile]) -> Iterator[LakePiece]:
-    """Cut lake files whose rows are read as they are into pieces."""
-    return (LakePiece(split, file.bucket) for file in files for split in file.splits())
+    """Cut lake files into pieces."""
+    return (LakePiece(split, file.bucket, gone=file.gone) for file in files for split in file.splits())
 
 
 def plan_pin(table: TableHandle, pin: Pin, wanted: Wanted) -> Sources:
@@ -139,8 +140,9 @@ def plan_pin(table: TableHandle, pin: Pin, wanted: Wanted) -> Sources:
 def _without_masked(
     table: TableHandle, pin: Pin, lake: LakeScan | None, *, names_rows: bool
 ) -> tuple[LakeScan | None, tuple[LakePiece, ...]]:
-    """Take out the files of buckets of which the lake still has deleted rows, and those that have some themselves: only
-    this package's reader leaves these out. So it does with files whose rows are to be named by file and position.
+    """Note the deleted rows that the lake still has on the files that hold them. Take out the files of which the
+    positions of these rows are not known yet: only this package's reader leaves these out. So it does with files whose
+    rows are to be named by file and position.
     """
     deleted, of_files = masked(pin), masked_files(pin)
     if lake is None or not (deleted or of_files or names_rows):
@@ -151,16 +153,36 @@ def _without_masked(
     names = StorageFiles(table.storage)
     pieces, others = [], []
     strange = _without_file(table, pin, lake, deleted)
+    folder = f"{names.name_of(pin.state.lake_location)}/"
     for file in lake.files:
+        name, place = names.name_of(file.location), places.get(file.location)
         rows = deleted if named_offsets(file.location) is not None else strange
         of_bucket = rows if file.bucket is None else {b: runs for b, runs in rows.items() if b == file.bucket}
-        gone = of_files.get(names.name_of(file.location)) if of_files else None
-        place = places.get(file.location)
-        if of_bucket or gone is not None or place is not None:
-            pieces += [LakePiece(split, file.bucket, of_bucket, gone, place) for split in file.splits()]
+        gone = of_files.get(name) if of_files else None
+        if of_bucket and ADOPTED not in pin.state.properties and name.startswith(folder):
+            of_bucket, positions = _positions_in(file, of_bucket)
+            gone = positions if gone is None else OffsetRuns.merged([gone, positions])
+        if of_bucket or place is not None:
+            pieces += [LakePiece(split, file.bucket, of_bucket, gone or None, place) for split in file.splits()]
         else:
-            others.append(file)
+            others.append(replace(file, gone=gone) if gone else file)
     return replace(lake, files=tuple(others)), tuple(pieces)
+
+
+def _positions_in(file: ScanFile, deleted: Mapping[int, OffsetRuns]) -> tuple[Mapping[int, OffsetRuns], OffsetRuns]:
+    """Return those of the deleted rows whose positions only the footer of a file of the table's own tells, and the
+    positions of the others. Its name says which offsets it may hold, and where these are as many as its rows, all.
+    """
+    from streamhouse_spark.lake.parquet.file_writer import named_offsets
+
+    named = named_offsets(file.location)
+    if named is None:
+        return deleted, OffsetRuns.merged([])
+    bucket, offsets = named
+    inside = deleted[bucket].within(offsets) if bucket in deleted else OffsetRuns.merged([])
+    if len(offsets) != file.num_rows or file.merge is not None:
+        return ({bucket: inside} if inside else {}), OffsetRuns.merged([])
+    return {}, OffsetRuns(inside.starts - offsets.start, inside.lengths)
 
 
 def _without_file(

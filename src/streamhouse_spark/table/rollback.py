@@ -33,7 +33,7 @@ from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.replay import KeyedLayout
 from streamhouse_spark.log.append import Staged, appending
 from streamhouse_spark.log.commits.actions import Action, LakePair, Retier
-from streamhouse_spark.log.commits.deletions import NO_DROPPED_ROWS, DeleteRows
+from streamhouse_spark.log.commits.deletions import NO_DELETIONS, NO_DROPPED_ROWS, DeleteRows
 from streamhouse_spark.log.commits.history import require_kept, state_at
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
@@ -209,7 +209,7 @@ def _read(table: TableHandle, now: TableState, then: TableState, lost: Mapping[i
     """Read deleted rows: from the log where it still holds all of them, else as the older state read them."""
     if all(runs.range.start >= now.buckets[bucket].start for bucket, runs in lost.items()):
         pin = Pin(
-            replace(now, deletions=(), dropped_rows=NO_DROPPED_ROWS),
+            replace(now, deletions=NO_DELETIONS, dropped_rows=NO_DROPPED_ROWS),
             None,
             {bucket: runs.range for bucket, runs in lost.items()},
         )

@@ -107,6 +107,19 @@ class TestReads:
         with pytest.raises(OffsetsTrimmedError, match="no longer told apart; choose a later time"):
             table.to_arrow(as_of_timestamp_ms=moments[1])
 
+    def test_all_of_them_are_joined_once(self, table, monkeypatch):
+        monkeypatch.setattr(deletions, "DELETIONS_MAX", 3)
+        table.append(rows(*range(40)))
+        for number in (3, 21, 4, 30, 22, 5):
+            table.delete(where=[("id", "=", number)])
+            before = table.state.deleted
+            assert before == deletions.joined(tuple(table.state.deletions))
+            table.append(rows(100 + number))
+            assert table.state.deleted is before
+        table.delete(where=[("day", "=", 0)])
+        assert table.state.deleted == deletions.joined(tuple(table.state.deletions))
+        assert as_stored(table.state).deleted == table.state.deleted
+
     def test_a_checkpoint_has_them(self, table):
         table.append(rows(*range(5)))
         table.delete(where=[("id", "in", [1, 2, 4])])

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.lake.model.values import FieldNames, LakeProjection, LakeSnapshot, LakeSplit, MergedFiles
 
@@ -55,16 +56,21 @@ class ScanFile:
     num_deleted: int | None = 0
     """How many of the stored rows do not count, because they are deleted or replaced; None where only a read can
     tell."""
+    gone: OffsetRuns | None = None
+    """Positions of stored rows that do not count either, though the snapshot has them; some of them may be deleted
+    there by now."""
 
     @property
     def num_live(self) -> int | None:
         """The rows that count; None where only a read can tell."""
-        return self.num_rows - self.num_deleted if self.num_deleted is not None else None
+        if self.num_deleted is None or (self.num_deleted and self.gone is not None):
+            return None
+        return self.num_rows - self.num_deleted - (self.gone.num_rows if self.gone is not None else 0)
 
     @property
     def has_rows_as_stored(self) -> bool:
         """Whether exactly the stored rows count, none deleted or merged."""
-        return not self.position_deletes and self.merge is None
+        return not self.position_deletes and self.merge is None and self.gone is None
 
     def splits(self) -> list[LakeSplit]:
         """Return the file as splits for the package's readers, in parts of whole row groups if it is large."""

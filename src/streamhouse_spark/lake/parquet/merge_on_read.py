@@ -17,7 +17,7 @@ from streamhouse_spark.lake.model.values import Filter, LakeProjection, LakeSpli
 from streamhouse_spark.lake.parquet import reader as parquet_read
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.key_cursor import KeyCursor
-from streamhouse_spark.lake.parquet.reader import read_row_groups
+from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, Positions, read_row_groups
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.query.row_selection import matching
 from streamhouse_spark.schema.table_schema import Column, TableSchema
@@ -30,16 +30,18 @@ def read_split(
     *,
     filter: Filter = None,
     node: Node = ALWAYS_TRUE,
+    gone: Positions = NO_POSITIONS,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a split, with exactly the projection's columns and types.
 
     In file order, or of merged files in the order of the keys, each once. Row groups that hold no row of ``node``, the
-    tree of a filter, are left out of a file as it is: of a merged one a row that the filter does not want may still
-    take the place of an older one. Memory is bounded by a batch, of merged files by a row group of each. Raises
-    `SnapshotExpiredError` if a file is gone, `CorruptDataError` if it cannot be read.
+    tree of a filter, are left out of a file as it is, and so are the rows at its positions ``gone``: of a merged one a
+    row that the filter does not want may still take the place of an older one. Memory is bounded by a batch, of merged
+    files by a row group of each. Raises `SnapshotExpiredError` if a file is gone, `CorruptDataError` if it cannot be
+    read.
     """
     if split.merge is None:
-        yield from parquet_read.read_split(files, split, projection, filter=filter, node=node)
+        yield from parquet_read.read_split(files, split, projection, filter=filter, node=node, gone=gone)
         return
     merged = NewestRows(files, split.merge, projection)
     for rows in merged.batches():
@@ -58,10 +60,11 @@ def read_whole(
     *,
     filter: Filter = None,
     node: Node = ALWAYS_TRUE,
+    gone: Positions = NO_POSITIONS,
 ) -> pa.Table:
     """Read the rows of `read_split` at once; a file as it is with all of Arrow's threads."""
     if split.merge is None:
-        return parquet_read.read_whole(files, split, projection, filter=filter, node=node)
+        return parquet_read.read_whole(files, split, projection, filter=filter, node=node, gone=gone)
     return pa.Table.from_batches(read_split(files, split, projection, filter=filter), schema=projection.schema.arrow)
 
 

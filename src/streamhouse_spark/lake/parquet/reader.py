@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,8 @@ DELETED_KEY = "streamhouse.deleted"
 would mean more rows."""
 BATCH_ROWS = 1 << 16
 BATCH_BYTES_MAX = 128 << 20
+Positions = npt.NDArray[np.int64]
+NO_POSITIONS: Final[Positions] = np.zeros(0, np.int64)
 FilesAt = Callable[[str], FileAccess]
 """Returns the access to the files around a location."""
 _DAMAGE = (pa.ArrowException, ValueError, OSError)
@@ -58,13 +60,15 @@ def read_split(
     *,
     filter: Filter = None,
     node: Node = ALWAYS_TRUE,
+    gone: Positions = NO_POSITIONS,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a split in file order, with exactly the projection's columns and types.
 
-    Row groups that hold no row of ``node``, the tree of a filter, are left out. Raises `SnapshotExpiredError` if the
+    Row groups that hold no row of ``node``, the tree of a filter, are left out, and so are the rows at the positions
+    ``gone`` of the file, ascending, each once. Raises `SnapshotExpiredError` if the
     file is gone, `CorruptDataError` if it cannot be read.
     """
-    return _read(files, split, projection, filter, node, whole=False)
+    return _read(files, split, projection, filter, node, gone, whole=False)
 
 
 def read_whole(
@@ -74,22 +78,30 @@ def read_whole(
     *,
     filter: Filter = None,
     node: Node = ALWAYS_TRUE,
+    gone: Positions = NO_POSITIONS,
 ) -> pa.Table:
     """Read the rows of `read_split` at once and with all of Arrow's threads."""
-    batches = _read(files, split, projection, filter, node, whole=True)
+    batches = _read(files, split, projection, filter, node, gone, whole=True)
     return pa.Table.from_batches(batches, schema=projection.schema.arrow)
 
 
 def _read(
-    files: FileAccess, split: LakeSplit, projection: LakeProjection, filter: Filter, node: Node, *, whole: bool
+    files: FileAccess,
+    split: LakeSplit,
+    projection: LakeProjection,
+    filter: Filter,
+    node: Node,
+    gone: Positions,
+    *,
+    whole: bool,
 ) -> Iterator[pa.RecordBatch]:
     with opened_split(files, split) as opened:
         columns = opened.columns(projection)
         chosen = opened.row_groups(columns, node)
-        deleted = opened.deleted_places(files, chosen)
+        deleted = opened.deleted_places(files, chosen, gone)
         for place, rows in opened.rows(columns, chosen, threads=whole):
-            gone = dropped_rows(deleted, place, rows.num_rows)
-            kept = rows if gone is None else row_selection.without(rows, gone)
+            dropped = dropped_rows(deleted, place, rows.num_rows)
+            kept = rows if dropped is None else row_selection.without(rows, dropped)
             if filter is not None:
                 yield from row_selection.matching(pa.Table.from_batches([kept]), filter).to_batches()
             elif kept.num_rows:
@@ -114,11 +126,12 @@ class OpenedSplit:
         places = self._groups if node is ALWAYS_TRUE else groups_that_may_match(footer, self._groups, columns, node)
         return RowGroups.of([footer.row_group(i).num_rows for i in range(footer.num_row_groups)], list(places))
 
-    def deleted_places(self, files: FileAccess, chosen: RowGroups) -> npt.NDArray[np.int64]:
-        """Return the places of the deleted ones among the rows of these row groups."""
+    def deleted_places(self, files: FileAccess, chosen: RowGroups, gone: Positions = NO_POSITIONS) -> Positions:
+        """Return the places of the deleted ones among the rows of these row groups, those at ``gone`` included."""
         if not chosen.num_rows:
-            return np.zeros(0, np.int64)
-        return chosen.places_of(deleted_positions(files, self._split.location, self._split.position_deletes))
+            return NO_POSITIONS
+        found = deleted_positions(files, self._split.location, self._split.position_deletes)
+        return chosen.places_of(found if not len(gone) else np.union1d(found, gone))
 
     def rows(
         self, columns: FileColumns, chosen: RowGroups, *, threads: bool = False

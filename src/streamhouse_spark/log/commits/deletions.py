@@ -19,6 +19,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
+from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass, replace
@@ -107,6 +108,26 @@ class Deletion:
         return cls(commit, time_ms, *found)
 
 
+class Deletions(tuple[Deletion, ...]):  # noqa: SLOT001 - it keeps what it has joined
+    """The deletions of a state, which join their offsets once: records that add rows leave them as they are, and every
+    reader of a state asks for all offsets.
+    """
+
+    @cached_property
+    def rows(self) -> Mapping[int, OffsetRuns]:
+        """Bucket → all offsets. Raises as `joined`."""
+        return joined(self)
+
+    def and_rows(self, found: Deletions, rows: Mapping[int, OffsetRuns]) -> Deletions:
+        """Return ``found``, which are these and those of ``rows``: so the others are not joined anew."""
+        both = {bucket: OffsetRuns.union([self.rows[bucket], rows[bucket]]) for bucket in rows if bucket in self.rows}
+        found.__dict__["rows"] = {**self.rows, **rows, **both}
+        return found
+
+
+NO_DELETIONS: Final = Deletions()
+
+
 def joined(deletions: Iterable[Deletion]) -> Mapping[int, OffsetRuns]:
     """Return bucket → all offsets that were deleted. Raises `ValueError` if an offset was deleted twice."""
     parts: dict[int, list[OffsetRuns]] = {}
@@ -139,15 +160,16 @@ def not_live(
     return None
 
 
-def followed_by(deletions: tuple[Deletion, ...], action: DeleteRows, commit: int, time_ms: int) -> tuple[Deletion, ...]:
+def followed_by(deletions: Deletions, action: DeleteRows, commit: int, time_ms: int) -> Deletions:
     """Return the deletions with that of one more record behind them."""
     if not action.rows and not action.files:
         return deletions
     made = Deletion(commit, time_ms, dict(action.rows), commit, time_ms)
-    return in_order((*deletions, replace(made, files=dict(action.files), snapshot_id=action.snapshot_id)))
+    found = in_order((*deletions, replace(made, files=dict(action.files), snapshot_id=action.snapshot_id)))
+    return deletions.and_rows(found, action.rows)
 
 
-def in_order(deletions: Iterable[Deletion]) -> tuple[Deletion, ...]:
+def in_order(deletions: Iterable[Deletion]) -> Deletions:
     """Return the deletions in the order of their records, the oldest as one where there are more than
     `DELETIONS_MAX`. Those with files stay apart, so that no lake snapshot is asked to lack some of them again.
     """
@@ -160,18 +182,18 @@ def in_order(deletions: Iterable[Deletion]) -> tuple[Deletion, ...]:
         is_in_lake = first.is_in_lake or second.is_in_lake
         both = replace(first, commit=second.commit, time_ms=second.time_ms, is_in_lake=is_in_lake)
         found[at : at + 2] = [replace(both, rows=joined((first, second)))]
-    return tuple(found)
+    return Deletions(found)
 
 
-def from_offsets(deletions: tuple[Deletion, ...], starts: Mapping[int, int]) -> tuple[Deletion, ...]:
+def from_offsets(deletions: Deletions, starts: Mapping[int, int]) -> Deletions:
     """Return the deletions of rows from ``starts`` on, in buckets that these name."""
     left = (replace(deletion, rows=_from(deletion.rows, starts)) for deletion in deletions)
-    return tuple(deletion for deletion in left if deletion.rows or deletion.files or deletion.is_in_lake)
+    return Deletions(deletion for deletion in left if deletion.rows or deletion.files or deletion.is_in_lake)
 
 
-def without_files(deletions: Iterable[Deletion]) -> tuple[Deletion, ...]:
+def without_files(deletions: Iterable[Deletion]) -> Deletions:
     """Return the deletions without the rows of lake files: the table has another lake."""
-    return tuple(replace(d, files={}, snapshot_id=None, is_in_lake=True) if d.files else d for d in deletions)
+    return Deletions(replace(d, files={}, snapshot_id=None, is_in_lake=True) if d.files else d for d in deletions)
 
 
 def pending(deletions: Iterable[Deletion], told: int, offsets: Mapping[int, int]) -> Mapping[int, OffsetRuns]:
@@ -206,9 +228,7 @@ def newly_lacking(deletions: Sequence[Deletion], before: OfLake | None, after: O
     return after.dropped_rows - lacking, applied
 
 
-def without_those_of_the_lake(
-    deletions: tuple[Deletion, ...], told: int, held: Mapping[int, int]
-) -> tuple[Deletion, ...]:
+def without_those_of_the_lake(deletions: Deletions, told: int, held: Mapping[int, int]) -> Deletions:
     """Return the deletions without the rows below ``held``, which only a lake snapshot would have, and which it lacks:
     those of the deletions up to the commit ``told``. So go all rows of its files.
     """
@@ -220,7 +240,7 @@ def without_those_of_the_lake(
         is_in_lake = deletion.is_in_lake or rows != deletion.rows or bool(deletion.files)
         return replace(deletion, rows=rows, is_in_lake=is_in_lake, files={}, snapshot_id=None)
 
-    return tuple(map(left, deletions))
+    return Deletions(map(left, deletions))
 
 
 # -- rows of lake files ------------------------------------------------------------------------------------------------
@@ -250,11 +270,11 @@ def joined_files(deletions: Iterable[Deletion]) -> FileRows:
     return {name: found[0] if len(found) == 1 else OffsetRuns.union(found) for name, found in parts.items()}
 
 
-def of_snapshot(deletions: Iterable[Deletion], lake: OfFiles | None) -> tuple[Deletion, ...]:
+def of_snapshot(deletions: Iterable[Deletion], lake: OfFiles | None) -> Deletions:
     """Return the deletions as those of the recorded snapshot, which has the same files: others are no longer known."""
     if lake is None:
         return without_files(deletions)
-    return tuple(replace(d, snapshot_id=lake.snapshot_id) if d.files else d for d in deletions)
+    return Deletions(replace(d, snapshot_id=lake.snapshot_id) if d.files else d for d in deletions)
 
 
 def have_same_files(history: Sequence[OfFiles], one: int | None, other: int | None) -> bool:
@@ -315,7 +335,7 @@ class NameDropped:
 class DroppedRows:
     """Dropped rows, as a state knows them."""
 
-    named: tuple[Deletion, ...] = ()
+    named: Deletions = NO_DELETIONS
     """Rows of dropped partitions that the log still holds, of the newest drop last."""
     accounted: int = 0
     """How many of the rows that the recorded lake snapshot lacks are known to be deleted, or named here once."""
@@ -342,7 +362,7 @@ class DroppedRows:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DroppedRows:
-        named = tuple(Deletion.from_json(found) for found in data["named"])
+        named = Deletions(Deletion.from_json(found) for found in data["named"])
         return cls(named, int(data["accounted"]), int(data["newest"]))
 
 

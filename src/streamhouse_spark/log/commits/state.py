@@ -24,7 +24,7 @@ from streamhouse_spark.log.commits import deletions as masks
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Action, KvSnapshot, LakePair
 from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, ConsumerEntry, HistoryMark
-from streamhouse_spark.log.commits.deletions import NO_DROPPED_ROWS, Deletion, DroppedRows, NameDropped, Truncation
+from streamhouse_spark.log.commits.deletions import NO_DROPPED_ROWS, Deletions, DroppedRows, NameDropped, Truncation
 from streamhouse_spark.log.commits.record import Attempt, Record
 from streamhouse_spark.log.commits.segment import Segment, shared_uuids
 from streamhouse_spark.log.commits.tags import Tags, with_tag, without_tags
@@ -80,7 +80,7 @@ class TableState:
     manifests: Mapping[int, str] = field(default_factory=dict)
     """Record number → manifest, for records that may still be read."""
     consumers: Mapping[str, ConsumerEntry] = field(default_factory=dict)
-    deletions: tuple[Deletion, ...] = ()
+    deletions: Deletions = masks.NO_DELETIONS
     """Deleted rows of a table without a primary key that the log or the lake still holds, the newest deletion last."""
     dropped_rows: DroppedRows = NO_DROPPED_ROWS
     snapshots: Mapping[int, KvSnapshot] = field(default_factory=dict)
@@ -135,10 +135,10 @@ class TableState:
         """Whether rows are tiered, or were: after tiering was disabled, the lake is still read."""
         return self.parsed.datalake_enabled or self.recorded_lake is not None
 
-    @cached_property
+    @property
     def deleted(self) -> Mapping[int, OffsetRuns]:
         """Bucket → offsets of the rows that readers leave out, though they are stored."""
-        return masks.joined(self.deletions)
+        return self.deletions.rows
 
     def written_schema(self, schema_id: int) -> TableSchema:
         """Return the columns of segments written by a schema: its own, with a primary key behind `CHANGE_COLUMN`."""
@@ -412,7 +412,7 @@ def _without_told(state: TableState) -> TableState:
     return replace(state, deletions=masks.without_those_of_the_lake(state.deletions, lake.told, held))
 
 
-def _with_deleted(state: TableState, action: masks.DeleteRows, record: Record) -> tuple[Deletion, ...]:
+def _with_deleted(state: TableState, action: masks.DeleteRows, record: Record) -> Deletions:
     held = {bucket: OffsetRange(state.first_offset(bucket), log.end) for bucket, log in state.buckets.items()}
     pairs = state.lake_history, state.lake
     if (found := masks.not_live(action, held, state.deleted, state.deletions, *pairs)) is not None:
@@ -448,7 +448,7 @@ def _truncated(state: TableState, offsets: Mapping[int, int], record: Record) ->
         buckets={bucket: BucketLog(offsets[bucket], offsets[bucket]) for bucket in state.buckets},
         condemned=_with_marked(state, _object_keys(state, gone), record, orphan=False),
         truncation=Truncation(record.number, record.time_ms, dict(offsets)),
-        deletions=(),
+        deletions=masks.NO_DELETIONS,
         dropped_rows=NO_DROPPED_ROWS,
         snapshots={},
         archive=NO_ARCHIVE,

@@ -13,7 +13,7 @@ from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Payload
 from streamhouse_spark.log.commits.anchors import Anchors, ConsumerEntry, HistoryMark
-from streamhouse_spark.log.commits.deletions import NO_DROPPED_ROWS, Deletion, DroppedRows, Truncation
+from streamhouse_spark.log.commits.deletions import NO_DROPPED_ROWS, Deletion, Deletions, DroppedRows, Truncation
 from streamhouse_spark.log.commits.state import BucketLog, TableState, with_lake
 from streamhouse_spark.log.commits.tags import tags_from_json, tags_to_json
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -144,7 +144,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         manifests=dict(data["manifests"]),
         consumers=_consumers_from_json(data),
         snapshots={s["bucket"]: act.snapshot_from_json(s, payload) for s in data.get("snapshots", [])},
-        deletions=tuple(Deletion.from_json(found) for found in data.get("deletions", ())),
+        deletions=Deletions(Deletion.from_json(found) for found in data.get("deletions", ())),
         dropped_rows=DroppedRows.from_json(data["dropped_rows"]) if "dropped_rows" in data else NO_DROPPED_ROWS,
         tags=tags_from_json(data.get("tags", {})),
         archive=Archive.from_json(data["archive"]) if "archive" in data else NO_ARCHIVE,

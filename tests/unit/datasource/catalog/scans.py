@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import pickle
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,11 +133,18 @@ def native_rows(file: dict[str, Any], wanted: pa.Schema) -> pa.Table:
     sizes = [parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)]
     numbers = [n for i in groups for n in range(sum(sizes[:i]), sum(sizes[: i + 1]))]
     deleted = {n for delete in file["deletes"] for n in pq.read_table(_path(delete))["pos"].to_pylist()}
+    deleted |= set(gone(file))
     rows = parquet.read_row_groups(groups).filter(pa.array([n not in deleted for n in numbers], pa.bool_()))
     columns = [
         rows[f.name].cast(f.type) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type) for f in wanted
     ]
     return pa.table(columns, schema=wanted)
+
+
+def gone(file: dict[str, Any]) -> list[int]:
+    """The positions that the plan itself names."""
+    bits = zlib.decompress(base64.b64decode(file["gone"])) if file["gone"] is not None else b""
+    return [8 * place + bit for place, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1]
 
 
 def _path(file: dict[str, Any]) -> str:

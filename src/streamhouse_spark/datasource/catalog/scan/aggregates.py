@@ -79,12 +79,12 @@ def _is_countable(found: Sources) -> bool:
     """Tell whether each part has an exact number of rows."""
     files = found.lake.files if found.lake is not None else ()
     log_only = all(isinstance(piece, LogPiece) for piece in found.pieces)
-    return found.are_exact and log_only and all(file.has_rows_as_stored for file in files)
+    return found.are_exact and log_only and all(file.num_live is not None for file in files)
 
 
 def _num_rows(found: Sources) -> int:
     files = found.lake.files if found.lake is not None else ()
-    return sum(file.num_rows for file in files) + sum(split.num_rows for split in _splits(found))
+    return sum(file.num_live or 0 for file in files) + sum(split.num_rows for split in _splits(found))
 
 
 def _splits(found: Sources) -> list[LogSplit]:
@@ -159,6 +159,8 @@ def _joined(parts: Sequence[Summary | None]) -> Summary | None:
 
 
 def _of_file(file: ScanFile, column: Column) -> Summary | None:
+    if not file.has_rows_as_stored:
+        return None
     if column.name in file.partition:
         value = file.partition[column.name]
         is_exact = value is not None and exactly(value).low == value  # a float partition may be NaN

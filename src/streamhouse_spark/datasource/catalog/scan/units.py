@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
 from streamhouse_spark.datasource.catalog.scan.sources import bucket_of
@@ -50,11 +54,13 @@ class NativeUnit:
     """Estimated bytes of the asked columns."""
     deletes: tuple[tuple[str, int], ...] = ()
     """Files of positions that were deleted from the whole file: URI and bytes."""
+    gone: str | None = None
+    """More deleted positions, see `bits_of`."""
 
     @property
     def is_exact(self) -> bool:
         """Whether it has exactly so many rows."""
-        return self.length == self.file_bytes and not self.deletes
+        return self.length == self.file_bytes and not self.deletes and self.gone is None
 
     def to_json(self) -> dict[str, Any]:
         deletes = [{"path": path, "size": size_bytes} for path, size_bytes in self.deletes]
@@ -64,6 +70,7 @@ class NativeUnit:
             "length": self.length,
             "size": self.file_bytes,
             "deletes": deletes,
+            "gone": self.gone,
         }
 
 
@@ -147,7 +154,7 @@ def _native_path(
 ) -> str | None:
     """Return the file's URI, if Spark's own reader returns exactly the same rows of it."""
     assert sources.lake is not None
-    can_drop = drops_rows and file.merge is None and bool(file.own_deletes)
+    can_drop = drops_rows and file.merge is None and bool(file.own_deletes or not file.position_deletes)
     if reached is None or not (file.has_rows_as_stored or can_drop):
         return None
     if not sources.lake.same_by_name.issuperset(columns):
@@ -189,10 +196,18 @@ def native_units(
 ) -> Iterator[NativeUnit]:
     """Return the whole file, or if it is large, parts of about the target, cut between row groups as far as known."""
     cuts = [0, *_cuts(file, int(target_bytes / fraction)), file.size_bytes]
+    gone = bits_of(file.gone) if file.gone is not None else None
     for start, end in itertools.pairwise(cuts):
         size_bytes = max(1, int((end - start) * fraction))
         num_rows = _rows_before(file, end) - _rows_before(file, start)
-        yield NativeUnit(path, start, end - start, file.size_bytes, file.bucket, num_rows, size_bytes, deletes)
+        yield NativeUnit(path, start, end - start, file.size_bytes, file.bucket, num_rows, size_bytes, deletes, gone)
+
+
+def bits_of(positions: OffsetRuns) -> str:
+    """Return positions as text: a bit for each up to the last, the lowest of a byte first, deflated, in base64."""
+    found = np.zeros(positions.range.end, np.bool_)
+    found[positions.offsets()] = True
+    return base64.b64encode(zlib.compress(np.packbits(found, bitorder="little").tobytes(), 1)).decode()
 
 
 def _rows_before(file: ScanFile, position: int) -> int:

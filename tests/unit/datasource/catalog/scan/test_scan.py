@@ -30,7 +30,7 @@ from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
 from streamhouse_spark.read import parts as pieces
 from streamhouse_spark.warehouse.connection import Connection
 from unit.datasource.catalog.filter_trees import literal
-from unit.datasource.catalog.scans import Scans, native_rows, tier
+from unit.datasource.catalog.scans import Scans, gone, native_rows, tier
 
 SCHEMA = pa.schema([("id", pa.int64()), ("dt", pa.string()), ("v", pa.float64()), ("n", pa.int16())])
 
@@ -382,6 +382,74 @@ def test_files_with_deleted_rows_are_native_where_spark_leaves_rows_out(plain, s
     assert without["hot"]
     assert ids(without) == kept
     assert not scans.plan(loaded, drops_rows=True, native_schemes=[]).native
+
+
+class TestDeletionsThatTheLakeLacks:
+    """Rows of lake files that are deleted in the log alone."""
+
+    def test_spark_leaves_them_out(self, plain, scans):
+        plain.delete(where=[("id", "in", [3, 4, 150, 199, 230])])
+        kept = [n for n in range(250) if n not in (3, 4, 150, 199, 230)]
+        loaded = scans.load("sales.plain")
+        planned = scans.plan(loaded, drops_rows=True)
+        [file] = [file for group in planned.native for file in group["files"]]
+        assert gone(file) == [3, 4, 150, 199]
+        assert all(len(group) == 1 for group in planned.hot())  # the log
+        assert ids(planned) == kept
+        assert ids(scans.plan(loaded, drops_rows=True, limit=246)) == kept
+        assert scans.aggregate(loaded, ("count_star", None)) == [245]
+        assert scans.aggregate(loaded, ("max", "id")) is None
+        for without in (scans.plan(loaded, drops_rows=False), scans.plan(loaded, drops_rows=True, native_schemes=[])):
+            assert not without.native
+            assert ids(without) == kept
+
+    def test_beside_those_that_it_has(self, plain, scans):
+        plain.delete(where=[("id", "<", 20)])
+        tier(plain)
+        plain.delete(where=[("id", "in", [21, 199, 249])])
+        kept = [n for n in range(20, 250) if n not in (21, 199, 249)]
+        loaded = scans.load("sales.plain")
+        planned = scans.plan(loaded, drops_rows=True)
+        found = [(len(file["deletes"]), gone(file)) for group in planned.native for file in group["files"]]
+        assert sorted(found) == [(0, [49]), (1, [21, 199])]
+        assert not planned["hot"]
+        assert ids(planned) == kept
+        assert ids(scans.plan(loaded, drops_rows=False)) == kept
+        assert scans.aggregate(loaded, ("count_star", None)) is None  # another engine may have deleted some of them
+        tier(plain)
+        assert scans.aggregate(scans.load("sales.plain"), ("count_star", None)) == [len(kept)]
+
+    def test_other_files_of_the_bucket_stay_as_they_are(self, plain, scans):
+        tier(plain)
+        plain.delete(where=[("id", "=", 7)])
+        planned = scans.plan(scans.load("sales.plain"))
+        assert [file["gone"] for group in planned.native for file in group["files"]] == [None]
+        assert planned["hot"]
+        assert ids(planned) == [n for n in range(250) if n != 7]
+
+    def test_files_whose_offsets_have_gaps_are_left_to_python(self, wh, scans):
+        """As of a partition: only the footer tells the position of an offset."""
+        table = wh.create_table("sales.parts", SCHEMA, partition_by=["dt"])
+        table.append(some_rows(0, 100))
+        tier(table)
+        table.append(some_rows(100, 200))
+        tier(table)
+        table.delete(where=[("id", "in", [8, 9, 11])])
+        kept = [n for n in range(200) if n not in (8, 9, 11)]
+        planned = scans.plan(scans.load("sales.parts"), drops_rows=True)
+        assert sorted(len(group) for group in planned["hot"]) == [1]
+        assert sum(len(group["files"]) for group in planned.native) == 2  # of the rows from 100 on
+        assert ids(planned) == kept
+        assert scans.aggregate(scans.load("sales.parts"), ("count_star", None)) is None
+
+    def test_a_name_says_nothing_of_a_file_outside_of_the_lake(self, wh, plain, scans):
+        """Nor does its place among those of a clone: the lake that it came from has them."""
+        wh.clone_table("sales.plain", "sales.cloned")
+        cloned = wh.table("sales.cloned")
+        cloned.delete(where=[("id", "=", 3)])
+        planned = scans.plan(scans.load("sales.cloned"), drops_rows=True)
+        assert not planned.native
+        assert ids(planned) == [n for n in range(250) if n != 3]
 
 
 def test_deletes_of_several_files_are_left_to_python(plain, scans, monkeypatch):

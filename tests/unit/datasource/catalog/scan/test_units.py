@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.datasource.catalog.scan.units import _python_unit
+from streamhouse_spark.datasource.catalog.scan.units import _python_unit, native_units
+from streamhouse_spark.lake.model.scan_files import ScanFile
 from streamhouse_spark.lake.model.values import LakeSplit
 from streamhouse_spark.read.pieces import LakePiece, piece_from_json
 
@@ -23,3 +26,11 @@ def test_a_limit_does_not_count_on_a_file_with_deleted_rows(piece):
 def test_places_of_files_travel():
     piece = LakePiece(SPLIT, None, {}, GONE, 0)
     assert piece_from_json(piece.to_json()) == piece
+
+
+def test_a_limit_does_not_count_on_a_file_with_positions_that_the_plan_names():
+    file = ScanFile("data/a.parquet", 100, 10, bucket=1)
+    [whole] = native_units(file, "file:///a", 1.0, 1000)
+    [less] = native_units(replace(file, gone=GONE), "file:///a", 1.0, 1000)
+    assert whole.is_exact
+    assert not less.is_exact

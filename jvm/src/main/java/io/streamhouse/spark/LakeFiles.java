@@ -1,15 +1,24 @@
 package io.streamhouse.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.io.ByteArrayInputStream;
+import java.io.IOException;
+import java.io.InputStream;
 import java.util.ArrayList;
+import java.util.Base64;
+import java.util.BitSet;
 import java.util.List;
+import java.util.zip.InflaterInputStream;
 import org.apache.spark.paths.SparkPath;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 
-/** Parquet files of the lake, of which some have rows that were deleted: each of these with its files of positions. */
+/**
+ * Parquet files of the lake, of which some have rows that were deleted: each of these with its files of positions, and
+ * with those that the lake does not have yet.
+ */
 final class LakeFiles implements InputPartition {
   private static final long serialVersionUID = 1L;
   final FilePartition files;
@@ -17,9 +26,31 @@ final class LakeFiles implements InputPartition {
   /** Files of deleted positions of each file; none for a file of which all rows count. */
   final FilePartition[] deletes;
 
-  private LakeFiles(FilePartition files, FilePartition[] deletes) {
+  /** Positions of each file that the plan itself names, as deflated bits; null for a file without. */
+  private final byte[][] gone;
+
+  private LakeFiles(FilePartition files, FilePartition[] deletes, byte[][] gone) {
     this.files = files;
     this.deletes = deletes;
+    this.gone = gone;
+  }
+
+  /** Tells whether some rows of a file of a plan are left out. */
+  static boolean hasDeletes(JsonNode file) {
+    return file.get("deletes").size() > 0 || !file.get("gone").isNull();
+  }
+
+  /** Tells whether all rows of a file count. */
+  boolean isWhole(int file) {
+    return deletes[file].files().length == 0 && gone[file] == null;
+  }
+
+  /** Returns the deleted positions of a file that the plan names. */
+  BitSet gone(int file) throws IOException {
+    if (gone[file] == null) return new BitSet();
+    try (InputStream bits = new InflaterInputStream(new ByteArrayInputStream(gone[file]))) {
+      return BitSet.valueOf(bits.readAllBytes());
+    }
   }
 
   @Override
@@ -31,16 +62,19 @@ final class LakeFiles implements InputPartition {
   static InputPartition of(int index, JsonNode group) {
     List<PartitionedFile> files = new ArrayList<>();
     List<FilePartition> deletes = new ArrayList<>();
+    List<byte[]> gone = new ArrayList<>();
     boolean hasDeletes = false;
     for (JsonNode file : group) {
       files.add(part(file, file.get("start").asLong(), file.get("length").asLong()));
       List<PartitionedFile> ofFile = new ArrayList<>();
       for (JsonNode delete : file.get("deletes")) ofFile.add(part(delete, 0, delete.get("size").asLong()));
       deletes.add(new FilePartition(index, ofFile.toArray(new PartitionedFile[0])));
-      hasDeletes |= !ofFile.isEmpty();
+      gone.add(file.get("gone").isNull() ? null : Base64.getDecoder().decode(file.get("gone").asText()));
+      hasDeletes |= hasDeletes(file);
     }
     FilePartition plain = new FilePartition(index, files.toArray(new PartitionedFile[0]));
-    return hasDeletes ? new LakeFiles(plain, deletes.toArray(new FilePartition[0])) : plain;
+    if (!hasDeletes) return plain;
+    return new LakeFiles(plain, deletes.toArray(new FilePartition[0]), gone.toArray(new byte[0][]));
   }
 
   private static PartitionedFile part(JsonNode file, long start, long length) {

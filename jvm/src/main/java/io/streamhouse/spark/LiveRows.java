@@ -50,18 +50,20 @@ final class LiveRows implements PartitionReader<ColumnarBatch> {
   /** Opens the next file. Its deleted positions are read first. */
   private boolean open() throws IOException {
     if (next == partition.files.files().length) return false;
-    FilePartition deletes = partition.deletes[next];
-    PartitionedFile file = partition.files.files()[next++];
+    PartitionedFile file = partition.files.files()[next];
     FilePartition alone = new FilePartition(partition.files.index(), new PartitionedFile[] {file});
-    deleted = deletes.files().length == 0 ? null : positions(deletes);
+    deleted = partition.isWhole(next) ? null : positions(next);
+    next++;
     counted = file.start() == 0 && !readers.skipRows ? 0 : -1;
     PartitionReaderFactory factory = deleted == null || counted == 0 ? readers.rows : readers.numberedRows;
     inner = factory.createColumnarReader(alone);
     return true;
   }
 
-  private BitSet positions(FilePartition deletes) throws IOException {
-    BitSet found = new BitSet();
+  private BitSet positions(int place) throws IOException {
+    BitSet found = partition.gone(place);
+    FilePartition deletes = partition.deletes[place];
+    if (deletes.files().length == 0) return found;
     try (PartitionReader<ColumnarBatch> reader = readers.positions.createColumnarReader(deletes)) {
       while (reader.next()) {
         ColumnVector column = reader.get().column(0);

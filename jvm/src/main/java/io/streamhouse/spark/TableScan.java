@@ -203,7 +203,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
 
   private boolean hasDeletes() {
     for (JsonNode group : plan().get("native")) {
-      for (JsonNode file : group.get("files")) if (file.get("deletes").size() > 0) return true;
+      for (JsonNode file : group.get("files")) if (LakeFiles.hasDeletes(file)) return true;
     }
     return false;
   }
