@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
 
 import streamhouse_spark as sh
 from spark.view_histories import order, require_right
+from streamhouse_spark.datasource.session_warehouse import catalog_connection
 from streamhouse_spark.datasource.views import refresh
+from streamhouse_spark.datasource.views.materialize import made
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.service import tiering_service
 from waiting import wait_for
@@ -134,6 +137,56 @@ def test_neither_waits_for_the_other(spark, wh, orders, monkeypatch):
             wait_for(lambda: tiered(orders), "the round")
     finally:
         go_on.set()
+
+
+def test_a_backfill_in_steps_beside_a_view_that_is_to_be_fresh(spark, wh, orders, caplog):
+    """The other view comes between the steps whenever it is due. A stop ends the service behind a step, and another
+    service makes the rest.
+    """
+    for number in range(10):
+        orders.append([order(10 * number + i, i % 4) for i in range(10)])
+    query = GROUPS.replace("SOURCE", f"streamhouse.{orders.name}")
+    name = f"gold.{orders.name.partition('.')[2]}"
+    big = made(spark, catalog_connection(spark), f"{name}_big", query, "1h", "incremental", {}, 10)
+    clicks = wh.create_table(f"{orders.name}_clicks", "cust INT")
+    of_clicks = GROUPS.replace("SOURCE", f"streamhouse.{clicks.name}")
+    fast = sh.materialize(spark, f"{name}_fast", of_clicks, freshness="1s")
+    seen, services = [], []
+
+    def on_view(view):
+        of = {status.name: status for status in services[-1].view_status()}
+        if view.name != big.name:
+            return
+        seen.append((view.doing, view.steps, view.rows_behind, of[fast.name].refreshes))
+        if view.doing == "refreshing":
+            assert of[fast.name].due_ms >= of[big.name].due_ms, "the one that is due for longer goes first"
+        if view.doing == "between steps":
+            clicks.append([{"cust": view.steps}])
+            time.sleep(0.4)
+        if len(services) == 1 and view.steps == 3:
+            services[-1].stop()
+
+    def serve():
+        services.append(sh.TieringService(spark, wh.url, [big.name, fast.name], views=True, on_view=on_view))
+        return running(services[-1])
+
+    with serve():
+        wait_for(lambda: len(seen) == 6, "three steps")
+    assert [told[:3] for told in seen if told[0] == "between steps"] == [
+        ("between steps", n, 100 - 10 * n) for n in (1, 2, 3)
+    ]
+    assert (big.describe().refreshes, sum(big.describe().rows_behind.values())) == (3, 70)
+    orders.append([order(1000, 3)])
+    with serve():
+        wait_for(lambda: seen[-1][0] == "waiting", "the rest")
+        wait_for(lambda: fast.table.to_arrow().num_rows == 9, "the clicks of all steps")
+    status = next(found for found in services[-1].view_status() if found.name == big.name)
+    assert (status.refreshes, status.last.steps, status.error) == (1, 8, None)
+    amid = [refreshes for doing, _, _, refreshes in seen[6:] if doing == "between steps"]
+    assert amid[-1] - amid[0] >= 1, "the other one came between"
+    require_right(spark, big, query)
+    require_right(spark, fast, of_clicks)
+    assert "on_view failed" not in caplog.text
 
 
 def test_a_session_of_another_warehouse_has_no_views_of_this(spark, tmp_path):

@@ -195,7 +195,11 @@ def test_a_pause_that_the_list_sees_first(place):
     place.clock.advance(60_000)
     place.service._list(place.clock.boot_ms())
     assert (place.status("big").doing, place.status("big").steps) == ("paused", 0)
-    assert "big" not in place.turns(4)
+    resume_refreshes(view)
+    place.service._list(place.clock.boot_ms())
+    place.befores.clear()
+    assert place.turns(2) == ["big"], "behind a look at the other one"
+    assert place.befores == [RefreshReport(changed=False)], "another refresh, with the sources as they are now"
 
 
 def test_a_failure_goes_on_behind_the_last_step(place):
