@@ -139,18 +139,17 @@ def test_neither_waits_for_the_other(spark, wh, orders, monkeypatch):
         go_on.set()
 
 
-def test_a_backfill_in_steps_beside_a_view_that_is_to_be_fresh(spark, wh, orders, caplog):
+def test_a_backfill_in_steps_beside_a_view_that_is_to_be_fresh(spark, wh, caplog):
     """The other view comes between the steps whenever it is due. A stop ends the service behind a step, and another
     service makes the rest.
     """
-    for number in range(10):
-        orders.append([order(10 * number + i, i % 4) for i in range(10)])
-    query = GROUPS.replace("SOURCE", f"streamhouse.{orders.name}")
-    name = f"gold.{orders.name.partition('.')[2]}"
-    big = made(spark, catalog_connection(spark), f"{name}_big", query, "1h", "incremental", {}, 10)
-    clicks = wh.create_table(f"{orders.name}_clicks", "cust INT")
-    of_clicks = GROUPS.replace("SOURCE", f"streamhouse.{clicks.name}")
-    fast = sh.materialize(spark, f"{name}_fast", of_clicks, freshness="1s")
+    hot = {"table.datalake.enabled": "false"}
+    visits, clicks = (wh.create_table(f"served.{name}", "cust INT", properties=hot) for name in ("visits", "clicks"))
+    for _ in range(10):
+        visits.append([{"cust": number % 4} for number in range(10)])
+    query, of_clicks = (GROUPS.replace("SOURCE", f"streamhouse.{source.name}") for source in (visits, clicks))
+    big = made(spark, catalog_connection(spark), "gold.of_visits", query, "1h", "incremental", hot, 20)
+    fast = sh.materialize(spark, "gold.of_clicks", of_clicks, freshness="1s", properties=hot)
     seen, services = [], []
 
     def on_view(view):
@@ -163,7 +162,7 @@ def test_a_backfill_in_steps_beside_a_view_that_is_to_be_fresh(spark, wh, orders
         if view.doing == "between steps":
             clicks.append([{"cust": view.steps}])
             time.sleep(0.4)
-        if len(services) == 1 and view.steps == 3:
+        if len(services) == 1 and view.steps == 2:
             services[-1].stop()
 
     def serve():
@@ -171,18 +170,19 @@ def test_a_backfill_in_steps_beside_a_view_that_is_to_be_fresh(spark, wh, orders
         return running(services[-1])
 
     with serve():
-        wait_for(lambda: len(seen) == 6, "three steps")
-    assert [told[:3] for told in seen if told[0] == "between steps"] == [
-        ("between steps", n, 100 - 10 * n) for n in (1, 2, 3)
-    ]
-    assert (big.describe().refreshes, sum(big.describe().rows_behind.values())) == (3, 70)
-    orders.append([order(1000, 3)])
+        for step in (1, 2):
+            wait_for(lambda step=step: len(seen) == 2 * step, f"step {step}")
+    made_steps = [told[:3] for told in seen if told[0] == "between steps"]
+    assert made_steps == [("between steps", 1, 80), ("between steps", 2, 60)]
+    assert (big.describe().refreshes, sum(big.describe().rows_behind.values())) == (2, 60)
+    visits.append([{"cust": 3}])
     with serve():
-        wait_for(lambda: seen[-1][0] == "waiting", "the rest")
-        wait_for(lambda: fast.table.to_arrow().num_rows == 9, "the clicks of all steps")
+        for step in (1, 2, 3, 4):
+            wait_for(lambda step=step: len(seen) >= 4 + 2 * step, f"step {step}")
+        wait_for(lambda: fast.table.to_arrow().num_rows == 3, "the clicks of all steps")
     status = next(found for found in services[-1].view_status() if found.name == big.name)
-    assert (status.refreshes, status.last.steps, status.error) == (1, 8, None)
-    amid = [refreshes for doing, _, _, refreshes in seen[6:] if doing == "between steps"]
+    assert (status.refreshes, status.last.steps, status.error) == (1, 4, None)
+    amid = [refreshes for doing, _, _, refreshes in seen[4:] if doing == "between steps"]
     assert amid[-1] - amid[0] >= 1, "the other one came between"
     require_right(spark, big, query)
     require_right(spark, fast, of_clicks)
