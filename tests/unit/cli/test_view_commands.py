@@ -6,10 +6,13 @@ import subprocess
 import sys
 
 import pytest
+from pyspark.errors import PySparkException
 
 import streamhouse_spark as sh
 from streamhouse_spark.cli import doctor
+from streamhouse_spark.cli.spark_session import spark_errors_told
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
+from streamhouse_spark.errors import StreamhouseError
 
 QUERY = "SELECT id, 2 * id AS twice FROM default.t"
 
@@ -85,6 +88,19 @@ def test_refresh_says_that_it_needs_spark(run, warehouse, monkeypatch):
     monkeypatch.setattr(doctor, "check_java", lambda *_: doctor.Finding("Java", "fail", "no Java", "install it"))
     monkeypatch.setattr("streamhouse_spark.cli.spark_session.check_java", doctor.check_java)
     assert "no Java; install it" in run("refresh", "gold.v", "--master", "local[1]", code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "condition"),
+    [
+        (PySparkException("no such thing"), "SPARK_FAILED"),
+        (PySparkException("no such thing", errorClass="UNRESOLVED_COLUMN", messageParameters={}), "UNRESOLVED_COLUMN"),
+    ],
+)
+def test_an_error_of_spark_is_told_as_ours(error, condition):
+    with pytest.raises(StreamhouseError, match="no such thing") as told, spark_errors_told():
+        raise error
+    assert told.value.condition == condition
 
 
 def test_pausing_loads_no_spark(warehouse, warehouse_path):
