@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -9,9 +10,11 @@ import pytest
 from pyspark.errors import PySparkException
 
 import streamhouse_spark as sh
-from streamhouse_spark.cli import doctor
+from streamhouse_spark.cli import doctor, view_commands
+from streamhouse_spark.cli.session import Session
 from streamhouse_spark.cli.spark_session import spark_errors_told
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
+from streamhouse_spark.datasource.views.refresh import RefreshReport
 from streamhouse_spark.errors import StreamhouseError
 
 QUERY = "SELECT id, 2 * id AS twice FROM default.t"
@@ -103,6 +106,29 @@ def test_an_error_of_spark_is_told_as_ours(error, condition):
     assert told.value.condition == condition
 
 
+@pytest.mark.parametrize(
+    ("report", "text"),
+    [
+        (RefreshReport(changed=False), "gold.v has all rows of its sources\n"),
+        (
+            RefreshReport(changed=True, rows_written=1200, rows_deleted=1, steps=1),
+            "gold.v: 1,200 rows written, 1 deleted\n",
+        ),
+        (
+            RefreshReport(changed=True, rows_written=2, whole_because="[it] is new", steps=3),
+            "gold.v: 2 rows written, 0 deleted in 3 steps; the whole query was computed: [it] is new\n",
+        ),
+    ],
+)
+def test_what_a_refresh_tells(report, text, capsys):
+    view_commands._show_refresh(Session(), "gold.v", report)
+    assert capsys.readouterr().out == text
+    view_commands._show_refresh(Session(format="json"), "gold.v", report)
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"view": "gold.v", **{name: getattr(report, name) for name in told if name != "view"}}
+    assert {"changed", "rows_written", "rows_deleted", "whole_because", "steps"} < told.keys()
+
+
 def test_pausing_loads_no_spark(warehouse, warehouse_path):
     make_view(warehouse)
     code = (
@@ -131,6 +157,5 @@ def test_a_view_is_refreshed_by_hand(warehouse, warehouse_path):
 
     assert call("refresh", "gold.v").startswith("gold.v: 2 rows written, 0 deleted; the whole query was computed: ")
     assert {row["twice"] for row in view.to_arrow().to_pylist()} == {2, 4}
-    assert call("refresh", "gold.v", "gold.v") == "gold.v has all rows of its sources\n"
     warehouse.drop_table("t")
     assert call("refresh", "gold.v", code=1).startswith("TABLE_NOT_FOUND: ")

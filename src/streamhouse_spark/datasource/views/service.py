@@ -97,7 +97,7 @@ class _Steps:
     began_ms: int
     """Time of the service's clock at which the first one began."""
     duration_ms: int = 0
-    """Of the steps alone."""
+    """Time of the steps alone."""
     report: RefreshReport = _NONE_YET
 
 
