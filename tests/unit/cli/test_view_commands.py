@@ -158,4 +158,4 @@ def test_a_view_is_refreshed_by_hand(warehouse, warehouse_path):
     assert call("refresh", "gold.v").startswith("gold.v: 2 rows written, 0 deleted; the whole query was computed: ")
     assert {row["twice"] for row in view.to_arrow().to_pylist()} == {2, 4}
     warehouse.drop_table("t")
-    assert call("refresh", "gold.v", code=1).startswith("TABLE_NOT_FOUND: ")
+    assert "\nTABLE_NOT_FOUND: " in call("refresh", "gold.v", code=1), "a line behind those of the JVM"
