@@ -61,6 +61,17 @@ def test_the_image_suits_the_pod():
     assert CONTAINER["securityContext"]["readOnlyRootFilesystem"]
 
 
+def test_the_image_has_what_refreshes_of_views_need():
+    """The chart's `views.enabled` runs Spark in the pod. It is off, as it needs more memory."""
+    chart = yaml.safe_load((DEPLOY / "helm" / "streamhouse-tiering" / "values.yaml").read_text())
+    assert not chart["views"]["enabled"]
+    assert "--views" not in CONTAINER["args"]
+    assert re.search(r"install .*openjdk-(17|21)-jre-headless", DOCKERFILE)
+    assert re.search(r"streamhouse_spark-\*\.whl\)\[spark,", DOCKERFILE)
+    assert "PYSPARK_PYTHON=/opt/streamhouse/bin/python" in DOCKERFILE
+    assert "hadoop-aws" not in DOCKERFILE, "or the page of clusters, which says that Python reads the lake, is wrong"
+
+
 def test_versions_are_those_of_the_package():
     chart = yaml.safe_load((DEPLOY / "helm" / "streamhouse-tiering" / "Chart.yaml").read_text())
     application = yaml.safe_load((DEPLOY / "kubernetes" / "spark-application.yaml").read_text())["spec"]

@@ -12,6 +12,8 @@ from pathlib import Path
 import kubernetes_validate
 import yaml
 
+from streamhouse_spark.cli.app import streamhouse
+
 DEPLOY = Path(__file__).parent.parent / "deploy"
 CHART = DEPLOY / "helm" / "streamhouse-tiering"
 PLAIN = DEPLOY / "kubernetes" / "tiering.yaml"
@@ -29,14 +31,22 @@ FULL = [
     "--set=nodeSelector.disk=fast",
     "--set=tolerations[0].key=spot",
     "--set=tolerations[0].operator=Exists",
+    "--set=views.enabled=true",
+    "--set=views.master=local[4]",
+    "--set=views.driverMemory=2g",
 ]
-"""Each value that is empty by default."""
+"""Each value that is empty by default, and each switch that is off."""
 REFUSED = [
     ["--set=warehouse="],
     ["--set=warehouse=/data/warehouse"],
     ["--set=replicas=0"],
     ["--set=unknown=1"],
     ["--set=settings.s3\\.secret-access-key=x"],
+    ["--set=views.enabled=true", "--set=views.master=k8s://https://kubernetes.default"],
+    ["--set=views.enabled=true", "--set=views.master=spark://host:7077"],
+    ["--set=views.enabled=true", "--set=views.master="],
+    ["--set=views.driverMemory=much"],
+    ["--set=views.unknown=1"],
 ]
 HEADER = "# Written by `make manifests` from the chart beside this, with the values of values.yaml.\n"
 
@@ -52,7 +62,9 @@ def main(helm: str, *, write: bool) -> None:
     checked = 0
     for version in (OLDEST, NEWEST):
         for more in ([], FULL):
-            checked += _validate(_render(helm, version, *values, *more), version)
+            rendered = _render(helm, version, *values, *more)
+            checked += _validate(rendered, version)
+            _require_views(rendered, is_wanted=bool(more))
     for wrong in REFUSED:
         if _helm(helm, NEWEST, *values, *wrong).returncode == 0:
             sys.exit(f"the chart takes {wrong}, and should refuse it")
@@ -83,6 +95,23 @@ def _validate(rendered: str, version: str) -> int:
         if found["kind"] != "ServiceMonitor":
             kubernetes_validate.validate(found, version, strict=True)
     return len(objects)
+
+
+def _require_views(rendered: str, *, is_wanted: bool) -> None:
+    """Check that the service refreshes views where that is wanted, by a command line that the program takes."""
+    (deployment,) = (found for found in yaml.safe_load_all(rendered) if found and found["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    name, *arguments = container["args"]
+    parsed = streamhouse.commands[name].make_context(name, arguments).params
+    heap = {variable["name"]: variable.get("value") for variable in container.get("env", [])}.get("PYSPARK_SUBMIT_ARGS")
+    told = parsed["views"], parsed["master"], heap, [*parsed["tables"]]
+    wanted = (
+        (True, "local[4]", "--driver-memory 2g pyspark-shell", ["sales.orders", "sales.items"])
+        if is_wanted
+        else (False, None, None, [])
+    )
+    if told != wanted:
+        sys.exit(f"the pod is to run with {wanted}, and would with {told}")
 
 
 def _run(*command: str) -> None:

@@ -410,7 +410,7 @@ class TieringService:
 
         With ``views`` a thread of its own refreshes materialised tables, all or those among ``tables``, as
         `RefreshService` does; ``warehouse`` is then that of the session's catalog ``streamhouse``. ``on_view`` is
-        called in it when a refresh begins, and when it has ended.
+        called in it when a step of a refresh begins, and when it has ended.
         """
         require_part("spark", spark, "a SparkSession", "dataSource")
         require_texts("settings", settings)
@@ -438,8 +438,8 @@ class TieringService:
     def run(self, stop: threading.Event | None = None) -> None:
         """Serve until `stop` is called, ``stop`` is set or, in the main thread, SIGTERM comes.
 
-        Returns when the rounds under way have ended, and the refresh. Raises `TableNotFoundError` at once for a named
-        table that is not there.
+        Returns when the rounds under way have ended, and the step of a refresh. Raises `TableNotFoundError` at once for
+        a named table that is not there.
         """
         from streamhouse_spark.datasource.views.measures import view_measures
         from streamhouse_spark.service.endpoint import observed
@@ -450,6 +450,8 @@ class TieringService:
 
     def stop(self) -> None:
         """End `run`; from any thread. Repeating it is harmless."""
+        if self._views is not None:
+            self._views.stop()
         self._service.stop()
 
     def status(self) -> list[TableStatus]:
@@ -461,18 +463,16 @@ class TieringService:
         return [] if self._views is None else self._views.status()
 
     def health(self) -> ServiceHealth:
-        """Return how the service itself is: its last turn, and whether the tables can be listed. From any thread; asks
-        storage for nothing.
-        """
+        """How the service itself is: its last turn, and whether tables can be listed; from any thread. Asks nobody."""
         return self._service.health()
 
 
 class RefreshService:
     """Keeps the materialised tables of a warehouse as fresh as they say: one after the other, the longest due first.
 
-    A view is refreshed each ``freshness``; where that takes longer, all the time. An error of one view is logged, shown
-    by `status` and tried again after a growing pause. One that is paused is left as it is. Several services may serve
-    one warehouse: they divide the views by claims, and of two refreshes of one view one counts.
+    A view is refreshed each ``freshness``; where that takes longer, all the time. Of a refresh in steps others come
+    between the steps. An error of one view is logged, shown by `status` and tried again after a growing pause. One that
+    is paused is left as it is. Several services may serve one warehouse: they divide the views by claims.
     """
 
     @checked
@@ -484,7 +484,7 @@ class RefreshService:
         self._service = session_views(spark, warehouse, views)
 
     def run(self, stop: threading.Event | None = None) -> None:
-        """Refresh until `stop` is called or ``stop`` is set. Returns when the refresh under way has ended."""
+        """Refresh until `stop` is called or ``stop`` is set. Returns when the step under way has ended."""
         from streamhouse_spark.datasource.views.measures import view_measures
         from streamhouse_spark.metrics.otel import exporting
 

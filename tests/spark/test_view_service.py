@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
 
 import streamhouse_spark as sh
 from spark.view_histories import order, require_right
+from streamhouse_spark.datasource.session_warehouse import catalog_connection
 from streamhouse_spark.datasource.views import refresh
+from streamhouse_spark.datasource.views.materialize import made
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.service import tiering_service
 from waiting import wait_for
@@ -134,6 +137,56 @@ def test_neither_waits_for_the_other(spark, wh, orders, monkeypatch):
             wait_for(lambda: tiered(orders), "the round")
     finally:
         go_on.set()
+
+
+def test_a_backfill_in_steps_beside_a_view_that_is_to_be_fresh(spark, wh, caplog):
+    """The other view comes between the steps whenever it is due. A stop ends the service behind a step, and another
+    service makes the rest.
+    """
+    hot = {"table.datalake.enabled": "false"}
+    visits, clicks = (wh.create_table(f"served.{name}", "cust INT", properties=hot) for name in ("visits", "clicks"))
+    for _ in range(10):
+        visits.append([{"cust": number % 4} for number in range(10)])
+    query, of_clicks = (GROUPS.replace("SOURCE", f"streamhouse.{source.name}") for source in (visits, clicks))
+    big = made(spark, catalog_connection(spark), "gold.of_visits", query, "1h", "incremental", hot, 20)
+    fast = sh.materialize(spark, "gold.of_clicks", of_clicks, freshness="1s", properties=hot)
+    seen, services = [], []
+
+    def on_view(view):
+        of = {status.name: status for status in services[-1].view_status()}
+        if view.name != big.name:
+            return
+        seen.append((view.doing, view.steps, view.rows_behind, of[fast.name].refreshes))
+        if view.doing == "refreshing":
+            assert of[fast.name].due_ms >= of[big.name].due_ms, "the one that is due for longer goes first"
+        if view.doing == "between steps":
+            clicks.append([{"cust": view.steps}])
+            time.sleep(0.4)
+        if len(services) == 1 and view.steps == 2:
+            services[-1].stop()
+
+    def serve():
+        services.append(sh.TieringService(spark, wh.url, [big.name, fast.name], views=True, on_view=on_view))
+        return running(services[-1])
+
+    with serve():
+        for step in (1, 2):
+            wait_for(lambda step=step: len(seen) == 2 * step, f"step {step}")
+    made_steps = [told[:3] for told in seen if told[0] == "between steps"]
+    assert made_steps == [("between steps", 1, 80), ("between steps", 2, 60)]
+    assert (big.describe().refreshes, sum(big.describe().rows_behind.values())) == (2, 60)
+    visits.append([{"cust": 3}])
+    with serve():
+        for step in (1, 2, 3, 4):
+            wait_for(lambda step=step: len(seen) >= 4 + 2 * step, f"step {step}")
+        wait_for(lambda: fast.table.to_arrow().num_rows == 3, "the clicks of all steps")
+    status = next(found for found in services[-1].view_status() if found.name == big.name)
+    assert (status.refreshes, status.last.steps, status.error) == (1, 4, None)
+    amid = [refreshes for doing, _, _, refreshes in seen[4:] if doing == "between steps"]
+    assert amid[-1] - amid[0] >= 1, "the other one came between"
+    require_right(spark, big, query)
+    require_right(spark, fast, of_clicks)
+    assert "on_view failed" not in caplog.text
 
 
 def test_a_session_of_another_warehouse_has_no_views_of_this(spark, tmp_path):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.cli.doctor import check_java, find_java, os_release
 from streamhouse_spark.datasource.worker_python import use_python
-from streamhouse_spark.errors import MissingExtraError
+from streamhouse_spark.errors import MissingExtraError, StreamhouseError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +58,17 @@ def open_spark(
 
         builder = configure(builder, warehouse=catalog_of[0], settings=catalog_of[1])
     return builder.getOrCreate()
+
+
+@contextmanager
+def spark_errors_told() -> Iterator[None]:
+    """Raise errors of Spark as ours, whose text the command line prints without a traceback."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise StreamhouseError(str(error), condition=error.getCondition() or "SPARK_FAILED") from error
 
 
 def require_java() -> None:

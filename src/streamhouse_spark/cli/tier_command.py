@@ -246,10 +246,10 @@ def _serve_on_spark(
 
 def _report_view(output: Output, show: Callable[[str | None], None], view: ViewStatus) -> None:
     """Show which view is being refreshed, and print each refresh that made a commit."""
-    is_begin = view.doing == "refreshing"
-    show(f"refresh {view.name}" if is_begin else None)
+    step = f", step {view.steps + 1}" if view.steps else ""
+    show(f"refresh {view.name}{step}" if view.doing == "refreshing" else None)
     done = view.last
-    if is_begin or view.error is not None or done is None or not done.changed:
+    if view.doing != "waiting" or done is None or not done.changed:
         return
     told = {
         "view": view.name,

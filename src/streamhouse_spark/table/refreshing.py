@@ -28,6 +28,7 @@ from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.deletions import DeleteRows
 from streamhouse_spark.log.commits.record import Record, records_from
+from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transactions import stored_version
 from streamhouse_spark.log.told import TOLD
@@ -66,7 +67,9 @@ class ViewLag:
     """The distance of a view from its sources."""
 
     commits: Mapping[str, int]
-    """Source → its commits that the view has not seen."""
+    """Source → its commits that the view has not seen, or of which it has a part."""
+    rows: Mapping[str, int]
+    """Source → its rows that the view has not seen, or its changes where it has a primary key."""
     oldest_ms: int | None
     """Store time of the oldest change that the view lacks, as far as the log still has it; None where it has none."""
 
@@ -119,22 +122,37 @@ def commit_step(view: TableHandle, step: RefreshStep, rows: pa.Table, gone: pa.A
 
 def lag_behind(lineage: Lineage, states: Mapping[str, TableState]) -> ViewLag:
     """Return how far a view of this lineage is behind these states of its sources."""
-    commits, waiting = {}, []
+    commits, rows, waiting = {}, {}, []
     for then in lineage.sources:
         now = states[then.name]
         is_same = now.table_uuid == then.uuid
-        commits[then.name] = max(0, now.version - then.version) if is_same else now.version
+        had = then.ends if is_same else {}
+        rows[then.name] = sum(max(0, end - had.get(bucket, 0)) for bucket, end in now.ends.items())
+        commits[then.name] = _commits_behind(then, now) if is_same else now.version
         waiting += _missing_ms(then, now) if is_same else [now.created_ms]
-    return ViewLag(commits, min(waiting, default=None))
+    return ViewLag(commits, rows, min(waiting, default=None))
+
+
+def _commits_behind(then: SourceVersion, now: TableState) -> int:
+    """Count the commits behind a version; of a part of one, those from the first on that is not whole."""
+    if not then.is_cut:
+        return max(0, now.version - then.version)
+    first = min((segment.commit for segment in _missing(then, now)), default=then.version)
+    return max(1, now.version - min(first, then.version) + 1)
+
+
+def _missing(then: SourceVersion, now: TableState) -> list[Segment]:
+    """Return the first segment of each bucket with rows that a view lacks, of those that the log still has."""
+    found = (
+        next((s for s in log.segments if s.end_offset > then.ends.get(bucket, 0)), None)
+        for bucket, log in now.buckets.items()
+    )
+    return [segment for segment in found if segment is not None]
 
 
 def _missing_ms(then: SourceVersion, now: TableState) -> list[int]:
     """Return times of what a view lacks: of the oldest rows of each bucket, of a truncation, of deletions."""
-    segments = [
-        next((s for s in log.segments if s.end_offset > then.ends.get(bucket, 0)), None)
-        for bucket, log in now.buckets.items()
-    ]
-    found = [segment.first_time_ms for segment in segments if segment is not None]
+    found = [segment.first_time_ms for segment in _missing(then, now)]
     if now.truncation is not None and now.truncation.commit > then.version:
         found.append(now.truncation.time_ms)
     found += [deletion.time_ms for deletion in now.deletions if deletion.commit > then.version]

@@ -55,6 +55,7 @@ ELSEWHERE = {
     "datasource/catalog/procedures/views.py STREAMHOUSE": (
         "spark/test_materialize_calls.py::test_what_is_wrong_is_said_as_in_python"
     ),
+    "cli/spark_session.py STREAMHOUSE": "unit/cli/test_view_commands.py::test_an_error_of_spark_is_told_as_ours",
     "groups of files were written anew; try again": (
         "unit/table/test_optimize.py::test_nothing_is_committed_where_others_fail"
     ),

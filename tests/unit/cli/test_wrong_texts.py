@@ -10,12 +10,13 @@ from click.testing import CliRunner
 
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.cli.session import Failure, Session
+from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from unit.public_surface import World
 
 SHARED = {"--warehouse", "--output", "--setting"}
-UNUSED = {"tier": {"--spark", "--master"}, "tail": {"--follow"}}
+UNUSED = {name: {"--spark", "--master"} for name in ("tier", "refresh")} | {"tail": {"--follow"}}
 """Options that start a JVM, or wait for ever."""
-PARSED_ONLY = {"demo"}
+PARSED_ONLY = {"demo", "refresh"}
 """Commands that do too much for a test where a text is right; here only their texts are read."""
 
 
@@ -96,6 +97,9 @@ LINES = {
         },
         ("--check",),
     ),
+    "refresh": Line({"views": "view"}),
+    "pause": Line({"views": "view"}),
+    "resume": Line({"views": "view"}),
     "tier": Line({"tables": "log"}, ("--once",)),
     "retier": Line({"table": "log"}, ("--dry-run",)),
     "maintain": Line({"tables": "log", "grace_ms": "1h"}, ("--dry-run",)),
@@ -196,6 +200,10 @@ def world(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         world = World()
+        view = {VIEW: ViewDefinition("SELECT 1", "full", 1000, ("id",), "bag", {}).to_text()}
+        world.opened().create_table("view", "id BIGINT", primary_key=["id"], properties=view)
+        world._kept = dict(world.storage._objects)
+        world.restore()
         patch.setattr(Session, "warehouse", property(lambda _: world.opened()))
         yield world
 

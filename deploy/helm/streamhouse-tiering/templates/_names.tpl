@@ -22,3 +22,10 @@ app.kubernetes.io/component: tiering
 {{ .Values.image.repository }}
 {{- if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
+
+{{- define "tiering.master" -}}
+{{- if not (regexMatch "^local\\[([1-9][0-9]*|\\*)\\]$" .Values.views.master) }}
+{{- fail (printf "views.master is %s, and must be local[N]: executors of a cluster could not call this pod back, and it has no token for Kubernetes. For a cluster, run `streamhouse tier --views` where its driver runs" .Values.views.master) }}
+{{- end }}
+{{- .Values.views.master }}
+{{- end }}

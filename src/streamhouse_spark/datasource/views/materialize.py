@@ -40,7 +40,7 @@ class ViewDescription:
     lineage: Lineage | None
     """The versions of the sources that the view is at; None before its first refresh."""
     commits_behind: Mapping[str, int]
-    """Source → its commits since."""
+    """Source → its commits since, with one of which the view has a part."""
     rows_behind: Mapping[str, int]
     """Source → its rows since, or its changes where it has a primary key. Between two steps also those of a commit of
     which the view has a part."""
@@ -90,13 +90,11 @@ class MaterializedTable:
         definition = ViewDefinition.of(state.properties, self.name)
         number, lineage = last_refresh(state)
         commits: Mapping[str, int] = {}
-        rows = {}
+        rows: Mapping[str, int] = {}
         if lineage is not None:
             states = {source.name: self._connection.table(source.name).refresh() for source in lineage.sources}
-            commits = lag_behind(lineage, states).commits
-            for source in lineage.sources:
-                ends = states[source.name].ends
-                rows[source.name] = sum(max(0, end - source.ends.get(bucket, 0)) for bucket, end in ends.items())
+            lag = lag_behind(lineage, states)
+            commits, rows = lag.commits, lag.rows
         return ViewDescription(
             self.name,
             definition.query,

@@ -10,6 +10,7 @@ from streamhouse_spark.metrics.measures import Measure
 
 GAUGES: Final[dict[str, tuple[str, Callable[[ViewStatus], float]]]] = {
     "streamhouse_view_commits_behind": ("Commits of its sources that it has not seen.", lambda v: v.commits_behind),
+    "streamhouse_view_rows_behind": ("Rows or changes of its sources that it lacks.", lambda v: v.rows_behind),
     "streamhouse_view_lag_seconds": ("Age of the oldest change that it lacks.", lambda v: v.lag_ms / 1000),
     "streamhouse_view_freshness_seconds": ("Time between two refreshes: freshness.", lambda v: v.freshness_ms / 1000),
     "streamhouse_view_failures": ("Failures since the last refresh that succeeded.", lambda v: v.failures),
@@ -18,7 +19,7 @@ GAUGES: Final[dict[str, tuple[str, Callable[[ViewStatus], float]]]] = {
         lambda v: v.last_duration_ms / 1000,
     ),
     "streamhouse_view_refreshing_seconds": (
-        "Time since the refresh under way began; 0 without one.",
+        "Time since the step under way began; 0 without one.",
         lambda v: v.refreshing_ms / 1000,
     ),
     "streamhouse_view_paused": ("1 while it is paused.", lambda v: v.doing == "paused"),

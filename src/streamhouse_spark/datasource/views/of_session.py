@@ -35,7 +35,8 @@ def session_views(
             f"{shown(connection.location)}; use one"
         )
     begin = partial(_enter_pool, spark)
-    return ViewService(Refresher(spark, connection), connection, SystemClock(), names, on_view=on_view, begin=begin)
+    run = Refresher(spark, connection).step
+    return ViewService(run, connection, SystemClock(), names, on_view=on_view, begin=begin)
 
 
 def _enter_pool(spark: SparkSession) -> None:

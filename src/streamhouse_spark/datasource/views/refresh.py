@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 
 from streamhouse_spark.config.view_definition import ViewDefinition
 from streamhouse_spark.core.lineage import Lineage, SourceVersion
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.values import dataclass, replace
 from streamhouse_spark.datasource.views.changes import is_mostly_changed
 from streamhouse_spark.datasource.views.compiled import ParsedQuery, require_session
 from streamhouse_spark.datasource.views.plans import Plans
@@ -52,6 +52,8 @@ class RefreshReport:
     """Source → the version that the view is at."""
     steps: int = 0
     """Commits that were made; more than one only of a view with ``step_rows``."""
+    goal: Lineage | None = None
+    """The versions that the steps lead to which are left, where it was ended between two; None where none is left."""
 
 
 class Refresher:
@@ -65,10 +67,24 @@ class Refresher:
         """Bring a view to the newest versions of its sources; see `refresh`."""
         return refresh(self._spark, self._connection, name, self._plans)
 
+    def step(self, name: str, before: RefreshReport) -> RefreshReport:
+        """Make the next step of a refresh behind those of a report, and return the report of all of them."""
+        return refresh(self._spark, self._connection, name, self._plans, before, 1)
 
-def refresh(spark: SparkSession, connection: Connection, name: str, plans: Plans) -> RefreshReport:
+
+def refresh(
+    spark: SparkSession,
+    connection: Connection,
+    name: str,
+    plans: Plans,
+    before: RefreshReport | None = None,
+    steps_max: int | None = None,
+) -> RefreshReport:
     """Bring a view to the newest versions of its sources; with ``step_rows`` in steps, at least as far as the sources
     were when it began.
+
+    With ``steps_max`` it ends behind so many steps, and the report has the goal of those that are left. A refresh that
+    is given this report as ``before`` goes on to the same goal, and its report is of all steps together.
 
     **Commit point:** of each step, the record of the view's table that has the rows and the versions. A crash before it
     changes nothing, and the next refresh goes on behind the last step. Raises `InvalidOptionError` for a table that is
@@ -79,13 +95,17 @@ def refresh(spark: SparkSession, connection: Connection, name: str, plans: Plans
     definition = ViewDefinition.of(view.refresh().properties, view.name)
     require_session(spark, view.name, definition.session)
     parsed = plans.parsed(view.name, definition.query)
-    done, goal, step_rows, because = RefreshReport(changed=False), None, definition.step_rows, None
-    races = 0
+    done = before or RefreshReport(changed=False)
+    goal, done = done.goal, replace(done, goal=None)
+    last_step = None if steps_max is None else done.steps + steps_max
+    step_rows, because, races = definition.step_rows, None, 0
     while races < RACES_MAX:
         sources = {source: connection.table(source) for source in parsed.sources}
         to_newest = next_step(view, sources, is_full=definition.mode == "full", because=because)
-        goal = goal or (to_newest.new if to_newest is not None else None)
-        if to_newest is None or (done.changed and _is_done(to_newest, goal)):
+        if to_newest is None:
+            return done
+        goal = goal or to_newest.new
+        if done.changed and _is_done(to_newest, goal):
             return done
         chosen = nearer(to_newest, sources, step_rows, goal)
         step = chosen.step
@@ -107,6 +127,8 @@ def refresh(spark: SparkSession, connection: Connection, name: str, plans: Plans
                     return done
                 show_step(view.name, done.steps, chosen.rows_left)
                 races = 0
+                if done.steps == last_step:
+                    return done if covers(step.new, goal) else replace(done, goal=goal)
         except (PySparkException, TableNotFoundError) as error:
             if not is_last and any(word in str(error) for word in _NO_LONGER_READ):
                 logger.warning("%s: the rest is one step, as it is no longer read in several: %s", view.name, error)
@@ -120,9 +142,9 @@ def refresh(spark: SparkSession, connection: Connection, name: str, plans: Plans
     raise CommitConflictError(f"{view.name}: {RACES_MAX} other refreshes were faster; refresh it from one place")
 
 
-def _is_done(step: RefreshStep, goal: Lineage | None) -> bool:
+def _is_done(step: RefreshStep, goal: Lineage) -> bool:
     """Tell whether the view has the rows that its sources had when the refresh began."""
-    return step.old is not None and goal is not None and covers(step.old, goal)
+    return step.old is not None and covers(step.old, goal)
 
 
 def _is_mostly_changed(step: RefreshStep, sources: Mapping[str, Table]) -> bool:

@@ -1,8 +1,11 @@
 """A loop that refreshes views as often as their freshness says, one after the other, the longest due first.
 
 A view is looked at when it is due. Where its sources have nothing new that costs a look at each of them, and no more.
-Else the view is claimed for the time of its refresh, so that several services divide the views of a warehouse; two that
+Else the view is claimed for a step of its refresh, so that several services divide the views of a warehouse; two that
 refresh one view are right all the same, because one of them counts.
+
+A turn makes at most one step. Where more are left the view is due again at once, behind those that are due already: a
+refresh of many steps delays no other view for longer than one of them.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.views.refresh import RefreshReport
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.lifecycle.claims import claimed
+from streamhouse_spark.log.lifecycle.claims import CLAIM_MS, claimed
 from streamhouse_spark.service.known_tables import KnownTables
 from streamhouse_spark.service.tiering_service import LISTING_MS, REMOTE_LISTING_MS
 from streamhouse_spark.storage.read_ahead import at_once
@@ -35,7 +38,9 @@ ELSEWHERE_MS: Final = 5_000
 """Time until a view that another service refreshes is looked at again, where its freshness is not shorter."""
 PAUSE_MAX_MS: Final = 300_000
 
-Doing = Literal["waiting", "refreshing", "elsewhere", "paused", "failed"]
+Doing = Literal["waiting", "refreshing", "between steps", "elsewhere", "paused", "failed"]
+RunStep: TypeAlias = Callable[[str, RefreshReport], RefreshReport]
+"""Makes the next step of the refresh of a view behind those of a report, and returns the report of all of them."""
 _Marks: TypeAlias = Mapping[str, tuple[str, int, str | None]]
 """Source → the table and the commit that it is at."""
 
@@ -44,33 +49,56 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ViewStatus:
-    """A view as the service knows it. ``elsewhere`` means that another service refreshes it at the moment."""
+    """A view as the service knows it. ``elsewhere`` means that another service refreshes it at the moment, ``between
+    steps`` that its refresh has more steps to make, and that other views have their turn.
+    """
 
     name: str
     freshness_ms: int
     due_ms: int
     """Time of the service's clock at which it is looked at next, and refreshed if it is not paused."""
     refreshes: int = 0
-    """Refreshes of this service that made a commit."""
+    """Refreshes of this service that made a commit; one of several steps is one, from its first step on."""
     failures: int = 0
     """Failures in a row. The pause before the next try doubles with each, up to five minutes."""
     error: str | None = None
     """First line of the last error, None after a success."""
     last: RefreshReport | None = None
+    """The last refresh that ended, all of its steps together."""
     doing: Doing = "waiting"
+    steps: int = 0
+    """Steps that the refresh under way has made; 0 where there is none."""
     refreshing_ms: int = 0
-    """Milliseconds since the refresh under way began; 0 where there is none."""
+    """Milliseconds since the step under way began; 0 where there is none."""
     last_duration_ms: int = 0
-    """Duration of the last refresh that succeeded."""
+    """Duration of the last refresh that succeeded: the time of its steps, without that of others between them."""
     rows_written: int = 0
-    """Rows that refreshes of this service wrote."""
+    """Rows that refreshes of this service wrote, with those of the steps so far."""
     rows_deleted: int = 0
     whole: int = 0
     """Refreshes of this service that computed the whole query."""
     commits_behind: int = 0
-    """Commits of its sources that the view had not seen when it was last looked at."""
+    """Commits of its sources that the view had not seen, or had a part of, when it was last looked at."""
+    rows_behind: int = 0
+    """Rows of its sources that the view lacked then, or changes of those with a primary key."""
     lag_ms: int = 0
     """Age of the oldest change that the view lacked then."""
+
+
+_NONE_YET: Final = RefreshReport(changed=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """A refresh of which some steps are made."""
+
+    marks: _Marks
+    """The sources as they were before the first one. The refresh ends with the rows that they had then."""
+    began_ms: int
+    """Time of the service's clock at which the first one began."""
+    duration_ms: int = 0
+    """Time of the steps alone."""
+    report: RefreshReport = _NONE_YET
 
 
 @dataclass
@@ -80,7 +108,9 @@ class _Entry:
     table: Table
     status: ViewStatus
     began_ms: int | None = None
-    """Time of the service's clock at which the refresh under way began."""
+    """Time of the service's clock at which the step under way began."""
+    steps: _Steps | None = None
+    """The refresh that has more steps to make; None where there is none."""
     number: int | None = None
     """Number of its last refresh when this service was last at it."""
     seen: _Marks | None = None
@@ -91,13 +121,13 @@ class _Entry:
 class ViewService:
     """Refreshes the views of a warehouse. An error of one view is logged and tried again later; the others go on.
 
-    ``on_view`` is called with the status of a view when its refresh begins, and when that has ended; ``begin`` at the
-    begin of a thread that is the service's own.
+    ``run`` makes a step. ``on_view`` is called with the status of a view when a step begins, and when that has ended;
+    ``begin`` at the begin of a thread that is the service's own.
     """
 
     def __init__(
         self,
-        run: Callable[[str], RefreshReport],
+        run: RunStep,
         connection: Connection,
         clock: Clock,
         names: Sequence[str] | None,
@@ -106,7 +136,7 @@ class ViewService:
         begin: Callable[[], object] | None = None,
     ) -> None:
         self._begin = begin
-        self._refresh, self._connection, self._clock = run, connection, clock
+        self._run_step, self._connection, self._clock = run, connection, clock
         self._names, self._on_view = names, on_view
         self._service_id = connection.warehouse().world.ids.new_uuid()
         self._known = KnownTables(connection)
@@ -117,7 +147,7 @@ class ViewService:
         self._lock = new_lock()
 
     def run(self, stop: threading.Event | None = None) -> None:
-        """Refresh until stopped. Returns when the refresh under way has ended."""
+        """Refresh until stopped. Returns when the step under way has ended."""
         while not self._is_stopping(stop):
             try:
                 was_due = self.turn()
@@ -132,7 +162,7 @@ class ViewService:
 
     @contextmanager
     def beside(self, stop: threading.Event | None = None) -> Iterator[None]:
-        """Refresh in a thread of its own until the block ends, and wait for the refresh under way."""
+        """Refresh in a thread of its own until the block ends, and wait for the step under way."""
 
         def work() -> None:
             try:
@@ -166,7 +196,7 @@ class ViewService:
         return sorted(found, key=lambda view: view.name)
 
     def turn(self) -> bool:
-        """Look at the view that is due for the longest, and refresh it. Returns whether there was one."""
+        """Look at the view that is due for the longest, and make a step of its refresh. Returns whether one was due."""
         now_ms = self._clock.boot_ms()
         if self._listed_ms is None or now_ms - self._listed_ms >= self._listing_ms():
             self._listed_ms = now_ms
@@ -180,22 +210,22 @@ class ViewService:
     # -- one view -------------------------------------------------------------------------------------------------
 
     def _attend(self, entry: _Entry, now_ms: int) -> None:
-        """Look at a view, and refresh it if it is behind, not paused, and nobody else does."""
+        """Look at a view, and make a step if it is behind, not paused, and nobody else refreshes it."""
         try:
-            marks = self._look(entry, now_ms)
-            if marks is None:
+            states = self._look(entry, now_ms)
+            if states is None:
                 return
             table = entry.table
             with claimed(table.storage, table.uuid, self._service_id, work="refresh") as is_ours:
                 if is_ours:
-                    self._refreshed(entry, marks)
+                    self._step(entry, states)
                 else:
                     due_ms = now_ms + max(POLL_MS, min(entry.status.freshness_ms, ELSEWHERE_MS))
                     self._note(entry, doing="elsewhere", due_ms=due_ms)
         except Exception as error:  # noqa: BLE001 - of Spark, of storage, of the query: the other views go on
             self._failed(entry, error)
 
-    def _look(self, entry: _Entry, now_ms: int) -> _Marks | None:
+    def _look(self, entry: _Entry, now_ms: int) -> Mapping[str, TableState] | None:
         """Learn how the view stands. Returns its sources as they are, where a refresh is wanted; else decides when to
         look again, and returns None.
         """
@@ -213,16 +243,17 @@ class ViewService:
         entry.number = number
         is_done = bool(states) and lineage is not None and marks in (entry.seen, _marks_in(lineage))
         self._note_lag(entry, None if is_done else lineage, states)
-        if definition.paused:
-            self._note(entry, doing="paused", due_ms=later_ms, error=None, failures=0)
-            return None
-        if is_done:
-            self._note(entry, doing="waiting", due_ms=later_ms, error=None, failures=0)
+        if definition.paused or is_done:
+            entry.steps = None
+            doing: Doing = "paused" if definition.paused else "waiting"
+            self._note(entry, doing=doing, due_ms=later_ms, error=None, failures=0, steps=0)
             return None
         if by_others and (left_ms := _last_ms(state) + freshness_ms - entry.table.storage.now_ms()) > 0:
-            self._note(entry, doing="waiting", due_ms=now_ms + left_ms, error=None, failures=0)
+            is_amid = lineage is not None and _is_cut(lineage)
+            due_ms = now_ms + (min(left_ms, CLAIM_MS) if is_amid else left_ms)
+            self._note(entry, doing="elsewhere" if is_amid else "waiting", due_ms=due_ms, error=None, failures=0)
             return None
-        return marks
+        return states
 
     def _sources(self, lineage: Lineage | None) -> Mapping[str, TableState]:
         """Return the states of the sources; none where one is gone, which the refresh tells better."""
@@ -239,40 +270,46 @@ class ViewService:
 
     def _note_lag(self, entry: _Entry, lineage: Lineage | None, states: Mapping[str, TableState]) -> None:
         if lineage is None or not states:
-            self._note(entry, commits_behind=0, lag_ms=0)
+            self._note(entry, commits_behind=0, rows_behind=0, lag_ms=0)
             return
         lag = lag_behind(lineage, states)
         lag_ms = 0 if lag.oldest_ms is None else max(0, entry.table.storage.now_ms() - lag.oldest_ms)
-        self._note(entry, commits_behind=sum(lag.commits.values()), lag_ms=lag_ms)
+        commits, rows = sum(lag.commits.values()), sum(lag.rows.values())
+        self._note(entry, commits_behind=commits, rows_behind=rows, lag_ms=lag_ms)
 
-    def _refreshed(self, entry: _Entry, marks: _Marks) -> None:
+    def _step(self, entry: _Entry, states: Mapping[str, TableState]) -> None:
+        """Make a step of the refresh under way, or of a new one. Of a view between two steps nothing is known to be
+        seen: its sources may stand still, and yet it lacks rows of them.
+        """
         began_ms = entry.began_ms = self._clock.boot_ms()
         self._note(entry, doing="refreshing")
         self._tell(entry)
-        report = self._refresh(entry.status.name)
-        now_ms, status, entry.began_ms = self._clock.boot_ms(), entry.status, None
-        entry.seen, entry.number = marks, last_refresh(entry.table.state)[0]
-        is_whole = report.changed and report.whole_because is not None
-        self._note(
-            entry,
-            doing="waiting",
-            due_ms=began_ms + max(status.freshness_ms, POLL_MS),
-            failures=0,
-            error=None,
-            last=report,
-            last_duration_ms=now_ms - began_ms,
-            refreshes=status.refreshes + report.changed,
-            rows_written=status.rows_written + report.rows_written,
-            rows_deleted=status.rows_deleted + report.rows_deleted,
-            whole=status.whole + is_whole,
-            commits_behind=0,
-            lag_ms=0,
-        )
-        if report.changed:
-            of = {"written": report.rows_written, "deleted": report.rows_deleted, "duration_ms": now_ms - began_ms}
-            extra = {"streamhouse_view": status.name, **{f"streamhouse_{name}": value for name, value in of.items()}}
-            logger.info("view %s: %d rows written", status.name, report.rows_written, extra=extra)
+        marks = _marks_of(states)
+        before = entry.steps or _Steps(marks, began_ms)
+        report = self._run_step(entry.status.name, before.report)
+        now_ms, entry.began_ms = self._clock.boot_ms(), None
+        steps = replace(before, report=report, duration_ms=before.duration_ms + now_ms - began_ms)
+        entry.number, lineage = last_refresh(entry.table.state)
+        self._note(entry, failures=0, error=None, **_summed(entry.status, before.report, report))
+        if report.goal is not None:
+            entry.steps, entry.seen = steps, None
+            self._note(entry, doing="between steps", due_ms=now_ms, steps=report.steps)
+            self._note_lag(entry, lineage, states or self._sources(lineage))
+        else:
+            self._ended(entry, steps, now_ms if entry.steps is not None else 0)
+            self._note_lag(entry, None if marks == steps.marks else lineage, states)
         self._tell(entry)
+
+    def _ended(self, entry: _Entry, steps: _Steps, earliest_ms: int) -> None:
+        """Note that a refresh has the rows that its sources had when it began, and decide when the next one is due."""
+        entry.steps, entry.seen = None, steps.marks
+        due_ms = max(earliest_ms, steps.began_ms + max(entry.status.freshness_ms, POLL_MS))
+        report, duration_ms = steps.report, steps.duration_ms
+        self._note(entry, doing="waiting", due_ms=due_ms, steps=0, last=report, last_duration_ms=duration_ms)
+        if report.changed:
+            of = {"written": report.rows_written, "deleted": report.rows_deleted, "duration_ms": duration_ms}
+            told = {"streamhouse_view": entry.status.name, **{f"streamhouse_{name}": n for name, n in of.items()}}
+            logger.info("view %s: %d rows written", entry.status.name, report.rows_written, extra=told)
 
     def _failed(self, entry: _Entry, error: Exception) -> None:
         was_refreshing, entry.began_ms = entry.began_ms is not None, None
@@ -337,10 +374,25 @@ class ViewService:
             return _Entry(table, ViewStatus(table.name, found.freshness_ms, now_ms))
         is_paused = known.status.doing == "paused"
         if found.paused and not is_paused:
-            self._note(known, doing="paused", error=None, failures=0)
+            known.steps = None
+            self._note(known, doing="paused", error=None, failures=0, steps=0)
         elif is_paused and not found.paused:
             self._note(known, doing="waiting", due_ms=now_ms)
         return known
+
+
+def _summed(status: ViewStatus, before: RefreshReport, after: RefreshReport) -> dict[str, int]:
+    """Return the counts of a view with one step more: reports are of all steps of a refresh together."""
+    return {
+        "refreshes": status.refreshes + after.changed - before.changed,
+        "rows_written": status.rows_written + after.rows_written - before.rows_written,
+        "rows_deleted": status.rows_deleted + after.rows_deleted - before.rows_deleted,
+        "whole": status.whole + _is_whole(after) - _is_whole(before),
+    }
+
+
+def _is_whole(report: RefreshReport) -> bool:
+    return report.changed and report.whole_because is not None
 
 
 def _definition(table: Table) -> ViewDefinition | StreamhouseError:
@@ -363,9 +415,13 @@ def _marks_of(states: Mapping[str, TableState]) -> _Marks:
     return {name: (state.table_uuid, state.version, state.attempt) for name, state in states.items()}
 
 
+def _is_cut(lineage: Lineage) -> bool:
+    return any(source.is_cut for source in lineage.sources)
+
+
 def _marks_in(lineage: Lineage) -> _Marks:
     """Return the versions of a lineage; none for one amid a commit, so that a refresh goes on with it."""
-    if any(source.is_cut for source in lineage.sources):
+    if _is_cut(lineage):
         return {}
     return {source.name: (source.uuid, source.version, source.attempt) for source in lineage.sources}
 

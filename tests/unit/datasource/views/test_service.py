@@ -46,7 +46,7 @@ class Place:
         text = json.dumps({**definition, "identity": "bag", "session": {}})
         return self.wh.create_table(f"db.{name}", "k INT", primary_key=["k"], properties={"table.view": text})
 
-    def refresh(self, name: str) -> RefreshReport:
+    def refresh(self, name: str, before: RefreshReport) -> RefreshReport:
         self.calls.append(name.removeprefix("db."))
         self.during()
         if name in self.failing:

@@ -1,4 +1,4 @@
-"""``rollback``: giving a table the rows of an older version."""
+"""``history``, ``rollback``: the versions of a table, and giving it the rows of an older one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,28 @@ from streamhouse_spark.cli.session import Command, Session
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.table.rollback import RollbackReport
 from streamhouse_spark.table.table import Table
+
+
+@click.command(
+    "history",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse history sales.orders
+streamhouse -w ./warehouse history sales.orders -n 5 --output json | jq .operation
+""",
+)
+@click.argument("table")
+@click.option(
+    "-n", "--limit", type=click.IntRange(1, 2**63 - 1), default=20, show_default=True, help="How many commits."
+)
+@click.pass_obj
+def history(session: Session, table: str, limit: int) -> None:
+    """List the newest commits of a table: what each did, and by whom.
+
+    The newest comes first. Commits whose records were cleaned are not listed any more.
+    """
+    found = session.warehouse.table(table).inspect.history(limit)
+    session.output.rows(found.take(list(reversed(range(found.num_rows)))))
 
 
 @click.command(

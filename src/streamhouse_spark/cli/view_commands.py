@@ -1,0 +1,144 @@
+"""``refresh``, ``pause``, ``resume``: materialised tables, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import click
+from rich.console import Console
+
+from streamhouse_spark.cli.session import Command, Session
+from streamhouse_spark.config.view_definition import ViewDefinition
+from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.table.refreshing import pause_refreshes, resume_refreshes
+from streamhouse_spark.table.table import Table
+
+if TYPE_CHECKING:
+    from streamhouse_spark.datasource.views.refresh import RefreshReport
+
+_VIEWS: Final = click.argument("views", nargs=-1, required=True)
+
+
+@click.command(
+    "refresh",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse refresh gold.revenue --master 'local[4]'
+
+# several in one session of Spark; JSON for scripts
+streamhouse -w s3://bucket/warehouse refresh gold.revenue gold.visitors --master 'local[*]' --output json
+""",
+)
+@_VIEWS
+@click.option("--spark", "on_spark", is_flag=True, help="Run with the master of Spark's own configuration.")
+@click.option("--master", metavar="URL", help="Run with this master, such as local[*].")
+@click.pass_obj
+def refresh(session: Session, views: Sequence[str], *, on_spark: bool, master: str | None) -> None:
+    """Bring materialised tables to the rows that their sources have, on Spark.
+
+    Refreshes the VIEWS named, one after the other, in all of their steps, and paused ones too. Spark runs their
+    queries, so this needs --master or --spark. A refresh that finds nothing new commits nothing: repeating it is
+    harmless, and so is a service beside it. The first error ends it; what was refreshed by then stays.
+    """
+    if not (on_spark or master):
+        raise InvalidOptionError("refresh needs Spark, which runs the queries: give --master 'local[*]', or --spark")
+    names = [table.name for table in _opened(session, views, "refresh")]
+    from streamhouse_spark.cli.spark_session import open_spark, spark_errors_told
+
+    catalog_of = session.warehouse_location, session.settings
+    spark = open_spark("streamhouse refresh", master, catalog_of=catalog_of)
+    try:
+        from streamhouse_spark.datasource.session_warehouse import catalog_connection
+        from streamhouse_spark.datasource.views.refresh import Refresher
+
+        refresh_one = Refresher(spark, catalog_connection(spark))
+        for name in names:
+            with session.output.working(f"refresh {name}"), spark_errors_told():
+                report = refresh_one(name)
+            _show_refresh(session, name, report)
+    finally:
+        spark.stop()
+
+
+@click.command(
+    "pause",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse pause gold.revenue
+streamhouse -w ./warehouse describe gold.revenue
+streamhouse -w ./warehouse resume gold.revenue
+""",
+)
+@_VIEWS
+@click.pass_obj
+def pause(session: Session, views: Sequence[str]) -> None:
+    """Have services leave materialised tables as they are, until resume.
+
+    Holds for all services, on all hosts, and is seen by each before it begins another step. It is one commit of each of
+    the VIEWS, and none for one that is paused already. `streamhouse refresh` refreshes paused ones too. Needs no Spark.
+    """
+    _set_each(session, views, "pause", pause_refreshes)
+
+
+@click.command(
+    "resume",
+    cls=Command,
+    examples="""
+streamhouse -w ./warehouse resume gold.revenue
+streamhouse -w ./warehouse resume gold.revenue gold.visitors --output json
+""",
+)
+@_VIEWS
+@click.pass_obj
+def resume(session: Session, views: Sequence[str]) -> None:
+    """Have services refresh materialised tables again.
+
+    They go on at the versions that the VIEWS have, and see it within seconds. It is one commit of each, and none for
+    one that is not paused. Needs no Spark.
+    """
+    _set_each(session, views, "resume", resume_refreshes)
+
+
+def _opened(session: Session, names: Sequence[str], verb: str) -> list[Table]:
+    """Return the tables of views, each once. Raises `InvalidOptionError` for a table that is none, before anything is
+    done to another.
+    """
+    paths = dict.fromkeys(str(parse_table_name(name).require_table(verb)) for name in names)
+    warehouse = session.warehouse
+    tables = [warehouse.table(path) for path in paths]
+    for table in tables:
+        ViewDefinition.of(table.state.properties, table.name)
+    return tables
+
+
+def _set_each(session: Session, names: Sequence[str], verb: str, change: Callable[[Table], bool]) -> None:
+    for table in _opened(session, names, verb):
+        changed, is_paused = change(table), verb == "pause"
+        state = "paused" if is_paused else "kept by services"
+        text = f"{table.name} is {state}{'' if changed else ' already'}"
+        told = {"view": table.name, "paused": is_paused, "changed": changed}
+        session.output.document(told, partial(_print, text))
+
+
+def _show_refresh(session: Session, name: str, report: RefreshReport) -> None:
+    told = {
+        "view": name,
+        "changed": report.changed,
+        "rows_written": report.rows_written,
+        "rows_deleted": report.rows_deleted,
+        "whole_because": report.whole_because,
+        "steps": report.steps,
+    }
+    steps = f" in {report.steps} steps" if report.steps > 1 else ""
+    because = f"; the whole query was computed: {report.whole_because}" if report.whole_because else ""
+    text = f"{name}: {report.rows_written:,} rows written, {report.rows_deleted:,} deleted{steps}{because}"
+    if not report.changed:
+        text = f"{name} has all rows of its sources"
+    session.output.document(told, partial(_print, text))
+
+
+def _print(text: str, console: Console) -> None:
+    console.print(text, markup=False)
