@@ -24,6 +24,7 @@ from spark.statements.ways import WAYS
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.log.lifecycle.succession import replaced_by
 from streamhouse_spark.log.told import newest_first
 
 CONFLICT = "conflict"
@@ -176,6 +177,19 @@ class Lakehouse:
         table.refresh()
         return rows_of(table.to_arrow(), columns)
 
+    def python_version(self, name: str, columns: Sequence[str], place: int | str, moment: int | None) -> Rows:
+        """The rows as of a version or a tag, or of a moment if one is given."""
+        table = self.table(name)
+        table.refresh()
+        if moment is None:
+            return rows_of(table.read_version(place), columns)
+        return rows_of(table.to_arrow(as_of_timestamp_ms=moment), columns)
+
+    def spark_version(self, name: str, columns: Sequence[str], place: int | str, moment: int | None) -> Rows:
+        """As `python_version`, in SQL."""
+        tail = f" VERSION AS OF {place!r}" if moment is None else f" TIMESTAMP AS OF timestamp_millis({moment})"
+        return self.spark_rows(name, columns, tail=tail)
+
     def spark_rows(self, name: str, columns: Sequence[str], *, suffix: str = "", tail: str = "") -> Rows:
         return rows_of(self.spark.sql(f"SELECT * FROM {self.sql_name(name, suffix)}{tail}").toArrow(), columns)
 
@@ -189,9 +203,14 @@ class Lakehouse:
         return frozenset(found.column(IDENTITY.name).to_pylist())
 
     def moment(self, name: str, number: int) -> int | None:
-        """The time of a commit, in milliseconds, where none of the later ones has it too."""
+        """The time of a commit, in milliseconds, where none of the later ones has it too, and the name meant the table
+        already: one that takes another's place begins a moment before.
+        """
         table = self.table(name)
         times = {record.number: record.time_ms for record in newest_first(table.storage, table.refresh())}
+        former = replaced_by(table.storage, table.world, table.path, table.uuid)
+        if former is not None and times.get(number, 0) < former.dropped.time_ms:
+            return None
         if number not in times or any(time <= times[number] for n, time in times.items() if n > number):
             return None
         return times[number]
