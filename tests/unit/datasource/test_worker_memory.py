@@ -62,8 +62,8 @@ def test_a_worker_forgets_the_finders_of_pysparks_archive_and_can_still_import_o
 
 @pytest.mark.parametrize("way", ["append", "rewrite"])
 @pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
-def test_each_step_of_a_write_spares_what_it_loaded(tmp_path, key, way):
-    """The daemon collects garbage behind each request: the writer's making, its tasks, and its commit."""
+def test_each_step_of_a_write_and_a_read_spares_what_it_loaded(tmp_path, key, way):
+    """The daemon collects garbage behind each request: a writer's making, its tasks, its commit, and a reader's."""
     code = f"""if True:
         import gc, json, types
         import pyarrow as pa
@@ -95,6 +95,11 @@ def test_each_step_of_a_write_spares_what_it_loaded(tmp_path, key, way):
         rows = pa.record_batch({{"id": pa.array([1, 2]), "n": pa.array([3, 4], pa.int32())}})
         message = spared(lambda: writer.write(iter([rows])))
         spared(lambda: writer.commit([message]))
-        assert table.to_arrow().num_rows == 2
+        if {way!r} == "rewrite":
+            options = {{"warehouse": url, "path": "s.t"}}
+        reader = StreamhouseDataSource(options).reader(schema)
+        parts = spared(reader.partitions)
+        found = [batch for part in parts for batch in spared(lambda: reader.read(part))]
+        assert sum(batch.num_rows for batch in found) == 2
     """
     subprocess.run([sys.executable, "-c", code], check=True)
