@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pyarrow.compute as pc
 import pytest
 
-from spark.statements.columns import CHECKS, GENERATED, IDENTITY, Form
+from spark.statements.columns import CHECKS, DOCUMENT, GENERATED, IDENTITY, Form
 from spark.statements.history import History
 from spark.statements.lakehouse import Lakehouse
 from spark.statements.subjects import DifferenceError, Figures
@@ -31,6 +31,8 @@ FORMS = {
     "log with columns of its own": Form(
         partition="months(d)", extra=(GENERATED[0], IDENTITY), checks=(("small", CHECKS[0]),)
     ),
+    "log with documents, paimon": Form("paimon", buckets=2, extra=(DOCUMENT,)),
+    "keyed with documents, paimon": Form("paimon", ("id",), extra=(DOCUMENT,)),
 }
 
 

@@ -46,6 +46,7 @@ from streamhouse_spark.datasource.catalog.internal_options import (
     is_internal,
 )
 from streamhouse_spark.datasource.worker_errors import OneLineErrors, RefusedStream
+from streamhouse_spark.datasource.worker_memory import sparing
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.warehouse.connection import Connection, connect
 
@@ -141,6 +142,7 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
             from streamhouse_spark.datasource.catalog.scan.pruned_stream import PrunedStreamReader as made  # noqa: N813
         return made(self._connection(), target, options, schema, state)
 
+    @sparing
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
         given = _given(self.options)
         options = parse_write_options(given)
@@ -187,6 +189,7 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
 
         return RowLevelWriter(connection, name, read, schema, is_clustered=self._is_clustered())
 
+    @sparing
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001
         given = _given(self.options)
         options = parse_stream_write_options(given)
@@ -197,10 +200,8 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
                 "or write the results in foreachBatch to a table of their own",
             )
         self._require_loaded(name)
-        from streamhouse_spark.datasource.worker_memory import spare_modules
         from streamhouse_spark.datasource.write.writer import StreamhouseStreamWriter
 
-        spare_modules()
         checkpoint = given.get("checkpointlocation")
         if REAL_TIME_OPTION in self.options:
             from streamhouse_spark.datasource.write.query_identity import SourceOfRows

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 from zipimport import zipimporter
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
 _num_modules = 0
+
+
+def sparing(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Do `spare_modules` behind each call of the method that answers a request."""
+
+    @functools.wraps(method)
+    def call(*given: _P.args, **named: _P.kwargs) -> _R:
+        result = method(*given, **named)
+        spare_modules()
+        return result
+
+    return call
 
 
 def spare_modules() -> None:

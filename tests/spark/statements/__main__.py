@@ -17,6 +17,10 @@ from spark.differential.session import session
 from spark.statements.history import STEPS, History
 from spark.statements.lakehouse import Lakehouse
 from spark.statements.subjects import DifferenceError, Figures
+from spark.statements.workers import begin_quickly
+
+PROGRESS_HISTORIES = 5
+"""After so many histories a line says how many there are by now."""
 
 
 def main() -> int:
@@ -35,6 +39,7 @@ def main() -> int:
         os.environ["SPARK_CONF_DIR"] = f"{folder}/conf"
         Path(folder, "conf").mkdir()
         fill_conf_folder(Path(folder, "conf"))
+        begin_quickly(Path(folder, "python"))
         spark = session(Path(folder))
         spark.sparkContext.setLogLevel("OFF")  # many statements have to be refused
         try:
@@ -90,7 +95,7 @@ class Runs:
             self.num_failed += bool(different)
             if different:
                 print(different, flush=True)  # noqa: T201
-            if self.num_run % 10 == 0:
+            if self.num_run % PROGRESS_HISTORIES == 0:
                 print(self, flush=True)  # noqa: T201
 
 

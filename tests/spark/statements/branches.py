@@ -12,7 +12,7 @@ from spark.statements.subjects import DifferenceError, Subject
 if TYPE_CHECKING:
     from spark.statements.history import History
 
-_OF_TABLES = ("CREATE OR REPLACE", "DROP PARTITION")
+_OF_TABLES = ("CREATE OR REPLACE", "DROP PARTITION", "TRUNCATE PARTITION")
 """Kinds of statements that a branch does not take."""
 _ADDING = ("INSERT", "Table.append")
 

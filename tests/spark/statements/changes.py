@@ -14,6 +14,7 @@ from spark.statements.columns import (
     CHECKED,
     CHECKS,
     SCALARS,
+    VARIANT,
     WIDER,
     Column,
     Items,
@@ -21,6 +22,7 @@ from spark.statements.columns import (
     ddl_in_spark,
     first_columns,
     random_form,
+    scalars_of,
 )
 from spark.statements.grammar import Grammar, Statement, Target
 
@@ -62,8 +64,8 @@ def _add(rng: Random, target: Target) -> Statement | None:
     name = _free(rng, target.names, NAMES)
     if name is None or len(target.columns) > 8:
         return None
-    new = Column(name, rng.choice(SCALARS))
-    in_spark, in_reference = f"ADD COLUMNS ({name} {new.kind})", f"ADD COLUMN {name} {new.kind}"
+    new = Column(name, rng.choice(scalars_of(target.form)))
+    in_spark, in_reference = f"ADD COLUMNS ({name} {new.kind})", f"ADD COLUMN {name} {new.type_in_reference()}"
     return _alter("ADD COLUMN", in_spark, in_reference, (*target.columns, new))
 
 
@@ -191,14 +193,14 @@ def _evolving_merge(rng: Random, target: Target) -> Statement | None:
     name = _free(rng, target.names, NAMES)
     if name is None or not target.takes_stars:
         return None
-    new = Column(name, rng.choice(SCALARS))
+    new = Column(name, rng.choice(scalars_of(target.form)))
     columns = (*target.columns, new)
     source = Grammar(rng, target, guarded=False).values(columns, rng.randint(1, 6))
     on = " AND ".join(f"t.{key} = s.{key}" for key in target.form.key or ("id",))
     names, values = ", ".join(c.name for c in columns), ", ".join(f"s.{c.name}" for c in columns)
     sets = ", ".join(f"{c.name} = s.{c.name}" for c in columns)
     merge = f"INTO {{t}} AS t USING ({source}) AS s ON {on} WHEN MATCHED THEN UPDATE SET"
-    adding = f"ALTER TABLE {{t}} ADD COLUMN {name} {new.kind}"
+    adding = f"ALTER TABLE {{t}} ADD COLUMN {name} {new.type_in_reference()}"
     return Statement(
         "MERGE WITH SCHEMA EVOLUTION",
         f"MERGE WITH SCHEMA EVOLUTION {merge} * WHEN NOT MATCHED THEN INSERT *",
@@ -233,7 +235,7 @@ def _widening_merge(rng: Random, target: Target) -> Statement | None:
 
 def _evolving_insert(rng: Random, target: Target) -> Statement | None:
     """Rows with a column more, whose name no column ever had, as mergeSchema wants it."""
-    new = Column(f"m{rng.randrange(100_000)}", rng.choice(SCALARS))
+    new = Column(f"m{rng.randrange(100_000)}", rng.choice(scalars_of(target.form)))
     if len(target.columns) > 9:
         return None
     grammar = Grammar(rng, target, guarded=False)
@@ -241,7 +243,7 @@ def _evolving_insert(rng: Random, target: Target) -> Statement | None:
     query = grammar.values([*some, new], rng.randint(1, 6))
     way = rng.choice(["sql", "mergeSchema"])
     text = query if way == "mergeSchema" else f"INSERT WITH SCHEMA EVOLUTION INTO {{t}} BY NAME {query}"
-    adding = f"ALTER TABLE {{t}} ADD COLUMN {new.name} {new.kind}"
+    adding = f"ALTER TABLE {{t}} ADD COLUMN {new.name} {new.type_in_reference()}"
     return Statement(
         "INSERT WITH SCHEMA EVOLUTION" if way == "sql" else way,
         text,
@@ -307,7 +309,7 @@ def replaced(rng: Random, target: Target) -> Statement:
         return Statement("CREATE OR REPLACE", text, (model,), columns=tuple(columns), form=form, alone=True)
     form = random_form(rng, "iceberg", keyed=False)
     form = replace(form, partition=form.partition if form.partition == "day" else None, extra=(), checks=())
-    columns = [c for c in target.columns if not c.is_identity]
+    columns = [c for c in target.columns if not c.is_identity and c.kind != VARIANT]
     kept = [c for c in columns if c.name in ("id", "day") or (c.name != "made" and rng.random() < 0.6)]
     new = Column("made", "INT")
     of = Grammar(rng, target, guarded=False).of("o.")

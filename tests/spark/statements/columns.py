@@ -1,18 +1,28 @@
 """Columns and forms of random tables, and the text of both dialects: that of Spark and that of the reference.
 
-Texts of statements are neutral. ``«‹a›1, ‹b›2»`` is a struct with the fields ``a`` and ``b``, ``⟦1, 2⟧`` is a list;
+Texts of statements are neutral. ``«‹a›1, ‹b›2»`` is a struct with the fields ``a`` and ``b``, ``⟦1, 2⟧`` is a list,
+``⟨[1,2]⟩`` is a variant, which the reference has as the text of its JSON;
 ``{t}`` is the table that a statement changes, ``{own}`` its rows as they were before, ``{other}`` another table.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 WIDER = {"INT": "BIGINT"}
 SCALARS = ("INT", "BIGINT", "STRING", "DOUBLE", "DATE", "BOOLEAN")
+VARIANT = "VARIANT"
+"""Only of tables whose lake has the type."""
+DOCUMENTS = (
+    *({"a": number, "b": text} for number, text in ((0, "a"), (3, "ab"), (7, "zz"), (-200, ""), (70_000, "b"))),
+    *({"a": 5, "c": [1, {"b": None}]}, {"a": None}, {"b": "a" * 80}, {}, [], [1, 2.5, "x"], "text", 7, None, True),
+)
+"""Values of variants. A field ``a`` is a number, and ``b`` is a text."""
 MARK = 1_000_000
 """Rows that others append meanwhile have ids from here on."""
 
@@ -50,7 +60,7 @@ class Column:
 
     def type_in_reference(self) -> str:
         if isinstance(self.kind, str):
-            return self.kind
+            return "VARCHAR" if self.kind == VARIANT else self.kind
         struct = f"STRUCT({', '.join(f'{field.name} {field.type_in_reference()}' for field in self.fields)})"
         return f"{struct}[]" if isinstance(self.kind, Items) else struct
 
@@ -74,6 +84,7 @@ FIRST = (
     Column("d", "DATE"),
 )
 LIST = Column("l", Items((Column("a", "INT"), Column("b", "STRING"))))
+DOCUMENT = Column("v", VARIANT)
 IDENTITY = Column("k", "BIGINT", is_identity=True)
 GENERATED = (
     Column("g", "INT", generated="n + 1"),
@@ -180,6 +191,8 @@ def random_form(rng: Random, lake: str | None = None, *, keyed: bool | None = No
         extra.append(IDENTITY)
     if rng.random() < 0.25:
         extra.append(LIST)
+    if lake == "paimon" and rng.random() < 0.4:
+        extra.append(DOCUMENT)
     if lake == "iceberg" and rng.random() < 0.3:
         by_value = ["truncate(1, s)", "truncate(4, id)", "days(d)", "months(d)"]
         partition = rng.choice(["truncate(4, id)"] if keyed else by_value)
@@ -224,11 +237,14 @@ def ddl_in_reference(columns: Sequence[Column]) -> str:
 
 def in_spark(text: str) -> str:
     text = text.replace("«", "named_struct(").replace("»", ")").replace("⟦", "array(").replace("⟧", ")")
+    text = text.replace("⟨", "parse_json('").replace("⟩", "')")
     return re.sub(r"‹(\w+)›", r"'\1', ", text)
 
 
 def in_reference(text: str) -> str:
     text = text.replace("«", "struct_pack(").replace("»", ")").replace("⟦", "[").replace("⟧", "]")
+    text = text.replace("⟨", "'").replace("⟩", "'").replace(f" AS {VARIANT})", " AS VARCHAR)")
+    text = re.sub(r"variant_get\(([\w.]+), ('[$.\w]+'), '(\w+)'\)", r"CAST(json_extract_string(\1, \2) AS \3)", text)
     return re.sub(r"‹(\w+)›", r"\1 := ", text)
 
 
@@ -249,10 +265,22 @@ def literal(rng: Random, column: Column) -> str:
             return f"DATE '2024-{rng.randrange(1, 4):02}-{rng.randrange(1, 6):02}'"
         case "BOOLEAN":
             return rng.choice(["TRUE", "FALSE"])
+        case "VARIANT":
+            return f"⟨{json_text(rng.choice(DOCUMENTS))}⟩"
         case Items(fields):
             return f"⟦{', '.join(literal(rng, Column(column.name, fields)) for _ in range(rng.randint(1, 3)))}⟧"
         case fields:
             return "«" + ", ".join(f"‹{field.name}›{literal(rng, field)}" for field in fields) + "»"
+
+
+def scalars_of(form: Form) -> tuple[str, ...]:
+    """The types of columns that such a table may get."""
+    return (*SCALARS, VARIANT) if form.lake == "paimon" else SCALARS
+
+
+def json_text(value: Any) -> str:
+    """The one text of a JSON value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def null(column: Column) -> str:

@@ -15,6 +15,8 @@ from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.table.tiering import tier_table
 
+_FIRST_PAUSE_S = 0.05
+
 
 class Appender:
     """Appends rows with rising ids, one commit after the other, from a process of its own as far as caches go."""
@@ -59,15 +61,19 @@ class Keeper:
 
 @contextlib.contextmanager
 def beside(*others: Appender | Keeper) -> Iterator[None]:
-    """Let others work until the block ends. Raises the first error of one of them."""
+    """Let others work until the block ends, each time after a longer pause: a statement that takes long on a busy
+    machine would take the longer for it, and grow the table. Raises the first error of one of them.
+    """
     ended = threading.Event()
     errors: list[BaseException] = []
 
     def work(one: Appender | Keeper) -> None:
         try:
             one.step()
-            while not ended.wait(0.05):
+            pause_s = _FIRST_PAUSE_S
+            while not ended.wait(pause_s):
                 one.step()
+                pause_s *= 2
         except BaseException as error:  # noqa: BLE001 - told to whoever waits
             errors.append(error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from spark.statements.columns import Column, Items, literal, null
+from spark.statements.columns import VARIANT, Column, Items, literal, null
 
 
 class Expressions:
@@ -64,6 +64,8 @@ class Expressions:
     def _leaf(self, name: str, column: Column) -> str:
         if self.rng.random() < 0.15 or not isinstance(column.kind, str):
             return self.rng.choice([f"{name} IS NULL", f"{name} IS NOT NULL"])
+        if column.kind == VARIANT:
+            return self._of_document(name)
         value = _constant(self.rng, column)
         choices = [f"{name} = {value}", f"{name} > {value}", f"{name} <= {value}", f"NOT ({name} = {value})"]
         match column.kind:
@@ -76,6 +78,13 @@ class Expressions:
             case "BOOLEAN":
                 return self.rng.choice([name, f"NOT {name}", f"coalesce({name}, FALSE)"])
         return self.rng.choice(choices)
+
+    def _of_document(self, name: str) -> str:
+        number, text = f"variant_get({name}, '$.a', 'int')", f"variant_get({name}, '$.b', 'string')"
+        k = self.rng.randrange(10)
+        return self.rng.choice(
+            [f"{number} > {k}", f"coalesce({number}, 3) < {k}", f"{number} IS NULL", f"{text} LIKE 'a%'"]
+        )
 
     # -- values ---------------------------------------------------------------------------------------------------
 
@@ -102,7 +111,7 @@ class Expressions:
                 return self.rng.choice([name, f"{own} + CAST(0.5 AS DOUBLE)"])
             case "BOOLEAN":
                 return self.rng.choice([name, f"NOT {own}"])
-            case "DATE" | Items():
+            case "DATE" | "VARIANT" | Items():
                 return name
         changed = self.rng.choice(wanted.fields).name
         parts = [f"‹{f.name}›{literal(self.rng, f) if f.name == changed else f'{own}.{f.name}'}" for f in wanted.fields]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -37,9 +39,10 @@ QUICK = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
+    "spark.sql.ui.explainMode": "simple",
 }
 """Each statement is another one, and to compile it takes longer than to run it."""
-QUICK_SHARE = 0.8
+QUICK_SHARE = 0.9
 CALLED_SHARE = 0.15
 """Statements that are calls in Python."""
 
@@ -80,7 +83,7 @@ class History:
                     self._numbered(step)
         except Exception as error:
             shown = str(error) if isinstance(error, DifferenceError) else f"{type(error).__name__}: {error}"
-            raise DifferenceError(self._story(step, shown[:3000])) from error
+            raise DifferenceError(self._story(step, f"{shown[:3000]}\n{_where(error)}")) from error
         finally:
             self.reference.close()
             with contextlib.suppress(StreamhouseError), self.checks.timed("forget"):
@@ -340,6 +343,12 @@ class History:
                 raise DifferenceError(f"rows of others came in the order {came}, and {kept} of them are there")
             self.reference.remove(subject.name, [number for number in came if number not in there])
         self.figures.statements[f"{statement.kind}, {'keyed' if before.key else 'log'}, {before.lake}"] += 1
+
+
+def _where(error: Exception) -> str:
+    """The lines of this package that led to an error."""
+    calls = [call for call in traceback.extract_tb(error.__traceback__) if "statements" in call.filename]
+    return "in " + ", ".join(f"{Path(call.filename).name}:{call.lineno}" for call in calls)
 
 
 def _way(statement: Statement) -> str:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from duckdb_extensions import import_extension
 from pyiceberg.table import StaticTable
 from pyspark.errors import PySparkException
+from pyspark.sql.types import StructField, VariantType
 
 from spark.differential.compare import configured
 from spark.statements.columns import IDENTITY, in_spark
@@ -24,6 +25,7 @@ from spark.statements.ways import WAYS
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.log.lifecycle.succession import replaced_by
 from streamhouse_spark.log.told import newest_first
 
 CONFLICT = "conflict"
@@ -176,8 +178,21 @@ class Lakehouse:
         table.refresh()
         return rows_of(table.to_arrow(), columns)
 
+    def python_version(self, name: str, columns: Sequence[str], place: int | str, moment: int | None) -> Rows:
+        """The rows as of a version or a tag, or of a moment if one is given."""
+        table = self.table(name)
+        table.refresh()
+        if moment is None:
+            return rows_of(table.read_version(place), columns)
+        return rows_of(table.to_arrow(as_of_timestamp_ms=moment), columns)
+
+    def spark_version(self, name: str, columns: Sequence[str], place: int | str, moment: int | None) -> Rows:
+        """As `python_version`, in SQL."""
+        tail = f" VERSION AS OF {place!r}" if moment is None else f" TIMESTAMP AS OF timestamp_millis({moment})"
+        return self.spark_rows(name, columns, tail=tail)
+
     def spark_rows(self, name: str, columns: Sequence[str], *, suffix: str = "", tail: str = "") -> Rows:
-        return rows_of(self.spark.sql(f"SELECT * FROM {self.sql_name(name, suffix)}{tail}").toArrow(), columns)
+        return rows_of(_collected(self.spark.sql(f"SELECT * FROM {self.sql_name(name, suffix)}{tail}")), columns)
 
     def numbers(self, name: str, version: int | None = None) -> frozenset[int]:
         """The values of the identity column, of now or of a version. Raises `AssertionError` for one that is twice."""
@@ -189,9 +204,14 @@ class Lakehouse:
         return frozenset(found.column(IDENTITY.name).to_pylist())
 
     def moment(self, name: str, number: int) -> int | None:
-        """The time of a commit, in milliseconds, where none of the later ones has it too."""
+        """The time of a commit, in milliseconds, where none of the later ones has it too, and the name meant the table
+        already: one that takes another's place begins a moment before.
+        """
         table = self.table(name)
         times = {record.number: record.time_ms for record in newest_first(table.storage, table.refresh())}
+        former = replaced_by(table.storage, table.world, table.path, table.uuid)
+        if former is not None and times.get(number, 0) < former.dropped.time_ms:
+            return None
         if number not in times or any(time <= times[number] for n, time in times.items() if n > number):
             return None
         return times[number]
@@ -200,9 +220,9 @@ class Lakehouse:
         """The changes behind one version up to another, read in SQL."""
         options = " WITH (deduplicationMode = 'netChanges')" if is_net else ""
         between = f"CHANGES FROM VERSION {first} EXCLUSIVE TO VERSION {last}{options}"
-        found: list[dict[str, Any]] = (
-            self.spark.sql(f"SELECT * FROM {self.sql_name(name)} {between}").toArrow().to_pylist()
-        )
+        found: list[dict[str, Any]] = _collected(
+            self.spark.sql(f"SELECT * FROM {self.sql_name(name)} {between}")
+        ).to_pylist()
         return found
 
     def changelog(self, name: str) -> list[dict[str, Any]]:
@@ -215,13 +235,13 @@ class Lakehouse:
             stream = self.spark.readStream.table(self.sql_name(name, suffix))
             writer = stream.writeStream.format("memory").queryName(query).option("checkpointLocation", folder)
             writer.trigger(availableNow=True).start().awaitTermination()
-        found = self.spark.table(query).toArrow()
+        found = _collected(self.spark.table(query))
         self.spark.catalog.dropTempView(query)
         return found
 
     def query(self, name: str, items: str, where: str) -> Rows:
         found = self.spark.sql(in_spark(f"SELECT {items} FROM {self.sql_name(name)} AS t WHERE {where}"))
-        return rows_of(found.toArrow(), None)
+        return rows_of(_collected(found), None)
 
     def lake_readers(self, name: str, columns: Sequence[str]) -> dict[str, Callable[[], Rows]]:
         """Readers of the lake's part: our own, and those that know nothing of us."""
@@ -258,6 +278,16 @@ class Lakehouse:
             self._duck.load_extension("avro")
             self._duck.load_extension("iceberg")
         return self._duck.execute(f"SELECT * FROM iceberg_scan('{location}')").arrow().read_all()
+
+
+def _collected(frame: Any) -> pa.Table:
+    """The rows of a frame, with variants as the text of their JSON: PySpark's ``toArrow`` takes no null among them."""
+    names = [f"to_json({f.name}) AS {f.name}" if _is_variant(f) else f"`{f.name}`" for f in frame.schema.fields]
+    return (frame.selectExpr(*names) if any(map(_is_variant, frame.schema.fields)) else frame).toArrow()
+
+
+def _is_variant(field: StructField) -> bool:
+    return isinstance(field.dataType, VariantType)
 
 
 def _selected(read: Callable[[], pa.Table], columns: Sequence[str]) -> Rows:

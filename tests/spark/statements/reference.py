@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import duckdb
+from pyspark.sql import VariantVal
 
-from spark.statements.columns import MARK, Column, ddl_in_reference, in_reference
+from spark.statements.columns import MARK, Column, ddl_in_reference, in_reference, json_text
 from spark.statements.grammar import Statement
 
 Rows = Counter[tuple[Any, ...]]
 
 
 def exact(value: Any) -> Any:
-    """The value in a form that is equal only to itself and can be a key; fields of a struct in no order."""
+    """The value in a form that is equal only to itself and can be a key; fields of a struct in no order. A variant is
+    the text of its JSON, as PySpark reads it.
+    """
     if isinstance(value, dict):
+        if value.keys() == {"value", "metadata"}:
+            return exact(json_text(json.loads(VariantVal(value["value"], value["metadata"]).toJson())))
         return tuple(sorted((name, exact(item)) for name, item in value.items()))
     if isinstance(value, list):
         return ("list", *map(exact, value))

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
+from pyspark.sql import VariantVal
 from pyspark.sql import functions as f
 
 from spark.statements.columns import in_reference
+from streamhouse_spark.schema.variant import is_variant
 
 if TYPE_CHECKING:
     from spark.statements.grammar import Statement
@@ -55,20 +57,20 @@ def _set_partitioning(house: Lakehouse, statement: Statement, text: str, name: s
 
 
 def _append(house: Lakehouse, statement: Statement, text: str, name: str) -> None:
-    house.table(name).append(rows_of_query(statement.sql))
+    house.table(name).append(_rows(house, statement, name))
 
 
 def _upsert(house: Lakehouse, statement: Statement, text: str, name: str) -> None:
-    rows = rows_of_query(statement.sql)
+    rows = _rows(house, statement, name)
     house.table(name).upsert(rows, columns=json.loads(statement.where) if statement.where else None)
 
 
 def _overwrite_rows(house: Lakehouse, statement: Statement, text: str, name: str) -> None:
-    house.table(name).overwrite(rows_of_query(statement.sql), where=_filter(statement))
+    house.table(name).overwrite(_rows(house, statement, name), where=_filter(statement))
 
 
 def _overwrite_partitions_by_rows(house: Lakehouse, statement: Statement, text: str, name: str) -> None:
-    house.table(name).overwrite_partitions(rows_of_query(statement.sql))
+    house.table(name).overwrite_partitions(_rows(house, statement, name))
 
 
 def _delete_where(house: Lakehouse, statement: Statement, text: str, name: str) -> None:
@@ -76,7 +78,7 @@ def _delete_where(house: Lakehouse, statement: Statement, text: str, name: str) 
 
 
 def _delete_keys(house: Lakehouse, statement: Statement, text: str, name: str) -> None:
-    house.table(name).delete(rows_of_query(statement.sql))
+    house.table(name).delete(_rows(house, statement, name))
 
 
 def _truncate(house: Lakehouse, statement: Statement, text: str, name: str) -> None:
@@ -85,6 +87,17 @@ def _truncate(house: Lakehouse, statement: Statement, text: str, name: str) -> N
 
 def _filter(statement: Statement) -> list[tuple[Any, ...]] | None:
     return [tuple(part) for part in json.loads(statement.where)] if statement.where else None
+
+
+def _rows(house: Lakehouse, statement: Statement, name: str) -> pa.Table:
+    """The rows of a statement, with variants as PySpark makes them."""
+    found, schema = rows_of_query(statement.sql), house.table(name).refresh().schema.arrow
+    for place, column in enumerate(found.column_names):
+        if is_variant(schema.field(column).type):
+            made = [None if text is None else VariantVal.parseJson(text) for text in found.column(place).to_pylist()]
+            cells = [None if one is None else {"value": one.value, "metadata": one.metadata} for one in made]
+            found = found.set_column(place, column, pa.array(cells, schema.field(column).type))
+    return found
 
 
 def rows_of_query(query: str) -> pa.Table:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import zipfile
 
+import pytest
+
 from streamhouse_spark.datasource import worker_memory
 
 
@@ -54,5 +56,50 @@ def test_a_worker_forgets_the_finders_of_pysparks_archive_and_can_still_import_o
         assert len(archives()) == 1
         import pyspark.sql.late
         assert "pyspark.zip" in pyspark.sql.late.__file__
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("way", ["append", "rewrite"])
+@pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
+def test_each_step_of_a_write_and_a_read_spares_what_it_loaded(tmp_path, key, way):
+    """The daemon collects garbage behind each request: a writer's making, its tasks, its commit, and a reader's."""
+    code = f"""if True:
+        import gc, json, types
+        import pyarrow as pa
+        from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+        from streamhouse_spark import Warehouse
+        from streamhouse_spark.datasource import worker_memory
+        from streamhouse_spark.datasource.catalog.internal_options import READ_OPTION, SCOPE_OPTION
+        from streamhouse_spark.datasource.source import StreamhouseDataSource
+        from streamhouse_spark.kv.read_base import ReadBase
+
+        __spec__ = types.SimpleNamespace(name="pyspark.daemon")
+        url = {str(tmp_path)!r}
+        table = Warehouse(url).create_table("s.t", "id BIGINT NOT NULL, n INT", primary_key={key})
+
+        def spared(step):
+            gc.unfreeze()
+            worker_memory._num_modules = 0
+            result = step()
+            assert gc.get_freeze_count() > 1000, step
+            return result
+
+        options = {{"warehouse": url, "path": "s.t"}}
+        if {way!r} == "rewrite":
+            scope = {{"reads_once": True, "schema_id": table.state.schema_id, "filters": []}}
+            options |= {{READ_OPTION: ReadBase.of(table.state).to_text(), SCOPE_OPTION: json.dumps(scope)}}
+        schema = StructType().add("id", LongType(), nullable=False).add("n", IntegerType())
+        source = StreamhouseDataSource(options)
+        writer = spared(lambda: source.writer(schema, False))
+        rows = pa.record_batch({{"id": pa.array([1, 2]), "n": pa.array([3, 4], pa.int32())}})
+        message = spared(lambda: writer.write(iter([rows])))
+        spared(lambda: writer.commit([message]))
+        if {way!r} == "rewrite":
+            options = {{"warehouse": url, "path": "s.t"}}
+        reader = StreamhouseDataSource(options).reader(schema)
+        parts = spared(reader.partitions)
+        found = [batch for part in parts for batch in spared(lambda: reader.read(part))]
+        assert sum(batch.num_rows for batch in found) == 2
     """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -14,6 +14,7 @@ from streamhouse_spark.datasource.read.partitions import TablePartition, partiti
 from streamhouse_spark.datasource.read.target import ReadTarget
 from streamhouse_spark.datasource.spark_schema import SparkColumns, requested_columns
 from streamhouse_spark.datasource.worker_errors import OneLineErrors
+from streamhouse_spark.datasource.worker_memory import sparing
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
@@ -55,6 +56,7 @@ class StreamhouseReader(OneLineErrors, DataSourceReader):
         self._metadata = tuple(field for field in target.metadata if field.name in asked)
         self._table_columns = tuple(c for c in self._columns if c not in {f.name for f in target.metadata})
 
+    @sparing
     def partitions(self) -> list[InputPartition]:
         """Plan the partitions. Raises as reads do, and `SchemaMismatchError` if columns changed since Spark was told of
         them.
@@ -65,6 +67,7 @@ class StreamhouseReader(OneLineErrors, DataSourceReader):
             require_same_columns(self._begun, plan.schema, self._table_columns, who, advice)
         return partitions(plan)
 
+    @sparing
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)
         rows = read_plan(

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.row_ids import NO_PLACE, file_places_of, places_of
 from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.datasource.worker_memory import sparing
 from streamhouse_spark.datasource.write.changed_rows import KIND, read_name
 from streamhouse_spark.datasource.write.staging_task import (
     StagedMessage,
@@ -57,6 +58,7 @@ class LogRewriteWriter(DataSourceArrowWriter):
         self._plan = replace(StagingPlan.of(connection, connection.table(name)), keeps_given=True)
         self._read = read
 
+    @sparing
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the new rows. Raises `InvalidOptionError` for a row that is to change and cannot be named."""
         ids: list[pa.Array] = []
@@ -78,6 +80,7 @@ class LogRewriteWriter(DataSourceArrowWriter):
         rows = batch.filter(pc.not_equal(kinds, "delete"))
         return rows.select([name for name in rows.schema.names if name not in (KIND, _READ_ID)])
 
+    @sparing
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the staged rows. If no row is touched there is nothing to commit, and nothing to be in
         conflict with.

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import WriteOptions
 from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.datasource.worker_memory import sparing
 from streamhouse_spark.datasource.write.changed_rows import KIND, read_name
 from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan, commit_intents
 from streamhouse_spark.datasource.write.staging_task import StagedMessage, all_staged, received
@@ -110,9 +111,11 @@ class RowLevelWriter(DataSourceArrowWriter):
         self._plan = RowLevelPlan(self._staging) if has_kinds else self._staging
         self._read = read
 
+    @sparing
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._plan.message(iterator)
 
+    @sparing
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the staged rows. If no row is touched there is nothing to commit, and nothing to be in
         conflict with.

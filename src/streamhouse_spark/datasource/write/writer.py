@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import StreamWriteOptions, WriteOptions
 from streamhouse_spark.datasource.worker_errors import OneLineErrors
-from streamhouse_spark.datasource.worker_memory import spare_modules
+from streamhouse_spark.datasource.worker_memory import sparing
 from streamhouse_spark.datasource.write.carried_rows import staged_messages
 from streamhouse_spark.datasource.write.checks import check_fits, table_for_writing
 from streamhouse_spark.datasource.write.query_identity import (
@@ -83,9 +83,11 @@ class StreamhouseWriter(OneLineErrors, DataSourceArrowWriter):
         self._plan = _staging_plan(connection, name, schema, options, replaced=replaced, staged=staged, **how)
         self._replaced = self._plan.replaced
 
+    @sparing
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return counted(lambda: self._plan.message(iterator))
 
+    @sparing
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         table = _table(self._plan)
         if self._replaced is not None:
@@ -149,13 +151,13 @@ class StreamhouseStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
         self._options = options
         self._checkpoint = checkpoint
 
+    @sparing
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
-        message = counted(lambda: self._plan.message(iterator, query_id))
-        spare_modules()
-        return message
+        return counted(lambda: self._plan.message(iterator, query_id))
 
+    @sparing
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         table = _table(self._plan)
         found = received(staged_messages(self._plan, messages), StagedMessage)

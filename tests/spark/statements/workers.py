@@ -1,0 +1,32 @@
+"""Python workers of Spark that begin quickly, for the many that a long run starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_BEGINNING = """
+import sys
+
+if any(part.startswith("pyspark.") for part in sys.orig_argv):
+    sys.path = [place for place in sys.path if not place.endswith("pyspark.zip")]
+if "pyspark.daemon" in sys.orig_argv:
+    import duckdb, pyarrow.dataset, pyarrow.parquet
+    import pyspark.worker
+    import pyspark.sql.worker.create_data_source, pyspark.sql.worker.write_into_data_source
+    import pyspark.sql.worker.commit_data_source_write, pyspark.sql.worker.plan_data_source_read
+    import streamhouse_spark.datasource.source, streamhouse_spark.datasource.write.writer
+    import streamhouse_spark.datasource.catalog.scan.begin, streamhouse_spark.lake.iceberg.reading
+"""
+"""Spark's daemon forks a worker for each kind of work and thread, and ends those that had nothing to do for a minute.
+Each would load all modules anew, for a second or two; so the daemon has them, from folders with compiled code.
+"""
+
+
+def begin_quickly(folder: Path) -> None:
+    """Let the daemons of a Spark that is to be started load modules once. ``folder`` is to be made for this alone."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(_BEGINNING)
+    others = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{others}" if others else str(folder)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
