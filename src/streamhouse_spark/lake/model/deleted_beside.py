@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
 
 if TYPE_CHECKING:
@@ -21,3 +23,13 @@ class DeletedBeside:
 
 
 NOTHING_BESIDE: Final = DeletedBeside()
+
+
+@dataclass(frozen=True, slots=True)
+class MovedRows:
+    """Deleted rows that no file with offsets has any more."""
+
+    rows: Mapping[int, OffsetRuns]
+    """Bucket → offsets."""
+    foreign: str | None
+    """A file without offsets that may have some."""
