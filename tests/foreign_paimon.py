@@ -64,7 +64,7 @@ def rewritten(storage: Storage) -> None:
 
 
 def kept(storage: Storage, wanted: Any) -> None:
-    """Write the rows of the lake again that are wanted, in all partitions that there are."""
+    """Write the rows of the lake again that are wanted, and no others."""
     seen = paimon(storage)
     seen.overwrite(NAME, [one for one in seen.read(NAME) if wanted(one)])
 

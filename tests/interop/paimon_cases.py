@@ -57,12 +57,14 @@ class Stock:
         self._write(name, rows)
 
     def overwrite(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Replace all rows of a table, or of the partitions that these are of, in one snapshot."""
+        """Replace all rows of a table in one snapshot."""
         self._write(name, rows, overwrites=True)
 
     def _write(self, name: str, rows: Iterable[Mapping[str, Any]], *, overwrites: bool = False) -> None:
         self.pull()
         table = self._catalog.get_table(name)
+        if overwrites:
+            table = table.copy({"dynamic-partition-overwrite": "false"})
         builder = table.new_batch_write_builder()
         builder = builder.overwrite() if overwrites else builder
         write, commit = builder.new_write(), builder.new_commit()

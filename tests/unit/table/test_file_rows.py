@@ -329,6 +329,21 @@ class TestOtherEngines:
         tier(table)
         assert stock(table) == [0, 2, 3, 4, 5, 8]
 
+    def test_a_file_of_a_round_that_is_not_recorded_is_replaced(self, store, world, monkeypatch):
+        """No recorded snapshot has it, and the log has its rows."""
+        table = adopted(store, world, [0, 1, 2, 7])
+        table.append([row(n) for n in (7, 7, 8)])
+        with monkeypatch.context() as patch:
+            patch.setattr(job, "record_snapshot", lambda *_: None)
+            tier(table)
+        assert table.delete(where=[("id", "in", [1, 7])]) == 4
+        rewritten(store, world)
+        appended(store, world, [row(7)])
+        assert ids(table.to_arrow()) == [0, 2, 8]
+        tier(table)
+        assert ids(table.to_arrow()) == stock(table) == [0, 2, 7, 8]
+        assert tier(table).snapshots == ()
+
     def test_equal_rows_that_stay_or_come_are_told_by_their_number(self, store, world):
         table = adopted(store, world, [1, 1, 2, 2, 3, 1])
         assert table.delete(where=[("id", "=", 2)]) == 2

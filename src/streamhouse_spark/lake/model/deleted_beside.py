@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
+
+import pyarrow as pa
 
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.values import dataclass, replace
 
 if TYPE_CHECKING:
     from streamhouse_spark.log.commits.deletions import Deletion
-
-
-@dataclass(frozen=True, slots=True)
-class DeletedBeside:
-    of_files: tuple[Deletion, ...] = ()
-    """Deletions of rows of files without offsets."""
-    recorded: int | None = None
-    """The recorded lake snapshot: it has the rows at offsets that files with offsets no longer have."""
-    told: int = 0
-    """The newest record whose deleted rows the lake lacked as the round was planned."""
-
-
-NOTHING_BESIDE: Final = DeletedBeside()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +22,35 @@ class MovedRows:
     """Bucket → offsets."""
     foreign: str | None
     """A file without offsets that may have some."""
+
+
+class LogRows(Protocol):
+    """The log, as a lake sees it that looks for deleted rows."""
+
+    def read(self, rows: Mapping[int, OffsetRuns]) -> tuple[pa.Table, Mapping[int, OffsetRuns]]:
+        """Return those of the rows that the log still has, in the table's columns, and the offsets of the rest.
+
+        Rows of dropped partitions are neither, as far as they are known: no file of the lake has them.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedBeside:
+    of_files: tuple[Deletion, ...] = ()
+    """Deletions of rows of files without offsets."""
+    recorded: int | None = None
+    """The recorded lake snapshot: it has the rows at offsets that files with offsets no longer have."""
+    told: int = 0
+    """The newest record whose deleted rows the lake lacked as the round was planned."""
+    log: LogRows | None = None
+    """The log has the rows that the recorded snapshot does not have yet, whatever became of their files since."""
+
+    def of_log(self, moved: MovedRows, schema: pa.Schema) -> tuple[pa.Table, MovedRows]:
+        """Return the moved rows that the log still has, and the rest."""
+        if self.log is None or not moved.rows:
+            return schema.empty_table(), moved
+        found, left = self.log.read(moved.rows)
+        return found, replace(moved, rows=left)
+
+
+NOTHING_BESIDE: Final = DeletedBeside()

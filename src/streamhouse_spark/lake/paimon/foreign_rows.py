@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
+import pyarrow as pa
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.values import dataclass, replace
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.commit_checks import require_known
 from streamhouse_spark.lake.file_access import offset_files
@@ -182,16 +183,20 @@ class _Files:
 
 
 def _replaced(live: _Files, beside: DeletedBeside, moved: MovedRows) -> dict[str, Positions]:
-    """Find rows of files that are no longer live in those that came since: name → positions."""
+    """Find rows of files that are no longer live in those that came since: name → positions.
+
+    The recorded snapshot has all files in which rows were deleted since the lake lacked some, and the log the rows from
+    its offsets on.
+    """
     lost = {name: runs for name, runs in joined_files(beside.of_files).items() if name not in live.entries}
-    if not lost and not moved.rows:
+    of_log, left = beside.of_log(moved, live.how.schema.arrow)
+    if not (lost or of_log.num_rows or left.rows):
         return {}
-    if beside.recorded is None:
-        require_known(str(live.place.spec.path), moved.rows, moved.foreign)
-        return {}
+    before = replace(live, entries={})
     try:
-        before = _with_files(live, beside.recorded, lost)
-        lost |= _files_of_offsets(before, moved)
+        if beside.recorded is not None:
+            before = _with_files(live, beside.recorded, lost)
+        lost |= _files_of_offsets(before, left)
         rows = rows_at(live.place.files_at, {name: before.split(name) for name in lost}, lost, live.how)
     except SnapshotExpiredError as error:
         raise LakeMismatchError(
@@ -201,7 +206,7 @@ def _replaced(live: _Files, beside: DeletedBeside, moved: MovedRows) -> dict[str
         ) from error
     newer = sorted(name for name in live.entries if name not in before.entries)
     others = ((name, live.split(name)) for name, own in live.with_offsets(newer) if own is None)
-    return dict(equal_rows(live.place.files_at, others, rows, live.how))
+    return dict(equal_rows(live.place.files_at, others, pa.concat_tables([rows, of_log]), live.how))
 
 
 def _with_files(live: _Files, recorded: int, lost: FileRows) -> _Files:

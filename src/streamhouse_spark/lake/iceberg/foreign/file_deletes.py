@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -113,18 +114,19 @@ def _replaced(
 ) -> dict[str, Positions]:
     """Find rows of files that are no longer live in those that came since: name → positions.
 
-    The recorded snapshot has all files in which rows were deleted since the lake lacked some.
+    The recorded snapshot has all files in which rows were deleted since the lake lacked some, and the log the rows from
+    its offsets on.
     """
     lost = {name: runs for name, runs in joined_files(beside.of_files).items() if name not in live}
-    if not lost and not moved.rows:
+    how = own_projection(table.metadata, place.spec)
+    of_log, left = beside.of_log(moved, how.schema.arrow)
+    if not (lost or of_log.num_rows or left.rows):
         return {}
-    if beside.recorded is None:
-        require_known(str(place.spec.path), moved.rows, moved.foreign)
-        return {}
+    before: Mapping[str, FileScanTask] = {}
     try:
-        before = _by_name(place, table, require_snapshot(table.metadata, beside.recorded))
-        lost |= _files_of_offsets(place, table, before, moved)
-        how = own_projection(table.metadata, place.spec)
+        if beside.recorded is not None:
+            before = _by_name(place, table, require_snapshot(table.metadata, beside.recorded))
+        lost |= _files_of_offsets(place, table, before, left)
         rows = rows_at(place.files_at, {name: _split(table, before[name]) for name in lost}, lost, how)
     except (SnapshotExpiredError, FileNotFoundError) as error:
         raise LakeMismatchError(
@@ -134,7 +136,7 @@ def _replaced(
         ) from error
     newer = ((name, _split(table, task)) for name, task in live.items() if name not in before)
     others = ((name, split) for name, split in newer if not _has_offsets(place, split.location))
-    return dict(equal_rows(place.files_at, others, rows, how))
+    return dict(equal_rows(place.files_at, others, pa.concat_tables([rows, of_log]), how))
 
 
 def _has_offsets(place: IcebergLocation, location: str) -> bool:
