@@ -44,7 +44,7 @@ class ReadBase:
     lake_snapshot_id: int | None = field(default=None, compare=False)
     """The state's lake snapshot; None before the first."""
     lake_mark: str | None = field(default=None, compare=False)
-    """What tells that snapshot from another of its number, see `LakeTable.mark_of`."""
+    """The mark that tells that snapshot from another of its number, see `LakeTable.mark_of`."""
 
     @classmethod
     def of(cls, state: TableState) -> ReadBase:

@@ -351,8 +351,8 @@ class LakeTable(ABC):
         return ()
 
     def mark_of(self, snapshot_id: int) -> str | None:  # noqa: ARG002 - the interface
-        """Return what tells a snapshot from another engine's that takes its number; None where none can, or it is
-        gone.
+        """Return the mark that tells a snapshot from another engine's that takes its number; None where none can, or it
+        is gone.
         """
         return None
 

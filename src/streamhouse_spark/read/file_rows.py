@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from typing import Final
+
+import pyarrow as pa
 
 from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.row_ids import NO_PLACE, Int64Array, file_places_of, places_of
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_base import ReadBase, changed
 from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet.numbered_rows import read_numbered
 from streamhouse_spark.log.commits.deletions import NO_FILE_ROWS, FileRows, have_same_files, joined_files
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.schema.table_schema import TableSchema
 
 _WHERE: Final = "they were in the lake before it was the table's, or another engine wrote their files"
 
@@ -76,6 +80,25 @@ def named_rows(table: TableHandle, state: TableState, read: ReadBase, places: Ma
     if lake.mark_of(snapshot_id) != read.lake_mark:
         raise changed(state, f"another engine put its own lake snapshot in the place of {snapshot_id}")
     return {names.name_of(every[place]): positions for place, positions in places.items()}
+
+
+def read_file(
+    table: TableHandle, schema: TableSchema, snapshot_id: int, name: str
+) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+    """Read a data file of a lake snapshot, told by its name, in the columns of a schema: rows with their positions.
+
+    Raises `SnapshotExpiredError` where the snapshot, or the file in it, is gone.
+    """
+    lake, names = table.open_lake().with_schema(schema), StorageFiles(table.storage)
+    plan = lake.plan_read(snapshot_id=snapshot_id, schema=schema)
+    splits = [split for split in plan.splits if names.name_of(split.location) == name]
+    if not splits:
+        raise SnapshotExpiredError(
+            f"lake file {name} of {table.name}, of which rows were deleted, is not in lake snapshot {snapshot_id}: "
+            "another engine put its own in the place of that one; compare two versions of the table instead"
+        )
+    for split in splits:
+        yield from read_numbered(lake.place.files_at(split.location), split, plan.projection)
 
 
 def require_same_files(state: TableState, read: ReadBase, files: FileRows) -> None:

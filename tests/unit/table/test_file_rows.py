@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from changes_replayed import changes, replayed, version
 from foreign_lake import BY_REGION, NAME, adopted, appended, ids, lake_of, rewritten, row, stock, tier
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.model import Transaction
@@ -30,6 +31,7 @@ from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.read.commit_changes import plan_changes
 from streamhouse_spark.read.deleted_rows import require_undeleted
+from streamhouse_spark.read.pieces import FileRowsPiece, piece_from_json
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.partition_stats import partition_table
@@ -449,14 +451,59 @@ class TestHistory:
         assert ids(plain.to_arrow(as_of_timestamp_ms=at_ms)) == list(range(6))
         assert ids(plain.to_arrow()) == [0, 2, 3, 4, 5]
 
-    def test_a_rollback_and_changes_say_that_rows_have_no_offsets(self, plain):
+    def test_changes_have_them_with_all_columns(self, table):
+        table.append([row(n) for n in range(9, 12)])
+        before = table.refresh().version
+        table.delete(where=[("id", "in", [1, 4, 9])])
+        table.append([row(12)])
+        tier(table)
+        table.delete(where=[("id", "in", [0, 10])])
+        table.append([row(0)])
+        table.delete(where=[("id", "=", 5)])
+        tier(table)
+        newest = table.refresh().version
+        found = changes(table, before + 1, newest)
+        assert [one["id"] for one in found if one["_change_type"] == "delete"].count(0) == 1
+        assert replayed(version(table, before), found) == version(table, newest)
+        for number in range(before + 1, newest + 1):
+            own = [one for one in found if one["_commit_version"] == number]
+            assert replayed(version(table, number - 1), own) == version(table, number), number
+            assert changes(table, number, number) == own
+        chosen = plan_changes(table, table.state, before + 1, newest, Pruning())
+        piece = next(piece for piece in chosen.pieces if isinstance(piece.rows, FileRowsPiece))
+        assert piece_from_json(piece.to_json()).to_json() == piece.to_json()
+        with pytest.raises(InvalidOptionError, match="deleted rows that have no offsets"):
+            changes(table, before + 1, newest, is_net=True)
+
+    def test_changes_of_a_snapshot_that_is_gone(self, table, clock):
+        table.append([row(9)])
+        table.delete(where=[("id", "=", 1)])
+        deleted = table.refresh().version
+        tier(table)
+        table.append([row(10)])
+        tier(table)
+        clock.advance(3 * 24 * 3600 * 1000)
+        table.lake.expire_snapshots(retain_last=1)
+        with pytest.raises(OffsetsTrimmedError, match=f"the first version that is there is {deleted + 1}$"):
+            changes(table, deleted, table.refresh().version)
+        assert [one["id"] for one in changes(table, deleted + 1, table.state.version)] == [10]
+
+    def test_a_dropped_partition_of_adopted_rows_is_no_change(self, store, world):
+        table = adopted(store, world, spec=BY_REGION)
+        table.append([row(n) for n in range(6, 9)])
+        table.delete(where=[("id", "in", [1, 6])])
+        tier(table)
+        before = table.refresh().version
+        table.drop_partition({"region": "eu"})
+        with pytest.raises(InvalidOptionError, match="compare the table VERSION AS OF"):
+            changes(table, before + 1, table.refresh().version)
+
+    def test_a_rollback_says_that_rows_have_no_offsets(self, plain):
         plain.append([row(9)])
         before = plain.refresh().version
         plain.delete(where=[("id", "=", 1)])
         with pytest.raises(InvalidOptionError, match="deleted rows that have no offsets"):
             rollback_to_version(plain, before)
-        with pytest.raises(InvalidOptionError, match="deleted rows that have no offsets"):
-            plan_changes(plain, plain.refresh(), before + 1, before + 1, Pruning())
 
     def test_a_stream_that_may_have_read_them_is_told(self, plain):
         state = plain.refresh()

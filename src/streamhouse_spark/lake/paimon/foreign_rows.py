@@ -219,7 +219,7 @@ def _with_files(live: _Files, recorded: int, lost: FileRows) -> _Files:
         if all(name in found.entries for name in lost):
             return found
         snapshot = live.place.snapshots.find(snapshot.id - 1)
-    raise SnapshotExpiredError(f"no kept snapshot up to {recorded} has {', '.join(sorted(lost)[:3])}; restore them")
+    raise SnapshotExpiredError(f"no kept snapshot up to {recorded} has {', '.join(sorted(lost)[:3])}; restore it")
 
 
 def _files_of_offsets(before: _Files, moved: MovedRows) -> FileRows:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from changes_replayed import changes, replayed, version
 from foreign_paimon import (
     BUCKETS,
     BY_REGION,
@@ -23,12 +26,23 @@ from foreign_paimon import (
 from row_changes import replace_rows
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    InvalidOptionError,
+    LakeMismatchError,
+    OffsetsTrimmedError,
+    SnapshotExpiredError,
+)
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.paimon.table import PaimonLake
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.lake.parquet.reader import offset_file
 from streamhouse_spark.lake.tiering import job
+from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
+from streamhouse_spark.read.commit_changes import plan_changes
+from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.pieces import FileRowsPiece, ReadPlan, piece_from_json
+from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.partition_stats import partition_table
 from streamhouse_spark.table.views import open_view
@@ -66,6 +80,16 @@ def numbers_in(table, name):
 
 def runs(position):
     return OffsetRuns.dense(position, 1)
+
+
+def replaced(table, store):
+    """Let another engine's rewrite take the place of the recorded snapshot."""
+    folder, number = f"{table.state.lake_location}/snapshot", table.refresh().lake.snapshot_id
+    own = json.loads(store.read(f"{folder}/snapshot-{number}"))
+    rewritten(store)
+    made = json.loads(store.read(f"{folder}/snapshot-{store.read(f'{folder}/LATEST').decode()}"))
+    made |= {"id": number, "properties": own["properties"]}
+    store.put(f"{folder}/snapshot-{number}", json.dumps(made).encode())
 
 
 def kinds(table):
@@ -381,6 +405,15 @@ class TestOtherEngines:
         assert ids(plain.to_arrow()) == stock(plain) == list(range(6))
         assert tier(plain).snapshots == ()
 
+    def test_a_snapshot_that_took_the_place_has_other_files(self, plain, store):
+        """It has the same number and offsets, so that nothing else tells."""
+        plain.delete(where=[("id", "=", 1)])
+        replaced(plain, store)
+        with pytest.raises(SnapshotExpiredError, match="tier the table"):
+            plain.to_arrow()
+        tier(plain)
+        assert ids(plain.to_arrow()) == stock(plain) == [0, 2, 3, 4, 5]
+
     def test_the_files_and_their_snapshot_are_gone(self, plain, store):
         plain.delete(where=[("id", "=", 1)])
         recorded, name = plain.refresh().lake.snapshot_id, file_with(plain, 0)
@@ -424,6 +457,66 @@ class TestOtherEngines:
             plain.lake.expire_snapshots(retain_last=1)
         tier(plain)
         assert ids(plain.to_arrow()) == stock(plain) == [0, 2, 3, 4, 5, 10, 11, 12]
+
+
+class TestHistory:
+    def test_changes_have_them_with_all_columns(self, table):
+        table.append([row(n) for n in range(9, 12)])
+        before = table.refresh().version
+        table.delete(where=[("id", "in", [1, 4, 9])])
+        table.append([row(12)])
+        tier(table)
+        table.delete(where=[("id", "in", [0, 10])])
+        table.append([row(0)])
+        table.delete(where=[("id", "=", 5)])
+        tier(table)
+        newest = table.refresh().version
+        found = changes(table, before + 1, newest)
+        assert [one["id"] for one in found if one["_change_type"] == "delete"].count(0) == 1
+        assert replayed(version(table, before), found) == version(table, newest)
+        for number in range(before + 1, newest + 1):
+            own = [one for one in found if one["_commit_version"] == number]
+            assert replayed(version(table, number - 1), own) == version(table, number), number
+            assert changes(table, number, number) == own
+        chosen = plan_changes(table, table.state, before + 1, newest, Pruning())
+        piece = next(piece for piece in chosen.pieces if isinstance(piece.rows, FileRowsPiece))
+        assert piece_from_json(piece.to_json()).to_json() == piece.to_json()
+        with pytest.raises(InvalidOptionError, match="deleted rows that have no offsets"):
+            changes(table, before + 1, newest, is_net=True)
+
+    def test_changes_of_a_snapshot_that_is_replaced_while_they_are_read(self, plain, store):
+        plain.delete(where=[("id", "=", 1)])
+        number = plain.refresh().version
+        found = plan_changes(plain, plain.state, number, number, Pruning())
+        replaced(plain, store)
+        plan = ReadPlan(plain.name, plain.uuid, plain.state.schema, found.pieces)
+        with pytest.raises(SnapshotExpiredError, match="compare two versions of the table"):
+            list(read_batches(plain, plan, CHANGES_FIELDS))
+        with pytest.raises(OffsetsTrimmedError, match="no longer has snapshot"):
+            changes(plain, number, number)
+
+    def test_changes_of_a_snapshot_that_is_gone(self, table, clock):
+        table.append([row(9)])
+        table.delete(where=[("id", "=", 1)])
+        deleted = table.refresh().version
+        tier(table)
+        table.append([row(10)])
+        tier(table)
+        clock.advance(3 * 24 * 3600 * 1000)
+        table.lake.expire_snapshots(retain_last=1)
+        with pytest.raises(OffsetsTrimmedError, match=f"the first version that is there is {deleted + 1}$"):
+            changes(table, deleted, table.refresh().version)
+        assert [one["id"] for one in changes(table, deleted + 1, table.state.version)] == [10]
+
+    def test_a_dropped_partition_of_adopted_rows_is_no_change(self, store, world):
+        table = adopted(store, world, spec=BY_REGION)
+        table.append([row(n) for n in range(6, 9)])
+        table.delete(where=[("id", "in", [1, 6])])
+        tier(table)
+        before = table.refresh().version
+        table.drop_partition({"region": "eu"})
+        with pytest.raises(InvalidOptionError, match="compare the table VERSION AS OF"):
+            changes(table, before + 1, table.refresh().version)
 
 
 class TestRounds:
