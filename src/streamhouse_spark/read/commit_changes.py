@@ -26,7 +26,15 @@ from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit, whole_range
-from streamhouse_spark.log.told import Commit, commits_back, dropped_in, drops_rows, newest_first
+from streamhouse_spark.log.told import (
+    Commit,
+    Deleted,
+    commits_back,
+    dropped_in,
+    drops_adopted,
+    drops_rows,
+    newest_first,
+)
 from streamhouse_spark.read.archived_changes import archived_commits, first_archived_after, last_archived_before
 from streamhouse_spark.read.commit_runs import CommitRuns
 from streamhouse_spark.read.history import operation_of
@@ -255,19 +263,14 @@ def _drops(
     """
     if ADOPTED not in then.properties:
         return drops_rows(before, pair, deleted)
-    dropped_rows, told, offsets = (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
-    parts = {b: [runs.within(OffsetRange(offsets.get(b, 0), pair.offsets.get(b, 0)))] for b, runs in deleted.items()}
-    first = commits[0].record.number
+    first, told = commits[0].record.number, before.told if before is not None else 0
     older = state_at(table.log, table.storage, first - 1).deletions if told < first - 1 else ()
-    newer = [c for c in commits if told < c.record.number <= pair.told]
-    actions = [action for c in newer for part in c.record.attempts for action in part.actions]
-    found = [(one.rows, one.files) for one in older if told < one.commit <= pair.told]
-    found += [(one.rows, one.files) for one in actions if isinstance(one, DeleteRows)]
-    num_of_files = sum(num_rows_of(files) for _, files in found)
-    for bucket, runs in (item for rows, _ in found for item in rows.items()):
-        parts.setdefault(bucket, []).append(runs)
-    named = {bucket: OffsetRuns.merged(runs) for bucket, runs in parts.items()}
-    return pair.dropped_rows - dropped_rows > num_rows_of(named) + num_of_files
+    named = [Deleted(one.commit, one.rows, num_rows_of(one.files)) for one in older]
+    for record in (commit.record for commit in commits):
+        actions = (action for part in record.attempts for action in part.actions)
+        rows = (action for action in actions if isinstance(action, DeleteRows))
+        named += [Deleted(record.number, action.rows, num_rows_of(action.files)) for action in rows]
+    return drops_adopted(before, pair, deleted, named)
 
 
 def _ever_deleted(then: TableState, commits: Sequence[Commit]) -> Mapping[int, OffsetRuns]:

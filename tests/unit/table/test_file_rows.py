@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -498,12 +500,40 @@ class TestHistory:
         with pytest.raises(InvalidOptionError, match="compare the table VERSION AS OF"):
             changes(table, before + 1, table.refresh().version)
 
-    def test_a_rollback_says_that_rows_have_no_offsets(self, plain):
+    def test_a_rollback_brings_them_back(self, table, other_process):
+        table.append([row(9), row(10)])
+        before = table.refresh().version
+        rows = version(table, before)
+        table.delete(where=[("id", "in", [1, 4, 9])])
+        table.append([row(12)])
+        tier(table)
+        report = rollback_to_version(table, before, dry_run=True)
+        assert (report.rows_deleted, report.rows_added) == (1, 3)
+        assert rollback_to_version(table, before) == replace(report, dry_run=False)
+        assert version(table, table.refresh().version) == rows
+        assert ids(other_process().table(NAME).to_arrow()) == [*range(6), 9, 10]
+        tier(table)
+        assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == stock(table) == [*range(6), 9, 10]
+        require_verified(table)
+
+    def test_a_rollback_to_before_another_engine_wrote_their_files(self, plain, store, world):
+        """Rows that were appended since may have lost their offsets: which of them stay is not known."""
         plain.append([row(9)])
         before = plain.refresh().version
+        rewritten(store, world)
+        plain.append([row(10)])
+        tier(plain)
         plain.delete(where=[("id", "=", 1)])
-        with pytest.raises(InvalidOptionError, match="deleted rows that have no offsets"):
+        with pytest.raises(InvalidOptionError, match="of files that the lake did not have then"):
             rollback_to_version(plain, before)
+
+    def test_a_rollback_past_a_dropped_partition_of_adopted_rows(self, store, world):
+        table = adopted(store, world, spec=BY_REGION)
+        table.append([row(n) for n in range(6, 9)])
+        before = table.refresh().version
+        table.drop_partition({"region": "eu"})
+        with pytest.raises(InvalidOptionError, match="rows left the lake since"):
+            rollback_to_version(table, before)
 
     def test_a_stream_that_may_have_read_them_is_told(self, plain):
         state = plain.refresh()

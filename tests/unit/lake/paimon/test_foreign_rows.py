@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,6 +46,7 @@ from streamhouse_spark.read.pieces import FileRowsPiece, ReadPlan, piece_from_js
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.partition_stats import partition_table
+from streamhouse_spark.table.rollback import rollback_to_version
 from streamhouse_spark.table.views import open_view
 from unit.lake.paimon.test_races import Renaming
 
@@ -494,6 +496,51 @@ class TestHistory:
             list(read_batches(plain, plan, CHANGES_FIELDS))
         with pytest.raises(OffsetsTrimmedError, match="no longer has snapshot"):
             changes(plain, number, number)
+
+    def test_changes_of_rows_that_another_engine_added(self, plain, store):
+        appended(store, [row(20), row(21)])
+        plain.append([row(9)])
+        tier(plain)
+        before = plain.refresh().version
+        plain.delete(where=[("id", "in", [9, 20])])
+        found = changes(plain, before + 1, plain.refresh().version)
+        assert sorted((one["id"], one["_change_type"]) for one in found) == [(9, "delete"), (20, "delete")]
+        assert {one["id"] for one in changes(plain, 3, before)} == {9}
+
+    def test_a_rollback_brings_them_back(self, table, other_process):
+        table.append([row(9), row(10)])
+        before = table.refresh().version
+        rows = version(table, before)
+        table.delete(where=[("id", "in", [1, 4, 9])])
+        table.append([row(12)])
+        tier(table)
+        report = rollback_to_version(table, before, dry_run=True)
+        assert (report.rows_deleted, report.rows_added) == (1, 3)
+        assert rollback_to_version(table, before) == replace(report, dry_run=False)
+        assert version(table, table.refresh().version) == rows
+        assert ids(other_process().table(NAME).to_arrow()) == [*range(6), 9, 10]
+        tier(table)
+        assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == stock(table) == [*range(6), 9, 10]
+        require_verified(table)
+
+    def test_a_rollback_to_before_another_engine_wrote_their_files(self, plain, store, world):
+        """Rows that were appended since may have lost their offsets: which of them stay is not known."""
+        plain.append([row(9)])
+        before = plain.refresh().version
+        rewritten(store)
+        plain.append([row(10)])
+        tier(plain)
+        plain.delete(where=[("id", "=", 1)])
+        with pytest.raises(InvalidOptionError, match="of files that the lake did not have then"):
+            rollback_to_version(plain, before)
+
+    def test_a_rollback_past_a_dropped_partition_of_adopted_rows(self, store, world):
+        table = adopted(store, world, spec=BY_REGION)
+        table.append([row(n) for n in range(6, 9)])
+        before = table.refresh().version
+        table.drop_partition({"region": "eu"})
+        with pytest.raises(InvalidOptionError, match="rows left the lake since"):
+            rollback_to_version(table, before)
 
     def test_changes_of_a_snapshot_that_is_gone(self, table, clock):
         table.append([row(9)])
