@@ -26,7 +26,13 @@ from streamhouse_spark.core import slicing
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    CorruptDataError,
+    InvalidOptionError,
+    OffsetsTrimmedError,
+    SnapshotExpiredError,
+)
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.keyed_properties import engine_of
 from streamhouse_spark.kv.read_base import ReadBase
@@ -243,7 +249,10 @@ def _require_files(
 
 
 def _read_files(table: TableHandle, now: TableState, action: DeleteRows) -> pa.Table:
-    """Read rows of lake files as the snapshot had them in which they were deleted. Raises `SnapshotExpiredError`."""
+    """Read rows of lake files as the snapshot had them in which they were deleted.
+
+    Raises `SnapshotExpiredError`, `CorruptDataError`.
+    """
     assert action.snapshot_id is not None
     found = [now.schema.arrow.empty_table()]
     for name, runs in action.files.items():
@@ -251,9 +260,9 @@ def _read_files(table: TableHandle, now: TableState, action: DeleteRows) -> pa.T
             found.append(pa.Table.from_batches([batch.filter(pa.array(_among(positions, runs)))]))
     rows = pa.concat_tables(found)
     if rows.num_rows != num_rows_of(action.files):
-        raise OffsetsTrimmedError(
-            f"{now.name}: of {num_rows_of(action.files)} rows that were deleted in lake snapshot {action.snapshot_id} "
-            f"{rows.num_rows} are still there; choose a later commit of {now.name}$history"
+        raise CorruptDataError(
+            f"{now.name}: lake snapshot {action.snapshot_id} has {rows.num_rows} of {num_rows_of(action.files)} rows "
+            "that were deleted in it; run streamhouse verify"
         )
     return rows
 
