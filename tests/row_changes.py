@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.append import INLINE_BYTES_MAX, Routing, Stager
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.file_rows import places_of_rows
+from streamhouse_spark.read.file_rows import places_of_rows, read_base
 from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.table.row_deletion import commit_rewrite
@@ -29,6 +28,7 @@ def replace_rows(
 ) -> None:
     """Replace the rows that are wanted by changed ones. Something happens between the read and the commit."""
     state = table.refresh()
+    read = read_base(table, state)
     named = Wanted(None, names_rows=True)
     plan = plan_pin(table, pin_newest(state), named).plan(table)
     found = [row for batch in read_batches(table, plan, (ROW_ID,)) for row in batch.to_pylist()]
@@ -38,6 +38,6 @@ def replace_rows(
     routing, options = Routing.of(state.num_buckets, state.parsed), table.segment_options(state)
     stager = Stager(table.storage, table.uuid, options, routing, table.world, inline_bytes_max=inline_bytes_max)
     staged = stager.stage(pa.Table.from_pylist(new, state.schema.arrow), frozenset()) if new else None
-    old = places_of_rows(table, state, ids)
+    old = places_of_rows(table, state, read, ids)
     meanwhile()
-    commit_rewrite(table, old.rows, staged, ReadBase.of(state), old.files)
+    commit_rewrite(table, old.rows, staged, read, old.files)

@@ -33,8 +33,8 @@ from streamhouse_spark.table.table import Table
 def positions_are_those_of_the_next_file() -> Iterator[None]:
     right = file_rows.named_rows
 
-    def named(table: Any, state: Any, snapshot_id: Any, places: Any) -> Any:
-        return right(table, state, snapshot_id, {1 - place: runs for place, runs in places.items()})
+    def named(table: Any, state: Any, read: Any, places: Any) -> Any:
+        return right(table, state, read, {1 - place: runs for place, runs in places.items()})
 
     with patched((file_rows, "named_rows", named)):
         yield
@@ -162,8 +162,8 @@ def a_checkpoint() -> None:
 
 def _file(table: Table, place: int) -> str:
     state = table.refresh()
-    assert state.lake is not None
-    return next(iter(file_rows.named_rows(table, state, state.lake.snapshot_id, {place: OffsetRuns.dense(0, 1)})))
+    read = file_rows.read_base(table, state)
+    return next(iter(file_rows.named_rows(table, state, read, {place: OffsetRuns.dense(0, 1)})))
 
 
 def _killed(*_: Any) -> Any:

@@ -54,9 +54,19 @@ class Stock:
             self.append(name, rows)
 
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        self._write(name, rows)
+
+    def overwrite(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Replace all rows of a table in one snapshot."""
+        self._write(name, rows, overwrites=True)
+
+    def _write(self, name: str, rows: Iterable[Mapping[str, Any]], *, overwrites: bool = False) -> None:
         self.pull()
         table = self._catalog.get_table(name)
+        if overwrites:
+            table = table.copy({"dynamic-partition-overwrite": "false"})
         builder = table.new_batch_write_builder()
+        builder = builder.overwrite() if overwrites else builder
         write, commit = builder.new_write(), builder.new_commit()
         schema = pa.schema([field.remove_metadata() for field in _arrow_schema(table)])
         write.write_arrow(pa.Table.from_pylist(list(rows), schema=schema))

@@ -43,6 +43,8 @@ class ReadBase:
     """The newest record of the state."""
     lake_snapshot_id: int | None = field(default=None, compare=False)
     """The state's lake snapshot; None before the first."""
+    lake_mark: str | None = field(default=None, compare=False)
+    """The mark that tells that snapshot from another of its number, see `LakeTable.mark_of`."""
 
     @classmethod
     def of(cls, state: TableState) -> ReadBase:
@@ -80,6 +82,8 @@ class ReadBase:
             out["history"] = list(self.history)
         if self.lake_snapshot_id is not None:
             out["lake_snapshot_id"] = self.lake_snapshot_id
+        if self.lake_mark is not None:
+            out["lake_mark"] = self.lake_mark
         return json.dumps(out, separators=(",", ":"))
 
     @classmethod
@@ -87,7 +91,8 @@ class ReadBase:
         found = json.loads(text)
         places = {bucket: (begins, ends) for bucket, begins, ends in found["buckets"]}
         history = HistoryMark.from_json(found["history"]) if "history" in found else None
-        return cls(found["table"], places, history=history, lake_snapshot_id=found.get("lake_snapshot_id"))
+        lake = {name: found.get(name) for name in ("lake_snapshot_id", "lake_mark")}
+        return cls(found["table"], places, history=history, **lake)
 
 
 def changed(state: TableState, what: str) -> CommitConflictError:

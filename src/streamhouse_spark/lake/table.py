@@ -350,6 +350,12 @@ class LakeTable(ABC):
         """
         return ()
 
+    def mark_of(self, snapshot_id: int) -> str | None:  # noqa: ARG002 - the interface
+        """Return the mark that tells a snapshot from another engine's that takes its number; None where none can, or it
+        is gone.
+        """
+        return None
+
     def read_split(
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
     ) -> Iterator[pa.RecordBatch]:

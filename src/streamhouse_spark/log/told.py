@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -138,3 +138,31 @@ def drops_rows(before: act.LakePair | None, after: act.LakePair, deleted: Mappin
     ranges = {bucket: (offsets.get(bucket, 0), end) for bucket, end in after.offsets.items()}
     new = [deleted[b].within(OffsetRange(start, end)) for b, (start, end) in ranges.items() if b in deleted]
     return after.dropped_rows - dropped_rows > sum(runs.num_rows for runs in new)
+
+
+class Deleted(NamedTuple):
+    """Rows that one record deleted."""
+
+    commit: int
+    rows: Mapping[int, OffsetRuns]
+    """Bucket → offsets."""
+    num_of_files: int
+    """Rows of lake files without offsets."""
+
+
+def drops_adopted(
+    before: act.LakePair | None, after: act.LakePair, deleted: Mapping[int, OffsetRuns], named: Iterable[Deleted]
+) -> bool:
+    """Tell of a table that was made of a lake table what `drops_rows` tells of others.
+
+    Rows that were adopted have no offsets, so each row that the snapshot lacks has to be one that a record deleted,
+    which it tells of first, or one of its new rows: ``named`` has all records since those that the one before tells of.
+    """
+    dropped_rows, told, offsets = (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
+    ranges = {bucket: OffsetRange(offsets.get(bucket, 0), after.offsets.get(bucket, 0)) for bucket in deleted}
+    parts = {bucket: [runs.within(ranges[bucket])] for bucket, runs in deleted.items()}
+    newer = [one for one in named if told < one.commit <= after.told]
+    for bucket, runs in (item for one in newer for item in one.rows.items()):
+        parts.setdefault(bucket, []).append(runs)
+    num_rows = sum(OffsetRuns.merged(runs).num_rows for runs in parts.values())
+    return after.dropped_rows - dropped_rows > num_rows + sum(one.num_of_files for one in newer)

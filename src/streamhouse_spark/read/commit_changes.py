@@ -18,18 +18,27 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.log.archive.pages import archived
 from streamhouse_spark.log.commits.actions import Action, Append, LakePair, Retier, moves_rows
-from streamhouse_spark.log.commits.deletions import DeleteRows, NameDropped
+from streamhouse_spark.log.commits.deletions import DeleteRows, NameDropped, num_rows_of
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit, whole_range
-from streamhouse_spark.log.told import Commit, commits_back, dropped_in, drops_rows, newest_first
+from streamhouse_spark.log.told import (
+    Commit,
+    Deleted,
+    commits_back,
+    dropped_in,
+    drops_adopted,
+    drops_rows,
+    newest_first,
+)
 from streamhouse_spark.read.archived_changes import archived_commits, first_archived_after, last_archived_before
 from streamhouse_spark.read.commit_runs import CommitRuns
 from streamhouse_spark.read.history import operation_of
-from streamhouse_spark.read.pieces import ChangesPiece, LogPiece, OffsetsPiece
+from streamhouse_spark.read.pieces import ChangesPiece, FileRowsPiece, LogPiece, OffsetsPiece
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.read.ranges import LAKE_RANGE_ROWS, row_bytes
 from streamhouse_spark.storage.base import Storage
@@ -129,15 +138,16 @@ def _plan_of_records(
 ) -> ChangesPlan:
     then = _state_at(table, state, first, last)
     commits = _commits(table.storage, then, first, last, after_us)
-    _require_told(table, then, commits)
+    _require_told(table, then, commits, is_net=is_net)
     source = state
     if state.truncation is not None and state.truncation.commit > last:
         source = replace(then, schema_id=state.schema_id, schemas=state.schemas)
     added, removed = _parts(commits)
     _require_kept(source, commits, first)
+    of_files = _file_pieces(table, source, commits, first)
     if is_net and removed:
         added, removed = _without(added, removed), _without(removed, added)
-    return ChangesPlan(source, tuple(_pieces(source, added, removed, pruning)))
+    return ChangesPlan(source, (*_pieces(source, added, removed, pruning), *of_files))
 
 
 class News(NamedTuple):
@@ -206,8 +216,11 @@ def _not_kept(state: TableState, first: int, reached: int) -> OffsetsTrimmedErro
     )
 
 
-def _require_told(table: TableHandle, then: TableState, commits: Sequence[Commit]) -> None:
-    """Require that records tell the rows that each commit added and removed. Raises `InvalidOptionError`."""
+def _require_told(table: TableHandle, then: TableState, commits: Sequence[Commit], *, is_net: bool) -> None:
+    """Require that records tell the rows that each commit added and removed. Raises `InvalidOptionError`.
+
+    A row without an offset may have been added in the same range, at an offset that it lost: then no net is known.
+    """
     first = commits[0].record.number
     truncated = then.truncation.commit if then.truncation is not None else 0
     if found := next((commit.record for commit in commits if commit.record.number == truncated), None):
@@ -221,7 +234,7 @@ def _require_told(table: TableHandle, then: TableState, commits: Sequence[Commit
     for commit in commits:
         dropped = dropped_in(commit.record.actions)
         for action in (action for part in commit.record.attempts for action in part.actions):
-            if isinstance(action, DeleteRows) and action.files:
+            if isinstance(action, DeleteRows) and action.files and is_net:
                 raise _untold(then, commit.record, "deleted rows that have no offsets")
             if isinstance(action, Retier) and action.starts:
                 raise _untold(then, commit.record, "gave up rows that only the lake had")
@@ -229,10 +242,35 @@ def _require_told(table: TableHandle, then: TableState, commits: Sequence[Commit
                 continue
             before = before if before is not None else _pair_before(table, then, action, first)
             is_more = action.dropped_rows > (before.dropped_rows if before is not None else 0)
-            is_drop = is_more and (ADOPTED in then.properties or drops_rows(before, action, deleted))
+            is_drop = is_more and _drops(table, then, before, action, commits, deleted)
             if dropped is None or (is_drop and not dropped):
                 raise _untold(then, commit.record, "removed rows from the lake that no record names")
             before = action
+
+
+def _drops(
+    table: TableHandle,
+    then: TableState,
+    before: LakePair | None,
+    pair: LakePair,
+    commits: Sequence[Commit],
+    deleted: Mapping[int, OffsetRuns],
+) -> bool:
+    """Tell whether a lake snapshot lacks more rows than the one before, and not for deletions that records name.
+
+    Rows that were adopted have no offsets, so of their table each row that it lacks has to be one that a record
+    deleted: of the range, or before it, where the lake had it until then.
+    """
+    if ADOPTED not in then.properties:
+        return drops_rows(before, pair, deleted)
+    first, told = commits[0].record.number, before.told if before is not None else 0
+    older = state_at(table.log, table.storage, first - 1).deletions if told < first - 1 else ()
+    named = [Deleted(one.commit, one.rows, num_rows_of(one.files)) for one in older]
+    for record in (commit.record for commit in commits):
+        actions = (action for part in record.attempts for action in part.actions)
+        rows = (action for action in actions if isinstance(action, DeleteRows))
+        named += [Deleted(record.number, action.rows, num_rows_of(action.files)) for action in rows]
+    return drops_adopted(before, pair, deleted, named)
 
 
 def _ever_deleted(then: TableState, commits: Sequence[Commit]) -> Mapping[int, OffsetRuns]:
@@ -289,6 +327,44 @@ def _parts(commits: Sequence[Commit]) -> tuple[Parts, Parts]:
             joined = OffsetRuns.union(parts), number, commit.time_us, len(writers[bucket]) > 1
             added.setdefault(bucket, []).append(joined)
     return added, removed
+
+
+def _file_pieces(
+    table: TableHandle, source: TableState, commits: Sequence[Commit], first: int
+) -> Iterator[ChangesPiece]:
+    """Return the rows without offsets that the commits deleted, of each file of a lake snapshot as one piece.
+
+    Raises `OffsetsTrimmedError` where the lake snapshot that had the file is gone.
+    """
+    found: dict[tuple[int, str], list[tuple[OffsetRuns, int, int, bool]]] = {}
+    for commit in commits:
+        for action in (action for part in commit.record.attempts for action in part.actions):
+            if not isinstance(action, DeleteRows) or not action.files:
+                continue
+            assert action.snapshot_id is not None
+            _require_files(table, source, action, commit.record.number, first)
+            for name, runs in action.files.items():
+                parts = found.setdefault((action.snapshot_id, name), [])
+                parts.append((runs, commit.record.number, commit.time_us, False))
+    for (snapshot_id, name), parts in sorted(found.items()):
+        rows = CommitRuns.of(parts)
+        yield ChangesPiece(FileRowsPiece(name, snapshot_id, rows.num_rows * row_bytes(source, 0)), rows, True)
+
+
+def _require_files(table: TableHandle, source: TableState, action: DeleteRows, number: int, first: int) -> None:
+    """Require that the lake still has the files in which a commit deleted rows. Raises `OffsetsTrimmedError`."""
+    assert action.snapshot_id is not None
+    try:
+        names = StorageFiles(table.storage)
+        files = table.open_lake().with_state(source).named_files(action.snapshot_id)
+        if action.files.keys() <= set(map(names.name_of, files)):
+            return
+    except SnapshotExpiredError:
+        pass
+    raise OffsetsTrimmedError(
+        f"CHANGES of {source.name} from version {first}: commit {number} deleted rows that have no offsets, and the "
+        f"lake no longer has snapshot {action.snapshot_id} with them; the first version that is there is {number + 1}"
+    )
 
 
 def _tells_dropped(actions: Sequence[Action]) -> bool:

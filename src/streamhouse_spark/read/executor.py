@@ -40,10 +40,12 @@ from streamhouse_spark.read.binlog import binlog_batches
 from streamhouse_spark.read.change_rows import change_batches
 from streamhouse_spark.read.changes import Changes
 from streamhouse_spark.read.commit_runs import Int64Array
+from streamhouse_spark.read.file_rows import read_file
 from streamhouse_spark.read.pieces import (
     ArchivePiece,
     BinlogPiece,
     ChangesPiece,
+    FileRowsPiece,
     KeyedPiece,
     LakePiece,
     LogPiece,
@@ -200,6 +202,8 @@ class PieceReader:
                 return self._binlog(archived, split, schema)
             case ChangesPiece():
                 return change_batches(piece, self._placed(piece), self._metadata)
+            case FileRowsPiece(name):
+                raise ValueError(f"{name}: rows of a file are read as changes")
             case ViewPiece(suffix):
                 raise ValueError(f"${suffix} is a view, which has no pieces")
 
@@ -229,11 +233,14 @@ class PieceReader:
         return (with_metadata(found, self._metadata) for found in batches)
 
     def _placed(self, piece: ChangesPiece) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
-        """Rows of the log, or of the lake where it was trimmed, with their offsets."""
+        """Rows of the log, or of the lake where it was trimmed, with their offsets; of a lake file with positions."""
         if isinstance(piece.rows, OffsetsPiece):
             yield from self._trimmed(piece.rows.bucket, piece.rows.offsets)
             return
         schema = self._plan.schema
+        if isinstance(piece.rows, FileRowsPiece):
+            yield from read_file(self._table, schema, piece.rows.snapshot_id, piece.rows.name)
+            return
         if isinstance(piece.rows, ArchivePiece):
             batches = self._archive.batches(piece.rows, schema)
         else:

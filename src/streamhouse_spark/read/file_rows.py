@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Iterator, Mapping
+from dataclasses import field, replace
 from typing import Final
+
+import pyarrow as pa
 
 from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.row_ids import NO_PLACE, Int64Array, file_places_of, places_of
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_base import ReadBase, changed
 from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet.numbered_rows import read_numbered
 from streamhouse_spark.log.commits.deletions import NO_FILE_ROWS, FileRows, have_same_files, joined_files
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.schema.table_schema import TableSchema
 
 _WHERE: Final = "they were in the lake before it was the table's, or another engine wrote their files"
 
@@ -30,29 +34,37 @@ class Places:
     """Name of a lake file → positions, of rows without offsets."""
 
 
-def places_of_rows(table: TableHandle, state: TableState, ids: Int64Array) -> Places:
-    """Return the rows of identities that were read in a state. Raises as `require_named` and `named_rows` do."""
+def read_base(table: TableHandle, state: TableState) -> ReadBase:
+    """Return the base of an operation that begins to read a state, by which `named_rows` knows the files again."""
+    read = ReadBase.of(state)
+    if state.lake is None or state.primary_key:
+        return read
+    return replace(read, lake_mark=table.open_lake().with_state(state).mark_of(state.lake.snapshot_id))
+
+
+def places_of_rows(table: TableHandle, state: TableState, read: ReadBase, ids: Int64Array) -> Places:
+    """Return the rows of identities that were read in a state. ``read`` is its base from before the first of them was
+    read. Raises as `require_named` and `named_rows` do.
+    """
     require_named(state.name, ids)
-    snapshot_id = state.lake.snapshot_id if state.lake is not None else None
-    return Places(places_of(ids), named_rows(table, state, snapshot_id, file_places_of(ids)))
+    return Places(places_of(ids), named_rows(table, state, read, file_places_of(ids)))
 
 
 def require_named(table: str, ids: Int64Array) -> None:
     """Require that all identities tell their rows. Raises `InvalidOptionError`."""
     if (ids == NO_PLACE).any():
         raise InvalidOptionError(
-            f"table {table}: some of these rows have no offsets, because {_WHERE}, and no other name in a Paimon lake "
-            "or in a snapshot that stands in for an expired one; nothing was written: run the statement again, or "
-            "change them in the lake with that engine"
+            f"table {table}: some of these rows have no offsets, because {_WHERE}, and no other name in a snapshot "
+            "that stands in for an expired one; nothing was written: run the statement again, or change them in the "
+            "lake with that engine"
         )
 
 
-def named_rows(
-    table: TableHandle, state: TableState, snapshot_id: int | None, places: Mapping[int, OffsetRuns]
-) -> FileRows:
+def named_rows(table: TableHandle, state: TableState, read: ReadBase, places: Mapping[int, OffsetRuns]) -> FileRows:
     """Return the rows of files by their names, from the places of files among all of the snapshot that was read.
 
-    Raises `InvalidOptionError` for a branch, `SnapshotExpiredError`.
+    Raises `InvalidOptionError` for a branch, `SnapshotExpiredError`, and `CommitConflictError` where another engine's
+    snapshot took the place of that one: it may have other files in these places.
     """
     if not places:
         return NO_FILE_ROWS
@@ -61,9 +73,32 @@ def named_rows(
             f"{state.name} is a branch, and some of these rows have no offsets, because {_WHERE}; nothing was written: "
             "change them in the table itself"
         )
+    snapshot_id = read.lake_snapshot_id
     assert snapshot_id is not None
-    names, every = StorageFiles(table.storage), table.open_lake().with_state(state).named_files(snapshot_id)
+    names, lake = StorageFiles(table.storage), table.open_lake().with_state(state)
+    every = lake.named_files(snapshot_id)
+    if lake.mark_of(snapshot_id) != read.lake_mark:
+        raise changed(state, f"another engine put its own lake snapshot in the place of {snapshot_id}")
     return {names.name_of(every[place]): positions for place, positions in places.items()}
+
+
+def read_file(
+    table: TableHandle, schema: TableSchema, snapshot_id: int, name: str
+) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+    """Read a data file of a lake snapshot, told by its name, in the columns of a schema: rows with their positions.
+
+    Raises `SnapshotExpiredError` where the snapshot, or the file in it, is gone.
+    """
+    lake, names = table.open_lake().with_schema(schema), StorageFiles(table.storage)
+    plan = lake.plan_read(snapshot_id=snapshot_id, schema=schema)
+    splits = [split for split in plan.splits if names.name_of(split.location) == name]
+    if not splits:
+        raise SnapshotExpiredError(
+            f"lake file {name} of {table.name}, of which rows were deleted, is not in lake snapshot {snapshot_id}: "
+            "another engine put its own in the place of that one; compare two versions of the table instead"
+        )
+    for split in splits:
+        yield from read_numbered(lake.place.files_at(split.location), split, plan.projection)
 
 
 def require_same_files(state: TableState, read: ReadBase, files: FileRows) -> None:

@@ -173,10 +173,30 @@ class BinlogPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangesPiece:
-    """Rows of a bucket as changes, with the commit that made each; rows at offsets of no commit are left out."""
+class FileRowsPiece:
+    """A data file of a lake snapshot whose rows are told by their positions, because they have no offsets."""
 
-    rows: LogPiece | OffsetsPiece | ArchivePiece
+    name: str
+    """Its name as deletions have it, see `StorageFiles.name_of`."""
+    snapshot_id: int
+    size_bytes: int
+
+    @property
+    def bucket(self) -> None:
+        """Its rows may be of any bucket."""
+        return
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "file", "name": self.name, "snapshot_id": self.snapshot_id, "size_bytes": self.size_bytes}
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesPiece:
+    """Rows of a bucket as changes, with the commit that made each; rows at offsets of no commit are left out. Of a lake
+    file they are at positions.
+    """
+
+    rows: LogPiece | OffsetsPiece | ArchivePiece | FileRowsPiece
     commits: CommitRuns
     is_deleted: bool = False
     """Whether the commits deleted the rows, of a table without a primary key; else they appended them."""
@@ -184,7 +204,7 @@ class ChangesPiece:
     """The primary key, if keys may have several changes in one commit, of which the net one counts."""
 
     @property
-    def bucket(self) -> int:
+    def bucket(self) -> int | None:
         return self.rows.split.bucket if isinstance(self.rows, LogPiece) else self.rows.bucket
 
     @property
@@ -203,7 +223,7 @@ class ChangesPiece:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ChangesPiece:
         rows = piece_from_json(data["rows"])
-        assert isinstance(rows, LogPiece | OffsetsPiece | ArchivePiece)
+        assert isinstance(rows, LogPiece | OffsetsPiece | ArchivePiece | FileRowsPiece)
         return cls(rows, CommitRuns.from_json(data["commits"]), data["is_deleted"], tuple(data["key"]))
 
 
@@ -226,6 +246,7 @@ Piece = (
     | KeyedPiece
     | StartPiece
     | BinlogPiece
+    | FileRowsPiece
     | ChangesPiece
     | ViewPiece
 )
@@ -251,6 +272,8 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
             return BinlogPiece(LogSplit.from_json(data["split"]), TableSchema.from_json(data["schema"]), archived)
         case "archive":
             return _archive_piece(data)
+        case "file":
+            return FileRowsPiece(data["name"], data["snapshot_id"], data["size_bytes"])
         case "changes":
             return ChangesPiece.from_json(data)
         case _:

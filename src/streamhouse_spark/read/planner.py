@@ -147,6 +147,8 @@ def _without_masked(
     deleted, of_files = masked(pin), masked_files(pin)
     if lake is None or not (deleted or of_files or names_rows):
         return lake, ()
+    if of_files:
+        _require_files(table, pin, of_files)
     from streamhouse_spark.lake.parquet.file_writer import named_offsets  # few reads need to write files
 
     places = file_places(table, pin, lake) if names_rows else {}
@@ -231,6 +233,24 @@ def masked_files(pin: Pin) -> FileRows:
                 "table, which deletes them there"
             )
     return joined_files(found)
+
+
+def _require_files(table: TableHandle, pin: Pin, files: FileRows) -> None:
+    """Require that the pin's lake snapshot has the files of deleted rows, where another engine's can take its number.
+
+    Raises `SnapshotExpiredError`: the rows may lie in other files there.
+    """
+    assert pin.lake is not None
+    lake, snapshot_id = table.open_lake().with_state(pin.state), pin.lake.snapshot_id
+    if lake.mark_of(snapshot_id) is None:
+        return
+    names = StorageFiles(table.storage)
+    if lost := files.keys() - set(map(names.name_of, lake.named_files(snapshot_id))):
+        raise SnapshotExpiredError(
+            f"{pin.state.name}: rows of {min(lost)} were deleted, and another engine put its own lake snapshot "
+            f"{snapshot_id} without this file in the place of the one that had them; tier the table, which deletes "
+            "them there"
+        )
 
 
 def masked(pin: Pin) -> Mapping[int, OffsetRuns]:

@@ -33,7 +33,7 @@ from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.row_choice import Choose, PartitionChoice, RowChoice
 from streamhouse_spark.query.row_mask import mask_of
 from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.file_rows import Places, places_of_rows
+from streamhouse_spark.read.file_rows import Places, places_of_rows, read_base
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Pruning, Wanted, plan_pin
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
@@ -272,12 +272,13 @@ def _is_followed(known: TableState, state: TableState, *, has_files: bool) -> bo
 
 def rows_of(table: TableHandle, pin: Pin, choice: RowChoice) -> Places:
     """Find the chosen rows of a pin. Raises `InvalidOptionError` for a row that cannot be named."""
+    read = read_base(table, pin.state)
     plan = plan_pin(table, pin, Wanted(choice.columns, Pruning(choice.node), names_rows=True)).plan(table)
     ids = [np.zeros(0, np.int64)]
     for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression, mask=mask_of(choice.node)):
         chosen = batch if choice.expression is not None else batch.filter(pa.array(choice.mask(_as_table(batch))))
         ids.append(chosen.column(ROW_ID.name).to_numpy())
-    return places_of_rows(table, pin.state, np.concatenate(ids))
+    return places_of_rows(table, pin.state, read, np.concatenate(ids))
 
 
 def _as_table(batch: pa.RecordBatch) -> pa.Table:

@@ -11,7 +11,7 @@ and is never undone in silence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -26,20 +26,28 @@ from streamhouse_spark.core import slicing
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    CorruptDataError,
+    InvalidOptionError,
+    OffsetsTrimmedError,
+    SnapshotExpiredError,
+)
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.keyed_properties import engine_of
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.replay import KeyedLayout
+from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.log.append import Staged, appending
 from streamhouse_spark.log.commits.actions import Action, LakePair, Retier
-from streamhouse_spark.log.commits.deletions import NO_DELETIONS, NO_DROPPED_ROWS, DeleteRows
+from streamhouse_spark.log.commits.deletions import NO_DELETIONS, NO_DROPPED_ROWS, DeleteRows, num_rows_of
 from streamhouse_spark.log.commits.history import require_kept, state_at
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
-from streamhouse_spark.log.told import dropped_in, drops_rows, newest_first
+from streamhouse_spark.log.told import Deleted, dropped_in, drops_adopted, drops_rows, newest_first
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.file_rows import read_file
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.read.union_read import read_pin
@@ -124,18 +132,22 @@ def _unkeyed(table: TableHandle, now: TableState, then: TableState, *, dry_run: 
     require_deletable(now)
     if now.first_offsets != then.first_offsets:
         raise _not_told(now, then, "all its rows were removed since (truncate, overwrite, or a lake built anew)")
-    deleted = _deleted_since(table, now, then)
+    deleted, of_files = _deleted_since(table, now, then)
+    _require_files(table, now, then, of_files)
     gone, lost = {}, {}
     for bucket, log in now.buckets.items():
         end, runs = then.buckets[bucket].end, deleted.get(bucket, OffsetRuns.dense(0, 0))
         gone[bucket] = OffsetRuns.dense(end, log.end - end).without(runs)
         lost[bucket] = runs.within(OffsetRange(0, end))
     gone, lost = ({b: runs for b, runs in found.items() if runs} for found in (gone, lost))
-    if now.num_rows - _num_rows(gone) + _num_rows(lost) != then.num_rows:
+    num_added = _num_rows(lost) + sum(num_rows_of(action.files) for _, action in of_files)
+    if ADOPTED not in now.properties and now.num_rows - _num_rows(gone) + num_added != then.num_rows:
         raise _not_told(now, then, "rows left it that no record names (a dropped partition, or another engine)")
-    report = RollbackReport(table.name, then.version, now.version, _num_rows(gone), _num_rows(lost), dry_run)
-    if not dry_run and (gone or lost):
-        _commit(table, now, gone, _staged(table, now, then, lost) if lost else None)
+    report = RollbackReport(table.name, then.version, now.version, _num_rows(gone), num_added, dry_run)
+    if not dry_run and (gone or num_added):
+        added = [_read(table, now, then, lost)] if lost else []
+        added += [_read_files(table, now, action) for _, action in of_files]
+        _commit(table, now, gone, _staged(table, now, pa.concat_tables(added)) if num_added else None)
     return report
 
 
@@ -146,13 +158,18 @@ def _not_told(now: TableState, then: TableState, why: str) -> InvalidOptionError
     )
 
 
-def _deleted_since(table: TableHandle, now: TableState, then: TableState) -> dict[int, OffsetRuns]:
-    """Return bucket → the offsets that records behind ``then`` deleted. States forget them once the lake has told them.
+def _deleted_since(
+    table: TableHandle, now: TableState, then: TableState
+) -> tuple[dict[int, OffsetRuns], list[tuple[int, DeleteRows]]]:
+    """Return bucket → the offsets that records behind ``then`` deleted, and the actions that deleted rows of lake files
+    with the numbers of their records. States forget them once the lake has told them.
 
     Rows of partitions that were dropped while the log had them are among them. Raises `InvalidOptionError` where the
     lake lost rows that no record names, `SnapshotExpiredError` where the records are no longer kept.
     """
     parts: dict[int, list[OffsetRuns]] = {}
+    named = [Deleted(found.commit, found.rows, num_rows_of(found.files)) for found in then.deletions]
+    of_files: list[tuple[int, DeleteRows]] = []
     pairs: list[tuple[LakePair, bool]] = []
     expected = now.version
     for record in newest_first(table.storage, now):
@@ -164,7 +181,9 @@ def _deleted_since(table: TableHandle, now: TableState, then: TableState) -> dic
             parts.setdefault(bucket, []).append(runs)
         for action in (action for part in record.attempts for action in part.actions):
             if isinstance(action, DeleteRows):
-                _require_offsets(now, then, action, record.number)
+                named.append(Deleted(record.number, action.rows, num_rows_of(action.files)))
+                if action.files:
+                    of_files.append((record.number, action))
                 for bucket, runs in action.rows.items():
                     parts.setdefault(bucket, []).append(runs)
             elif isinstance(action, LakePair):
@@ -178,24 +197,78 @@ def _deleted_since(table: TableHandle, now: TableState, then: TableState) -> dic
         )
     since = {bucket: OffsetRuns.union(found) for bucket, found in parts.items()}
     ever = {b: OffsetRuns.merged([found[b] for found in (since, then.deleted) if b in found]) for b in now.buckets}
+    _require_named(now, then, pairs, lambda before, pair: _drops_of(now, before, pair, ever, named))
+    return since, of_files
+
+
+def _require_named(
+    now: TableState,
+    then: TableState,
+    pairs: Sequence[tuple[LakePair, bool]],
+    drops: Callable[[LakePair | None, LakePair], bool],
+) -> None:
+    """Require that records name the rows that the lake lost since: ``pairs``, the newest first, with whether theirs
+    does.
+    """
     before = then.lake
     for pair, is_named in reversed(pairs):
-        if not is_named and _drops(now, before, pair, ever):
+        is_partial = is_named and ADOPTED in now.properties  # adopted rows of a dropped partition have no names
+        if is_partial or (not is_named and drops(before, pair)):
             raise _not_told(
                 now, then, "rows left the lake since that no record names (a dropped partition, or another engine)"
             )
         before = pair
-    return since
 
 
-def _require_offsets(now: TableState, then: TableState, action: DeleteRows, number: int) -> None:
-    if action.files:
-        raise _not_told(now, then, f"commit {number} deleted rows that have no offsets")
+def _drops_of(
+    now: TableState,
+    before: LakePair | None,
+    pair: LakePair,
+    deleted: Mapping[int, OffsetRuns],
+    named: Sequence[Deleted],
+) -> bool:
+    is_adopted = ADOPTED in now.properties
+    return drops_adopted(before, pair, deleted, named) if is_adopted else drops_rows(before, pair, deleted)
 
 
-def _staged(table: TableHandle, now: TableState, then: TableState, lost: Mapping[int, OffsetRuns]) -> Staged:
+def _require_files(
+    table: TableHandle, now: TableState, then: TableState, of_files: Sequence[tuple[int, DeleteRows]]
+) -> None:
+    """Require that rows of lake files which were deleted since were the table's ``then``: their file is of the lake
+    snapshot of then. In another file they may be rows that were appended since, and lost their offsets.
+    """
+    if not of_files:
+        return
+    names, lake = StorageFiles(table.storage), table.open_lake().with_state(then)
+    files = lake.named_files(then.lake.snapshot_id) if then.lake is not None else ()
+    known = set(map(names.name_of, files))
+    if number := next((number for number, action in of_files if not action.files.keys() <= known), None):
+        raise _not_told(
+            now, then, f"commit {number} deleted rows that have no offsets, of files that the lake did not have then"
+        )
+
+
+def _read_files(table: TableHandle, now: TableState, action: DeleteRows) -> pa.Table:
+    """Read rows of lake files as the snapshot had them in which they were deleted.
+
+    Raises `SnapshotExpiredError`, `CorruptDataError`.
+    """
+    assert action.snapshot_id is not None
+    found = [now.schema.arrow.empty_table()]
+    for name, runs in action.files.items():
+        for positions, batch in read_file(table, now.schema, action.snapshot_id, name):
+            found.append(pa.Table.from_batches([batch.filter(pa.array(_among(positions, runs)))]))
+    rows = pa.concat_tables(found)
+    if rows.num_rows != num_rows_of(action.files):
+        raise CorruptDataError(
+            f"{now.name}: lake snapshot {action.snapshot_id} has {rows.num_rows} of {num_rows_of(action.files)} rows "
+            "that were deleted in it; run streamhouse verify"
+        )
+    return rows
+
+
+def _staged(table: TableHandle, now: TableState, rows: pa.Table) -> Staged:
     """Stage the rows that come back, marked as those of an operation that read the table."""
-    rows = _read(table, now, then, lost)
     appends = Appends(table)
     state, fitted, missing = appends.fitted(rows)
     if state.schema_id != now.schema_id:

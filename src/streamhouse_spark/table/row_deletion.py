@@ -25,7 +25,7 @@ from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.log.told import drops_rows
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.file_rows import Places, places_of_rows, require_same_files
+from streamhouse_spark.read.file_rows import Places, places_of_rows, read_base, require_same_files
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.table.row_parts import require_deletable
@@ -165,7 +165,8 @@ def deleting(
 
 def _matching(table: TableHandle, pin: Pin, projection: Projection) -> Places:
     """Find the rows of a pin that a filter wants."""
+    read = read_base(table, pin.state)
     plan = plan_pin(table, pin, replace(Wanted.of(projection), names_rows=True)).plan(table)
     batches = read_batches(table, plan, (ROW_ID,), filter=projection.filter, mask=projection.mask)
     ids = [np.zeros(0, np.int64), *(batch.column(ROW_ID.name).to_numpy() for batch in batches)]
-    return places_of_rows(table, pin.state, np.concatenate(ids))
+    return places_of_rows(table, pin.state, read, np.concatenate(ids))

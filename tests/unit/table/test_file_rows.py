@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from changes_replayed import changes, replayed, version
 from foreign_lake import BY_REGION, NAME, adopted, appended, ids, lake_of, rewritten, row, stock, tier
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.model import Transaction
@@ -30,6 +33,7 @@ from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.read.commit_changes import plan_changes
 from streamhouse_spark.read.deleted_rows import require_undeleted
+from streamhouse_spark.read.pieces import FileRowsPiece, piece_from_json
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.partition_stats import partition_table
@@ -329,6 +333,21 @@ class TestOtherEngines:
         tier(table)
         assert stock(table) == [0, 2, 3, 4, 5, 8]
 
+    def test_a_file_of_a_round_that_is_not_recorded_is_replaced(self, store, world, monkeypatch):
+        """No recorded snapshot has it, and the log has its rows."""
+        table = adopted(store, world, [0, 1, 2, 7])
+        table.append([row(n) for n in (7, 7, 8)])
+        with monkeypatch.context() as patch:
+            patch.setattr(job, "record_snapshot", lambda *_: None)
+            tier(table)
+        assert table.delete(where=[("id", "in", [1, 7])]) == 4
+        rewritten(store, world)
+        appended(store, world, [row(7)])
+        assert ids(table.to_arrow()) == [0, 2, 8]
+        tier(table)
+        assert ids(table.to_arrow()) == stock(table) == [0, 2, 7, 8]
+        assert tier(table).snapshots == ()
+
     def test_equal_rows_that_stay_or_come_are_told_by_their_number(self, store, world):
         table = adopted(store, world, [1, 1, 2, 2, 3, 1])
         assert table.delete(where=[("id", "=", 2)]) == 2
@@ -434,14 +453,87 @@ class TestHistory:
         assert ids(plain.to_arrow(as_of_timestamp_ms=at_ms)) == list(range(6))
         assert ids(plain.to_arrow()) == [0, 2, 3, 4, 5]
 
-    def test_a_rollback_and_changes_say_that_rows_have_no_offsets(self, plain):
+    def test_changes_have_them_with_all_columns(self, table):
+        table.append([row(n) for n in range(9, 12)])
+        before = table.refresh().version
+        table.delete(where=[("id", "in", [1, 4, 9])])
+        table.append([row(12)])
+        tier(table)
+        table.delete(where=[("id", "in", [0, 10])])
+        table.append([row(0)])
+        table.delete(where=[("id", "=", 5)])
+        tier(table)
+        newest = table.refresh().version
+        found = changes(table, before + 1, newest)
+        assert [one["id"] for one in found if one["_change_type"] == "delete"].count(0) == 1
+        assert replayed(version(table, before), found) == version(table, newest)
+        for number in range(before + 1, newest + 1):
+            own = [one for one in found if one["_commit_version"] == number]
+            assert replayed(version(table, number - 1), own) == version(table, number), number
+            assert changes(table, number, number) == own
+        chosen = plan_changes(table, table.state, before + 1, newest, Pruning())
+        piece = next(piece for piece in chosen.pieces if isinstance(piece.rows, FileRowsPiece))
+        assert piece_from_json(piece.to_json()).to_json() == piece.to_json()
+        with pytest.raises(InvalidOptionError, match="deleted rows that have no offsets"):
+            changes(table, before + 1, newest, is_net=True)
+
+    def test_changes_of_a_snapshot_that_is_gone(self, table, clock):
+        table.append([row(9)])
+        table.delete(where=[("id", "=", 1)])
+        deleted = table.refresh().version
+        tier(table)
+        table.append([row(10)])
+        tier(table)
+        clock.advance(3 * 24 * 3600 * 1000)
+        table.lake.expire_snapshots(retain_last=1)
+        with pytest.raises(OffsetsTrimmedError, match=f"the first version that is there is {deleted + 1}$"):
+            changes(table, deleted, table.refresh().version)
+        assert [one["id"] for one in changes(table, deleted + 1, table.state.version)] == [10]
+
+    def test_a_dropped_partition_of_adopted_rows_is_no_change(self, store, world):
+        table = adopted(store, world, spec=BY_REGION)
+        table.append([row(n) for n in range(6, 9)])
+        table.delete(where=[("id", "in", [1, 6])])
+        tier(table)
+        before = table.refresh().version
+        table.drop_partition({"region": "eu"})
+        with pytest.raises(InvalidOptionError, match="compare the table VERSION AS OF"):
+            changes(table, before + 1, table.refresh().version)
+
+    def test_a_rollback_brings_them_back(self, table, other_process):
+        table.append([row(9), row(10)])
+        before = table.refresh().version
+        rows = version(table, before)
+        table.delete(where=[("id", "in", [1, 4, 9])])
+        table.append([row(12)])
+        tier(table)
+        report = rollback_to_version(table, before, dry_run=True)
+        assert (report.rows_deleted, report.rows_added) == (1, 3)
+        assert rollback_to_version(table, before) == replace(report, dry_run=False)
+        assert version(table, table.refresh().version) == rows
+        assert ids(other_process().table(NAME).to_arrow()) == [*range(6), 9, 10]
+        tier(table)
+        assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == stock(table) == [*range(6), 9, 10]
+        require_verified(table)
+
+    def test_a_rollback_to_before_another_engine_wrote_their_files(self, plain, store, world):
+        """Rows that were appended since may have lost their offsets: which of them stay is not known."""
         plain.append([row(9)])
         before = plain.refresh().version
+        rewritten(store, world)
+        plain.append([row(10)])
+        tier(plain)
         plain.delete(where=[("id", "=", 1)])
-        with pytest.raises(InvalidOptionError, match="deleted rows that have no offsets"):
+        with pytest.raises(InvalidOptionError, match="of files that the lake did not have then"):
             rollback_to_version(plain, before)
-        with pytest.raises(InvalidOptionError, match="deleted rows that have no offsets"):
-            plan_changes(plain, plain.refresh(), before + 1, before + 1, Pruning())
+
+    def test_a_rollback_past_a_dropped_partition_of_adopted_rows(self, store, world):
+        table = adopted(store, world, spec=BY_REGION)
+        table.append([row(n) for n in range(6, 9)])
+        before = table.refresh().version
+        table.drop_partition({"region": "eu"})
+        with pytest.raises(InvalidOptionError, match="rows left the lake since"):
+            rollback_to_version(table, before)
 
     def test_a_stream_that_may_have_read_them_is_told(self, plain):
         state = plain.refresh()

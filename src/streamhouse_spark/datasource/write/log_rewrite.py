@@ -96,7 +96,7 @@ class LogRewriteWriter(DataSourceArrowWriter):
         if staged is None and not old and not places:
             return
         table.log.require_history([self._read.history], READING)
-        files = named_rows(table, table.state, self._read.lake_snapshot_id, places)
+        files = named_rows(table, table.state, self._read, places)
         commit_rewrite(table, old, staged, self._read, files)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -11,7 +11,6 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.commit_checks import (
     LogRange,
@@ -27,6 +26,7 @@ from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets, own_offsets
 from streamhouse_spark.lake.iceberg.position_deletes import write_deletes
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
+from streamhouse_spark.lake.model.deleted_beside import MovedRows
 from streamhouse_spark.lake.model.live_files import LiveFile
 from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot, WriteContext, same_offsets
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY, offsets_text
@@ -152,16 +152,6 @@ def require_written(
 # -- deleted rows of a table without a primary key -----------------------------------------------------------------
 
 _NONE = OffsetRuns.dense(0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class MovedRows:
-    """Deleted rows that no file with offsets has any more."""
-
-    rows: Mapping[int, OffsetRuns]
-    """Bucket → offsets."""
-    foreign: str | None
-    """A file without offsets that may have some."""
 
 
 def write_row_deletes(

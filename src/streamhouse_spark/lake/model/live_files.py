@@ -28,6 +28,8 @@ class DeletedRows(Portable):
     """Number of the newly deleted rows of a table without a primary key."""
     num_moved: int = 0
     """Number of the rows that other files have, where the data file goes."""
+    has_offsets: bool = True
+    """Whether the rows of the data file have offsets, where it goes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from pypaimon.common.json_util import JSON
 from pypaimon.snapshot.snapshot import Snapshot
@@ -18,6 +19,9 @@ from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable
 from streamhouse_spark.lake.paimon.manifests import live_entries
 from streamhouse_spark.lake.paimon.upsert import require_newest, sequence_shifts
 
+FOREIGN_KEPT_PROPERTY: Final = "streamhouse-keeps-others-files"
+"""In a snapshot of the package that removes files: each of them was one with offsets."""
+
 
 def write_context(place: PaimonLocation) -> WriteContext:
     table = place.require()
@@ -25,7 +29,7 @@ def write_context(place: PaimonLocation) -> WriteContext:
     require_brought_up(table.schema, place.spec)
     spec = place.spec
     began_ms = place.storage.now_ms()
-    file_spec = PaimonFileSpec(table.schema, table.location, began_ms, _name_of(table.snapshot), _shifts(place, table))
+    file_spec = PaimonFileSpec(table.schema, table.location, began_ms, name_of(table.snapshot), _shifts(place, table))
     file_spec.directory((None,) * len(file_spec.partition_fields), 0)  # options that no task could read are told here
     return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, file_spec.to_json(), spec.primary_key)
 
@@ -37,7 +41,8 @@ def _shifts(place: PaimonLocation, table: PaimonTable) -> Mapping[int, int]:
     return sequence_shifts(live_entries(place, table), found.offsets if found else {})
 
 
-def _name_of(snapshot: Snapshot | None) -> str | None:
+def name_of(snapshot: Snapshot | None) -> str | None:
+    """Return a name that no other snapshot has, of any table; None without one."""
     return None if snapshot is None else str(snapshot.delta_manifest_list)
 
 
@@ -53,6 +58,8 @@ def commit_round(
     file_spec = PaimonFileSpec.from_json(context.lake)
     added = [file for file in files if file.deletes is None]
     gone = [file.deletes for file in files if file.deletes is not None]
+    has_foreign = any(not file.has_offsets for file in gone)
+    kept = {FOREIGN_KEPT_PROPERTY: "true"} if gone and not has_foreign else {}
     num_deleted = sum(new.absent.values()) + sum(file.num_dropped for file in gone)
 
     def validated(table: PaimonTable) -> Change:
@@ -60,7 +67,12 @@ def commit_round(
         require_shape(place, table, file_spec)
         found = offsets_at(place, table.snapshot) if table.snapshot else None
         require_offsets(table.location, found, expected)
-        if not is_truncated and _name_of(table.snapshot) != file_spec.planned_on:
+        if not is_truncated and name_of(table.snapshot) != file_spec.planned_on:
+            if has_foreign:
+                raise CommitConflictError(
+                    f"lake table {table.location}: another commit came while rows of other engines' files were looked "
+                    "for; try again"
+                )
             require_newest(table.location, live_entries(place, table) if place.spec.primary_key else (), files)
         require_present(place.files_at, added)
         dropped_rows = num_deleted + (found.dropped_rows if found is not None and not is_truncated else 0)
@@ -72,7 +84,7 @@ def commit_round(
             removes_all=is_truncated and table.snapshot is not None,
             removed_at=[file.location for file in gone],
             is_overwrite=bool(gone),
-            properties={OFFSETS_PROPERTY: text},
+            properties={OFFSETS_PROPERTY: text, **kept},
         )
 
     return described(place, commit_snapshot(place, validated))

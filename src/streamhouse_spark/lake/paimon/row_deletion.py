@@ -16,8 +16,8 @@ from typing import Final
 from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.lake.commit_checks import require_known
 from streamhouse_spark.lake.file_access import offset_files
+from streamhouse_spark.lake.model.deleted_beside import MovedRows
 from streamhouse_spark.lake.model.live_files import DeletedRows
 from streamhouse_spark.lake.model.values import LakeFile, LakeSplit, WriteContext
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
@@ -33,15 +33,17 @@ from streamhouse_spark.lake.parquet.row_rewrite import TouchedFile, without_rows
 _NO_ROWS: Final = OffsetRuns.dense(0, 0)
 
 
-def files_without(place: PaimonLocation, context: WriteContext, rows: Mapping[int, OffsetRuns]) -> list[LakeFile]:
+def files_without(
+    place: PaimonLocation, context: WriteContext, rows: Mapping[int, OffsetRuns]
+) -> tuple[list[LakeFile], MovedRows]:
     """Write the files of the newest snapshot that have rows at these offsets again, without them.
 
-    Returns the new files, and one for each file that goes, see `DeletedRows`. Durable when this returns. Raises
-    `LakeMismatchError` where a row may be in a file without offsets.
+    Returns the new files with one for each file that goes, see `DeletedRows`, and the rows that may be in files without
+    offsets. Durable when this returns.
     """
     table = place.require()
-    if table.snapshot is None:
-        return []
+    if table.snapshot is None or not rows:
+        return [], MovedRows({}, None)
     spec, how = PaimonFileSpec.from_json(context.lake), own_projection(table, place.spec)
     files = place.files_at(spec.data_location)
 
@@ -49,7 +51,8 @@ def files_without(place: PaimonLocation, context: WriteContext, rows: Mapping[in
         written = without_rows(file, context, spec, how, files, place.world.ids)
         return [*written, _going(file, spec)]
 
-    return [file for made in written_here(place.storage, _touched(place, table, spec, rows), write) for file in made]
+    touched, moved = _touched(place, table, spec, rows)
+    return [file for made in written_here(place.storage, touched, write) for file in made], moved
 
 
 def _going(file: TouchedFile, spec: PaimonFileSpec) -> LakeFile:
@@ -69,7 +72,7 @@ def _going(file: TouchedFile, spec: PaimonFileSpec) -> LakeFile:
 
 def _touched(
     place: PaimonLocation, table: PaimonTable, spec: PaimonFileSpec, rows: Mapping[int, OffsetRuns]
-) -> list[TouchedFile]:
+) -> tuple[list[TouchedFile], MovedRows]:
     """Find the files that have some of the rows. Only footers of files are read that can have some by their names."""
     reader = MetadataReader(table, PaimonFiles(place.files))
     candidates: list[LakeSplit] = []
@@ -91,8 +94,8 @@ def _touched(
         elif gone := own.runs.common(left.get(own.bucket, _NO_ROWS)):
             left[own.bucket] = left[own.bucket].without(gone)
             touched.append(TouchedFile(split, own, gone))
-    require_known(str(place.spec.path), left, foreign)
-    return touched
+    moved = {bucket: runs for bucket, runs in left.items() if runs} if foreign is not None else {}
+    return touched, MovedRows(moved, foreign)
 
 
 def _may_hold(entry: ManifestEntry, spec: PaimonFileSpec, rows: Mapping[int, OffsetRuns]) -> bool:

@@ -28,6 +28,12 @@ from streamhouse_spark.lake.model.values import (
     WriteContext,
 )
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
+from streamhouse_spark.lake.paimon.foreign_rows import (
+    files_without_positions,
+    keeps_foreign_files,
+    mark_of,
+    named_files,
+)
 from streamhouse_spark.lake.paimon.location import PaimonLocation, PaimonTable, one_look
 from streamhouse_spark.lake.paimon.maintenance.compaction import compact_log
 from streamhouse_spark.lake.paimon.maintenance.compaction_keyed import compact_keyed
@@ -55,6 +61,7 @@ from streamhouse_spark.storage.memory import MemoryStorage
 class PaimonLake(LakeTable):
     """See `LakeTable`."""
 
+    names_files = True
     leaves_out_deleted = True
 
     def __init__(
@@ -145,9 +152,15 @@ class PaimonLake(LakeTable):
         added: Sequence[LakeFile],  # noqa: ARG002 - files of a round lack deleted rows
         *,
         with_older: bool,
-        beside: DeletedBeside = NOTHING_BESIDE,  # noqa: ARG002 - rows without offsets have no names here
+        beside: DeletedBeside = NOTHING_BESIDE,
     ) -> list[LakeFile]:
-        return files_without(self.place, context, rows) if with_older else []
+        if not with_older:
+            return []
+        written, moved = files_without(self.place, context, rows)
+        return [*written, *files_without_positions(self.place, context, beside, moved)]
+
+    def keeps_files(self, older: int, newer: int) -> bool:
+        return keeps_foreign_files(self.place, older, newer)
 
     def settle(self, snapshot: LakeSnapshot) -> LakeSnapshot:
         self.place.require_home("settling snapshots")
@@ -205,6 +218,12 @@ class PaimonLake(LakeTable):
         every = projection(lake, known, self.place.spec.schema, None, schema)
         files = scan_files(self.place, table, snapshot, lake, every, statistics_of, node)
         return LakeScan(described_then(self.place, snapshot), how, files, same_by_name(table, how))
+
+    def named_files(self, snapshot_id: int) -> Sequence[str]:
+        return named_files(self.place, self._require_table(f"no snapshot {snapshot_id}"), snapshot_id)
+
+    def mark_of(self, snapshot_id: int) -> str | None:
+        return mark_of(self.place, snapshot_id)
 
     def metadata_table(self, name: str) -> pa.Table:
         table = self.place.find()

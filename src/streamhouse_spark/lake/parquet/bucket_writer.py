@@ -173,7 +173,7 @@ class Splitter:
         """Yield (partition, rows, their positions in the batch or None for all of them), each partition once."""
         if batch.num_rows == 0:
             return
-        rows = self._in_file_types(batch)
+        rows = self.in_file_types(batch)
         codes = np.zeros(batch.num_rows, dtype=np.int64)
         values: list[tuple[pa.Array, int]] = []
         for part in self._spec.partition_parts:
@@ -213,7 +213,8 @@ class Splitter:
                 parts.append(part.encoded(dictionary[index]))
         return tuple(reversed(parts))
 
-    def _in_file_types(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def in_file_types(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows in the columns and types of the data files."""
         schema = self._spec.file_schema
         columns = []
         for field in schema:

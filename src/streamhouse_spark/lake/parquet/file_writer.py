@@ -167,7 +167,7 @@ class PartitionFile:
     Its name holds the bucket, its first offset and the end of the range that it was written for, so that a reader knows
     without opening it which offsets it can hold; the exact ones are in the footer. Rows with a primary key have no
     offsets in the lake: the name of their file holds only the end, and the footer names the columns that they are
-    sorted by.
+    sorted by. Rows of other engines have none either: their file has neither, see `row_rewrite.without_positions`.
     """
 
     def __init__(
@@ -248,19 +248,18 @@ class PartitionFile:
 
     def _finished(self) -> LakeFile:
         self.write_row_group()
-        offsets, described = (
-            self._offsets,
-            {SORTED_BY_KEY: field_ids_text(field_ids(self._spec.file_schema, self._context.primary_key))},
-        )
-        if not self._context.primary_key:
-            runs = OffsetRuns.concat(self._runs)
-            offsets, described = runs.range, {OFFSETS_KEY: runs.to_text()}
+        offsets = self._offsets
         described = {
             TABLE_KEY: self._context.table_uuid,
             BUCKET_KEY: str(self._bucket),
             FIELD_IDS_KEY: field_ids_text(field_ids(self._spec.file_schema)),
-            **described,
         }
+        if self._context.primary_key:
+            key_ids = field_ids(self._spec.file_schema, self._context.primary_key)
+            described[SORTED_BY_KEY] = field_ids_text(key_ids)
+        elif self._runs:
+            runs = OffsetRuns.concat(self._runs)
+            offsets, described[OFFSETS_KEY] = runs.range, runs.to_text()
         writer = self._opened_writer()
         assert self._sink is not None
         with self._stack:

@@ -1,4 +1,4 @@
-"""A data file of a log written again without some of its rows, whatever the lake's format."""
+"""A data file of a log, or of another engine, written again without some of its rows, whatever the lake's format."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import replace
 import pyarrow as pa
 
 from streamhouse_spark.core.clock import Ids
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.access import FileAccess
-from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
-from streamhouse_spark.lake.parquet.file_writer import FileSpec
-from streamhouse_spark.lake.parquet.reader import OffsetFile, dropped_rows, read_split
+from streamhouse_spark.lake.parquet.bucket_writer import Splitter, rewrite_files
+from streamhouse_spark.lake.parquet.file_writer import FileSpec, PartitionFile, PartitionKey
+from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, dropped_rows, read_split
 from streamhouse_spark.query.row_selection import without
 
 
@@ -63,3 +64,56 @@ def without_rows(
             "streamhouse verify"
         )
     return written
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedForeign:
+    """A data file of another engine, whose rows have no offsets, and the positions of those of its rows that go."""
+
+    split: LakeSplit
+    bucket: int
+    """The lake's bucket."""
+    partition: PartitionKey
+    sequences: OffsetRange
+    """The numbers that the lake's manifest has for its rows; those of the rows that stay are in it."""
+    gone: OffsetRuns
+
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
+    @property
+    def num_kept(self) -> int:
+        return self.split.num_rows - self.gone.num_rows
+
+
+def without_positions(
+    file: TouchedForeign, context: WriteContext, spec: FileSpec, projection: LakeProjection, files_at: FilesAt, ids: Ids
+) -> LakeFile | None:
+    """Write the rows of a file that stay, in their order, to a file without offsets; None where no row stays.
+
+    Its name is one that this package gives to no file with offsets. Memory is bounded by a row group. Durable when this
+    returns. Raises `CommitConflictError` where the file has other rows than the manifest says.
+    """
+    if not file.num_kept:
+        return None
+    numbers, splitter = file.gone.offsets(), Splitter(spec, context.schema.arrow, file.bucket)
+    files, where = files_at(spec.data_location), file.split.location
+    written = PartitionFile(context, spec, files, file.bucket, file.partition, file.sequences, ids.new_uuid())
+    try:
+        position = 0
+        for batch in read_split(files_at(where), file.split, projection):
+            dropped = dropped_rows(numbers, position, batch.num_rows)
+            position += batch.num_rows
+            written.add(splitter.in_file_types(batch if dropped is None else without(batch, dropped)), None)
+            if written.row_group_is_full:
+                written.write_row_group()
+    except BaseException as error:
+        written.abandon(error)
+        raise
+    made = written.close()
+    if made.num_rows != file.num_kept:
+        raise CommitConflictError(
+            f"lake file {where} had other rows than its manifest says; no row was deleted there, run streamhouse verify"
+        )
+    return made

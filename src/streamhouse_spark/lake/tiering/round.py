@@ -11,6 +11,7 @@ from streamhouse_spark.lake.commit_checks import NOTHING_ABSENT
 from streamhouse_spark.lake.model.deleted_beside import DeletedBeside
 from streamhouse_spark.lake.model.values import NEVER_TRUNCATED, LakeFile, LakeSnapshot, WriteContext
 from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.lake.tiering.log_rows import RowsOfLog
 from streamhouse_spark.lake.tiering.plan import (
     KEYED_ROUND_BYTES_PER_BUCKET_MAX,
     ROUND_BYTES_PER_BUCKET_MAX,
@@ -130,6 +131,7 @@ def write_round(lake: LakeTable, context: WriteContext, plan: RoundPlan, run_tas
     deleted = plan.deleted_in(lake)
     if deleted or plan.of_files:
         recorded = state.lake.snapshot_id if state.lake is not None else None
-        beside = DeletedBeside(plan.of_files, recorded, plan.told)
+        rows = RowsOfLog(lake.place.storage, state, lake.place.spec.schema)
+        beside = DeletedBeside(plan.of_files, recorded, plan.told, rows)
         files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows, beside=beside)
     return files

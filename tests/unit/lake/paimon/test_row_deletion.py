@@ -13,7 +13,7 @@ from interop.paimon_cases import Stock
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, OffsetsTrimmedError
+from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.paimon.table import PaimonLake
 from streamhouse_spark.lake.parquet import row_rewrite
@@ -252,27 +252,39 @@ class TestOtherEngines:
         kept = [0, 1, 3, 4, 5, 6, 100, 101]
         assert ids(table.to_arrow()) == sorted(row["id"] for row in stock.read("d.t")) == kept
 
-    def test_rows_of_such_a_file_have_no_offsets(self, table, tmp_path):
+    def test_rows_of_such_a_file_go_beside_rows_with_offsets(self, table, tmp_path):
         table.append(rows(*range(6)))
         tier(table)
-        Stock(table.storage, tmp_path).append("d.t", rows(100, 101))
+        stock = Stock(table.storage, tmp_path)
+        stock.append("d.t", rows(100, 101))
         table.append(rows(6))
         tier(table)
-        with pytest.raises(InvalidOptionError, match="no other name in a Paimon lake"):
-            table.delete(where=[("id", "=", 100)])
-        assert table.delete(where=[("id", "=", 5)]) == 1
-        assert ids(table.to_arrow()) == [0, 1, 2, 3, 4, 6, 100, 101]
+        assert delete(table, 100, 5, 6) == 3
+        assert table.refresh().num_rows == 4, "those that were appended, without the deleted one of another engine"
+        assert ids(table.to_arrow()) == [0, 1, 2, 3, 4, 101]
+        tier(table)
+        assert ids(table.lake.to_arrow()) == sorted(row["id"] for row in stock.read("d.t")) == [0, 1, 2, 3, 4, 101]
+        require_verified(table)
 
-    def test_a_row_that_may_be_in_such_a_file_stops_the_round(self, wh, tmp_path):
+    @pytest.mark.parametrize("is_trimmed", [False, True])
+    def test_a_row_that_may_be_in_such_a_file_stops_the_round(self, wh, tmp_path, is_trimmed):
+        """As long as the log has it, it is known to be of a dropped partition, and to be in no file."""
         table = wh.create_table("d.t", "id BIGINT, day INT", properties=PAIMON, partition_by=["day"])
         table.append(rows(*range(6)))
         tier(table)
         read = ReadBase.of(table.refresh())
         table.drop_partition({"day": 0})
-        Stock(table.storage, tmp_path).append("d.t", rows(100))
+        stock = Stock(table.storage, tmp_path)
+        stock.append("d.t", rows(100, 0))
+        if is_trimmed:
+            trim(table)
         commit_deletion(table, {0: OffsetRuns.dense(0, 1)}, read)
-        with pytest.raises(LakeMismatchError, match="rows were deleted that may be in"):
-            tier(table)
+        if is_trimmed:
+            with pytest.raises(LakeMismatchError, match="rows were deleted that may be in"):
+                tier(table)
+            return
+        tier(table)
+        assert ids(table.to_arrow()) == sorted(row["id"] for row in stock.read("d.t")) == [0, 1, 2, 4, 5, 100]
 
     def test_in_buckets_a_file_of_another_bucket_is_none(self, wh, tmp_path):
         properties = {**PAIMON, "bucket.key": "id"}

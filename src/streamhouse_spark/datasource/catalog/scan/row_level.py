@@ -11,8 +11,8 @@ from streamhouse_spark.datasource.spark_schema import offered_schema
 from streamhouse_spark.datasource.write.changed_rows import arriving_schema
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
-from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
+from streamhouse_spark.read.file_rows import read_base
 from streamhouse_spark.table.row_parts import require_deletable
 from streamhouse_spark.warehouse.connection import Connection
 from streamhouse_spark.write.upsert import require_rewritable
@@ -40,6 +40,6 @@ def row_level_operation(connection: Connection, args: Mapping[str, Any]) -> Mapp
         "pin": replace(pin, is_chosen=True, is_rewritten=True).to_text(),
         "row_id": [field.name for field in identity],
         "schema": offered_schema(arriving_schema(state.schema, identity), state.schema).json(),
-        "read": ReadBase.of(state).to_text(),
+        "read": read_base(table, state).to_text(),
         "schema_id": state.schema_id,
     }

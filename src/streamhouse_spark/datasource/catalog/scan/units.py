@@ -21,6 +21,7 @@ from streamhouse_spark.read.pieces import (
     ArchivePiece,
     BinlogPiece,
     ChangesPiece,
+    FileRowsPiece,
     KeyedPiece,
     LakePiece,
     LogPiece,
@@ -187,7 +188,7 @@ def _python_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact
             return PythonUnit(piece, bucket, num_rows, size_bytes, is_exact=False)
         case ChangesPiece():
             return PythonUnit(piece, bucket, piece.commits.num_rows, size_bytes, is_exact=False)
-        case ViewPiece():
+        case ViewPiece() | FileRowsPiece():
             return PythonUnit(piece, bucket, 1, size_bytes, is_exact=False)
 
 

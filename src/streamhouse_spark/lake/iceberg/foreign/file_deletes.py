@@ -8,11 +8,10 @@ apart by anybody, so these are the deleted ones; fewer are there where that engi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
@@ -26,21 +25,17 @@ from streamhouse_spark.lake.iceberg.key_index import live_file
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets
 from streamhouse_spark.lake.iceberg.position_deletes import write_deletes
-from streamhouse_spark.lake.iceberg.round import MovedRows
 from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks, require_snapshot
 from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source
-from streamhouse_spark.lake.model.deleted_beside import DeletedBeside
-from streamhouse_spark.lake.model.live_files import LiveFile
-from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSplit, WriteContext
+from streamhouse_spark.lake.model.deleted_beside import DeletedBeside, MovedRows
+from streamhouse_spark.lake.model.values import LakeFile, LakeSplit, WriteContext
 from streamhouse_spark.lake.parquet.access import StorageFiles
-from streamhouse_spark.lake.parquet.equal_rows import RowsToFind
 from streamhouse_spark.lake.parquet.file_writer import may_hold
-from streamhouse_spark.lake.parquet.numbered_rows import read_numbered
+from streamhouse_spark.lake.parquet.moved_rows import Positions, equal_rows, rows_at
 from streamhouse_spark.lake.parquet.reader import deleted_positions, offset_file
 from streamhouse_spark.log.commits.deletions import FileRows, joined_files
 
 _NO_OFFSETS: Final = OffsetRange(0, 0)
-Positions = npt.NDArray[np.int64]
 
 
 def write_file_deletes(
@@ -119,27 +114,33 @@ def _replaced(
 ) -> dict[str, Positions]:
     """Find rows of files that are no longer live in those that came since: name → positions.
 
-    The recorded snapshot has all files in which rows were deleted since the lake lacked some.
+    The recorded snapshot has all files in which rows were deleted since the lake lacked some, and the log the rows from
+    its offsets on.
     """
     lost = {name: runs for name, runs in joined_files(beside.of_files).items() if name not in live}
-    if not lost and not moved.rows:
+    how = own_projection(table.metadata, place.spec)
+    of_log, left = beside.of_log(moved, how.schema.arrow)
+    if not (lost or of_log.num_rows or left.rows):
         return {}
-    if beside.recorded is None:
-        require_known(str(place.spec.path), moved.rows, moved.foreign)
-        return {}
+    before: Mapping[str, FileScanTask] = {}
     try:
-        before = _by_name(place, table, require_snapshot(table.metadata, beside.recorded))
-        lost |= _files_of_offsets(place, table, before, moved)
-        how = own_projection(table.metadata, place.spec)
-        rows = _rows_of(place, table, how, before, lost)
+        if beside.recorded is not None:
+            before = _by_name(place, table, require_snapshot(table.metadata, beside.recorded))
+        lost |= _files_of_offsets(place, table, before, left)
+        rows = rows_at(place.files_at, {name: _split(table, before[name]) for name in lost}, lost, how)
     except (SnapshotExpiredError, FileNotFoundError) as error:
         raise LakeMismatchError(
             f"lake table {table.location()}: rows of snapshot {beside.recorded} were deleted, and before a round could "
             f"delete them another engine replaced their files and expired that snapshot ({error}), so that nothing "
             "tells which rows these are; restore the snapshot with its files"
         ) from error
-    newer = [(name, live_file(task, table, ())) for name, task in live.items() if name not in before]
-    return dict(_equal_rows(place, how, rows, newer))
+    newer = ((name, _split(table, task)) for name, task in live.items() if name not in before)
+    others = ((name, split) for name, split in newer if not _has_offsets(place, split.location))
+    return dict(equal_rows(place.files_at, others, pa.concat_tables([rows, of_log]), how))
+
+
+def _has_offsets(place: IcebergLocation, location: str) -> bool:
+    return offset_file(place.files_at(location), location, place.spec.writers) is not None
 
 
 def _files_of_offsets(
@@ -161,44 +162,6 @@ def _files_of_offsets(
     return {name: runs for name, runs in found.items() if runs}
 
 
-def _rows_of(
-    place: IcebergLocation,
-    table: Table,
-    how: LakeProjection,
-    before: Mapping[str, FileScanTask],
-    lost: FileRows,
-) -> pa.Table:
-    """Read rows of files that are not live any more."""
-    parts = [how.schema.arrow.empty_table()]
-    for name, runs in lost.items():
-        wanted = runs.offsets()
-        for numbers, batch in _numbered(place, how, live_file(before[name], table, ())):
-            chosen = batch.filter(pa.array(np.isin(numbers, wanted, assume_unique=True)))
-            parts.append(pa.Table.from_batches([chosen]))
-    return pa.concat_tables(parts)
-
-
-def _equal_rows(
-    place: IcebergLocation,
-    how: LakeProjection,
-    rows: pa.Table,
-    newer: Sequence[tuple[str, LiveFile]],
-) -> Iterator[tuple[str, Positions]]:
-    """Find rows that equal some of these, as often as they are there, in files of other engines."""
-    left = RowsToFind(rows)
-    for name, file in newer:
-        if not left.num_left:
-            return
-        if offset_file(place.files_at(file.location), file.location, place.spec.writers) is not None:
-            continue
-        hits = [numbers[left.found_in(batch)] for numbers, batch in _numbered(place, how, file)]
-        if sum(map(len, hits)):
-            yield name, np.concatenate(hits)
-
-
-def _numbered(
-    place: IcebergLocation, how: LakeProjection, file: LiveFile
-) -> Iterator[tuple[Positions, pa.RecordBatch]]:
-    """Read the rows of a file that are not deleted, with their positions."""
-    split = LakeSplit(file.location, file.size_bytes, file.num_rows, position_deletes=file.deletes)
-    return read_numbered(place.files_at(file.location), split, how)
+def _split(table: Table, task: FileScanTask) -> LakeSplit:
+    file = live_file(task, table, ())
+    return LakeSplit(file.location, file.size_bytes, file.num_rows, position_deletes=file.deletes)
