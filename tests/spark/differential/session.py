@@ -22,6 +22,7 @@ def session(folder: Path) -> Any:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(folder / "spark-warehouse"))
         .config("spark.log.level", "ERROR")
+        .config("spark.driver.memory", "4g")  # broadcast relations stay until a collection of garbage
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
     )
