@@ -104,7 +104,7 @@ class TestPlantedBugs:
     def test_one_that_forgets_what_records_deleted(self, on_host, monkeypatch):
         """The number of rows does not add up then, so it is refused and not done by half."""
         table = on_host(new_store(keyed=False), 3)
-        monkeypatch.setattr(rollback, "_deleted_since", lambda *_: {})
+        monkeypatch.setattr(rollback, "_deleted_since", lambda *_: ({}, []))
         with pytest.raises(InvalidOptionError, match="no record names"):
             table.rollback_to_version(VERSION)
         assert ids(table) == NEW

@@ -18,8 +18,8 @@ import org.apache.spark.sql.execution.datasources.PartitionedFile;
 
 /**
  * S3A for the files of a lake. Spark's Parquet reader asks for the size of each file before it opens it: of a file that
- * a plan names the size is known, so that takes no request, and its end comes by one ({@link TailedStream}). A lake's file
- * is never written again under its name.
+ * a plan names the size is known, so that takes no request, and its end comes by one ({@link TailedStream}). A lake's
+ * file is never written again under its name.
  */
 public final class LakeFileSystem extends FilterFileSystem {
   private static final Kept<Long> SIZES = new Kept<>(4 << 20);
