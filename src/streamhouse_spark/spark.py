@@ -459,11 +459,11 @@ class TieringService:
         return self._service.status()
 
     def view_status(self) -> list[ViewStatus]:
-        """How each materialised table stands; from any thread. None without ``views``."""
+        """Return the status of each materialised table; an empty list without ``views``. From any thread."""
         return [] if self._views is None else self._views.status()
 
     def health(self) -> ServiceHealth:
-        """How the service itself is: its last turn, and whether tables can be listed; from any thread. Asks nobody."""
+        """Return how the service is: its last turn, whether it can list tables. From any thread, without a request."""
         return self._service.health()
 
 

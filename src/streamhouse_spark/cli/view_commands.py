@@ -117,7 +117,7 @@ def _opened(session: Session, names: Sequence[str], verb: str) -> list[Table]:
 def _set_each(session: Session, names: Sequence[str], verb: str, change: Callable[[Table], bool]) -> None:
     for table in _opened(session, names, verb):
         changed, is_paused = change(table), verb == "pause"
-        state = "paused" if is_paused else "kept by services"
+        state = "paused" if is_paused else "refreshed by services"
         text = f"{table.name} is {state}{'' if changed else ' already'}"
         told = {"view": table.name, "paused": is_paused, "changed": changed}
         session.output.document(told, partial(_print, text))

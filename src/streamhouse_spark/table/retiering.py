@@ -17,7 +17,7 @@ from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Action, Retier
-from streamhouse_spark.log.commits.deletions import DeleteRows, joined, joined_files, num_rows_of
+from streamhouse_spark.log.commits.deletions import DeleteRows, joined_files, num_rows_of
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.branches import require_no_branch
 
@@ -116,7 +116,7 @@ def _staying_dropped(state: TableState) -> Sequence[DeleteRows]:
     """Return the action that deletes the rows of dropped partitions, so that they do not come back. With an Iceberg
     lake the record of the new lake means that itself.
     """
-    named = joined(state.dropped_rows.named)
+    named = state.dropped_rows.named.rows
     return (DeleteRows(named),) if named and state.parsed.datalake_format != "iceberg" else ()
 
 

@@ -41,9 +41,9 @@ def test_pause_and_resume_and_both_again(run, warehouse):
     version = view.refresh().version
     assert run("pause", "gold.v").stdout == "gold.v is paused already\n"
     assert view.refresh().version == version, "no second commit"
-    assert run("resume", "gold.v").stdout == "gold.v is kept by services\n"
+    assert run("resume", "gold.v").stdout == "gold.v is refreshed by services\n"
     assert not is_paused(view)
-    assert run("resume", "gold.v").stdout == "gold.v is kept by services already\n"
+    assert run("resume", "gold.v").stdout == "gold.v is refreshed by services already\n"
 
 
 def test_several_at_once_and_json(run, warehouse):

@@ -10,7 +10,6 @@ import pyarrow as pa
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.log.commits.deletions import joined
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import read_split, whole_range
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -26,7 +25,7 @@ class RowsOfLog:
     schema: TableSchema
 
     def read(self, rows: Mapping[int, OffsetRuns]) -> tuple[pa.Table, Mapping[int, OffsetRuns]]:
-        dropped = joined(self.state.dropped_rows.named)
+        dropped = self.state.dropped_rows.named.rows
         parts, left = [self.schema.arrow.empty_table()], {}
         for bucket, every in rows.items():
             runs = every.without(dropped[bucket]) if bucket in dropped else every

@@ -5,6 +5,7 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 import java.util.function.IntFunction;
@@ -23,6 +24,9 @@ final class TailedStream extends FSInputStream implements StreamCapabilities {
   static final int SMALL_FILE_BYTES = 64 << 10;
   static final int TAIL_BYTES_MAX = 256 << 10;
   private static final Kept<Integer> NEEDED = new Kept<>(1 << 20);
+
+  /** What a store's stream may be capable of, and this one is not. */
+  private static final Set<String> LACKED = Set.of(UNBUFFER, READBYTEBUFFER, PREADBYTEBUFFER);
 
   private final FSDataInputStream store;
   private final String folder;
@@ -157,7 +161,7 @@ final class TailedStream extends FSInputStream implements StreamCapabilities {
 
   @Override
   public boolean hasCapability(String name) {
-    return store.hasCapability(name);
+    return !LACKED.contains(name) && store.hasCapability(name);
   }
 
   @Override

@@ -2,6 +2,7 @@ package io.streamhouse.spark;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -16,6 +17,7 @@ import java.util.function.IntFunction;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSInputStream;
 import org.apache.hadoop.fs.FileRange;
+import org.apache.hadoop.fs.StreamCapabilities;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 
@@ -24,7 +26,7 @@ class TailedStreamTest {
   private int requests;
 
   /** A file of a store: a read that does not follow the one before is a request, so is each vectored range. */
-  private final class Stored extends FSInputStream {
+  private final class Stored extends FSInputStream implements StreamCapabilities {
     private final byte[] bytes;
     private long at;
     private long asked = -1;
@@ -57,6 +59,11 @@ class TailedStreamTest {
         buffer.put(bytes, (int) range.getOffset(), range.getLength()).flip();
         range.setData(CompletableFuture.completedFuture(buffer));
       }
+    }
+
+    @Override
+    public boolean hasCapability(String name) {
+      return true;
     }
 
     @Override
@@ -204,6 +211,16 @@ class TailedStreamTest {
       }
     }
     assertArrayEquals(expected, found);
+  }
+
+  @Test
+  void nothingIsPromisedThatOnlyTheStoreCan() throws IOException {
+    try (FSDataInputStream file = opened(content(100, 6))) {
+      assertTrue(file.hasCapability(StreamCapabilities.VECTOREDIO));
+      assertFalse(file.hasCapability(StreamCapabilities.READBYTEBUFFER));
+      assertFalse(file.hasCapability(StreamCapabilities.PREADBYTEBUFFER));
+      assertFalse(file.hasCapability(StreamCapabilities.UNBUFFER));
+    }
   }
 
   @Test
