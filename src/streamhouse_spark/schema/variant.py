@@ -78,6 +78,13 @@ def with_whole_parts(rows: pa.Table) -> pa.Table:
     return rows
 
 
+def cast_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the rows cast to a schema. Arrow's own cast refuses a null in the parts of a variant, also where the whole
+    is null, as it is in the column of nulls that Arrow makes.
+    """
+    return with_whole_parts(rows).cast(schema)
+
+
 def first_malformed(values: pa.ChunkedArray) -> int | None:
     """Return the first row with a variant that no reader could read: a part is null or empty, or the metadata has
     another version than 1. None if there is none.

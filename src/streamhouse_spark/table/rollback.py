@@ -51,6 +51,7 @@ from streamhouse_spark.read.file_rows import read_file
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.read.union_read import read_pin
+from streamhouse_spark.schema.variant import cast_rows
 from streamhouse_spark.table.row_deletion import deleting
 from streamhouse_spark.table.row_parts import require_deletable
 from streamhouse_spark.table.tags import pinned_segments, version_of
@@ -296,7 +297,7 @@ def _read(table: TableHandle, now: TableState, then: TableState, lost: Mapping[i
         if runs is not None:
             offsets = pc.fill_null(batch.column(LOG_OFFSET.name), -1).to_numpy(zero_copy_only=False)
             chosen = batch.filter(pa.array(_among(offsets, runs)))
-            found.append(pa.Table.from_batches([chosen]).select(names).cast(found[0].schema))
+            found.append(cast_rows(pa.Table.from_batches([chosen]).select(names), found[0].schema))
     rows = pa.concat_tables(found)
     if rows.num_rows != _num_rows(lost):
         raise OffsetsTrimmedError(

@@ -8,7 +8,7 @@ import pytest
 from faults.scenarios import tier
 from streamhouse_spark.errors import FormatVersionError, SchemaMismatchError
 from streamhouse_spark.log.commits import checkpoint as checkpoint_module
-from streamhouse_spark.log.commits.actions import Create, Payload, SetSchema, action_from_json, action_to_json
+from streamhouse_spark.log.commits.actions import Create, Payload, SetSchema, Trim, action_from_json, action_to_json
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
 from streamhouse_spark.schema.variant import VARIANT
 from streamhouse_spark.schema.variant_values import readable_rows
@@ -44,6 +44,20 @@ def test_rows_of_log_and_lake(table):
     assert found(table.to_arrow()) == found(table.lake.to_arrow()) == both
     table.open_lake().compact()
     assert found(table.to_arrow()) == both
+
+
+@pytest.mark.parametrize("lake", ["log", "paimon"])
+def test_deleted_rows_with_nulls_come_back(table, lake):
+    table.append(pa.table({"id": range(len(VALUES))}))
+    if lake == "paimon":
+        tier(table)
+        table.log.commit(lambda _state, _time: (Trim({0: len(VALUES)}),))
+    before = table.refresh().version
+    table.delete(where=[("id", ">=", 1)])
+    table.rollback_to_version(before)
+    assert found(table.to_arrow()) == dict.fromkeys(range(len(VALUES)))
+    tier(table)
+    assert found(table.lake.to_arrow()) == dict.fromkeys(range(len(VALUES)))
 
 
 def test_rows_by_key(wh, own_cache):

@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamhouse_spark.schema.variant import cast_rows
+
 Codes = npt.NDArray[np.int64]
 
 
@@ -25,7 +27,8 @@ class RowsToFind:
     def found_in(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """Return which rows of a batch are some of those that are left, each once; these are found then."""
         wanted = self._rows.num_rows
-        codes = row_codes(pa.concat_tables([self._rows, pa.Table.from_batches([batch.cast(self._rows.schema)])]))
+        rows = cast_rows(pa.Table.from_batches([batch]), self._rows.schema)
+        codes = row_codes(pa.concat_tables([self._rows, rows]))
         place_of = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
         place_of[codes[:wanted]] = np.arange(wanted)
         places = place_of[codes[wanted:]]

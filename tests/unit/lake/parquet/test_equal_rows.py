@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark.lake.parquet.equal_rows import RowsToFind, row_codes
+from streamhouse_spark.schema.variant import VARIANT
 
 NAN = float("nan")
 PAIR = pa.struct([("a", pa.int32()), ("b", pa.string())])
@@ -80,3 +81,11 @@ def test_nothing_is_wanted():
     left = RowsToFind(pa.table({"a": pa.array([], pa.int64())}))
     assert left.num_left == 0
     assert not left.found_in(pa.record_batch({"a": pa.array([1, None])})).any()
+
+
+def test_variants_that_are_null():
+    kind = VARIANT
+    values = [None, {"value": b"\x0c\x01", "metadata": b"\x01\x00\x00"}]
+    rows = pa.table({"v": pa.array(values, kind)})
+    batch = pa.RecordBatch.from_arrays([pa.concat_arrays([pa.nulls(2, kind), rows.column(0).chunk(0)])], names=["v"])
+    assert RowsToFind(rows).found_in(batch).tolist() == [True, False, False, True]
