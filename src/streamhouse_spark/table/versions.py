@@ -26,9 +26,11 @@ class Versions(TableHandle):
 
         History goes on: the commits between stay, and offsets are never used again. Rows added since are deleted, rows
         deleted since come back with new offsets; with a primary key each key has its net change. The lake follows in
-        the next tiering round. Columns and properties stay as they are. With ``dry_run`` nothing is written.
+        the next tiering round. Comments, defaults, constraints and properties stay as they are. With ``dry_run``
+        nothing is written, and rows that come back are not checked.
 
-        Raises `CommitConflictError` where others committed rows meanwhile (nothing was written), `InvalidOptionError`
+        Raises `CommitConflictError` where others committed rows meanwhile (nothing was written),
+        `ConstraintViolatedError` for rows that come back in breach of a constraint of now, `InvalidOptionError`
         for a commit that does not exist, or where columns, a truncation or a dropped partition lie between,
         `SnapshotExpiredError` or `OffsetsTrimmedError` where that version is no longer kept.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -15,7 +15,7 @@ from spark.statements import branches, upkeep
 from spark.statements.calls import called
 from spark.statements.changes import altered, replaced
 from spark.statements.checks import Checks
-from spark.statements.columns import MARK, Form, ddl_in_spark, first_columns, in_reference, random_form
+from spark.statements.columns import MARK, Column, Form, ddl_in_spark, first_columns, in_reference, random_form
 from spark.statements.company import Appender, Keeper, beside
 from spark.statements.grammar import SKIPPED, TWO_ROWS, Grammar, Statement, Target
 from spark.statements.lakehouse import (
@@ -170,12 +170,13 @@ class History:
         elif rng.random() < 0.3 and (moment := self.house.moment(subject.name, number)) is not None:
             way, where = "rollback in time", str(moment)
         reformed = version.form.former != subject.form.former
-        changed = version.changes != subject.changes
+        alike = _plain(version.columns) == _plain(subject.columns)  # or a column went and another of its name came
+        changed = version.changes != subject.changes and not alike
         statement = Statement(
             "rollback in time" if "time" in way else "rollback",
             f"CALL streamhouse.system.rollback_to_version('{{name}}', {number})",
             () if changed else ("DELETE FROM {t}", f"INSERT INTO {{t}} FROM {version.copy}"),
-            may=(GONE, NOT_TOLD, *([COLUMNS_CHANGED] if changed else [])),
+            may=(GONE, NOT_TOLD, *([COLUMNS_CHANGED] if version.changes != subject.changes else [])),
             must=PARTITIONED if reformed else COLUMNS_CHANGED if changed else None,
             gone="TRUE",
             way=way,
@@ -343,6 +344,10 @@ class History:
                 raise DifferenceError(f"rows of others came in the order {came}, and {kept} of them are there")
             self.reference.remove(subject.name, [number for number in came if number not in there])
         self.figures.statements[f"{statement.kind}, {'keyed' if before.key else 'log'}, {before.lake}"] += 1
+
+
+def _plain(columns: Sequence[Column]) -> list[Column]:
+    return [replace(column, default=None) for column in columns]
 
 
 def _where(error: Exception) -> str:

@@ -235,14 +235,25 @@ class TestAltering:
         with pytest.raises(ConstraintViolatedError):
             table.append([{"id": 1, "amount": -1}])
 
-    def test_a_rollback_before_a_constraint_is_refused(self, wh):
-        table = wh.create_table("a.t", COLUMNS)
-        table.append([{"id": 1, "amount": -1}])
+    @pytest.mark.parametrize("key", [[], ["id"]])
+    @pytest.mark.parametrize("amount", [-1, 5])
+    def test_rows_that_a_rollback_brings_back_keep_a_later_constraint(self, wh, key, amount):
+        table = wh.create_table("a.t", COLUMNS, primary_key=key)
+        add = table.upsert if key else table.append
+        add([{"id": 1, "amount": amount}, {"id": 2, "amount": 7}])
         version = table.state.version
-        table.overwrite([{"id": 1, "amount": 1}])
+        table.delete([{"id": 1}]) if key else table.delete(where=[("id", "=", 1)])
         table.alter(set_properties={POSITIVE: "amount > 0"})
-        with pytest.raises(InvalidOptionError, match="columns changed since"):
-            table.rollback_to_version(version)
+        table.set_default("amount", 3)
+        newest = table.refresh().version
+        if amount < 0:
+            with pytest.raises(ConstraintViolatedError, match="are in breach of constraint"):
+                table.rollback_to_version(version)
+            assert table.refresh().version == newest
+        else:
+            assert table.rollback_to_version(version).rows_added == 1
+            assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2]
+            assert table.state.properties[POSITIVE] == "amount > 0"
 
 
 def _fails(write: Any, rows: Any) -> bool:
