@@ -8,7 +8,7 @@ from random import Random
 
 from pyspark.errors import PySparkException
 
-from spark.statements.lakehouse import CONFLICT, Lakehouse, reason_of
+from spark.statements.lakehouse import CONFLICT, GONE, Lakehouse, reason_of
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import SystemIds, World
 from streamhouse_spark.errors import StreamhouseError
@@ -19,6 +19,7 @@ from streamhouse_spark.table.tiering import tier_table
 DAY_MS = 24 * 3600 * 1000
 NOTHING = "nothing to do"
 _NO_LAKE = r"no lake table yet|tier it first|only the former lake"
+_TRIMMED = r"rows were trimmed from the hot log and are in the lake alone"
 
 
 def tier(house: Lakehouse, rng: Random, name: str) -> None:
@@ -103,6 +104,8 @@ def done(house: Lakehouse, rng: Random, name: str, kind: str) -> str | None:
     except (StreamhouseError, PySparkException) as error:
         if kind != "tier" and re.search(_NO_LAKE, str(error)):
             return NOTHING
+        if kind == "retier" and re.search(_TRIMMED, str(error)):
+            return GONE
         if reason_of(error) != CONFLICT:
             raise
         return CONFLICT
