@@ -81,7 +81,8 @@ def _waits(state: TableState, found: LakeSnapshot, told: int) -> bool:
 
 def _pair_of(state: TableState, found: LakeSnapshot, time_ms: int) -> LakePair:
     told = found.told if state.deletions else 0
-    return LakePair(found.id, dict(found.offsets), time_ms, dict(found.starts), found.dropped_rows, told)
+    offsets, starts, others = dict(found.offsets), dict(found.starts), found.dropped_others
+    return LakePair(found.id, offsets, time_ms, starts, found.dropped_rows, told, dropped_others=others)
 
 
 def _lacks_more(snapshot: LakeSnapshot, known: LakePair | None) -> bool:
@@ -96,7 +97,7 @@ def record_told(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot, told: i
     It may not be the recorded one, if files of these rows were replaced since: see `record_snapshot`.
     """
 
-    def pair(state: TableState, time_ms: int) -> list[LakePair]:
+    def pair(state: TableState, time_ms: int) -> Sequence[Action]:
         recorded = state.lake
         if recorded is None or recorded.told >= told or state.lake_location != lake.location:
             return []
@@ -107,7 +108,8 @@ def record_told(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot, told: i
             return []
         if lake.names_files and _waits(state, newest, told):
             return []  # of a later deletion, for the next round
-        return [replace(_pair_of(state, newest, time_ms), told=told)]
+        made = replace(_pair_of(state, newest, time_ms), told=told)
+        return [made, *dropped_with(state, lake, made)]
 
     log.commit(pair)
 
