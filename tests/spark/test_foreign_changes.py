@@ -146,10 +146,8 @@ def test_statements_and_a_dropped_partition(spark, wh: Warehouse, adopted, tmp_p
     every = changes_of(spark, adopted, f"FROM VERSION {start} EXCLUSIVE")
     assert sorted(streamed(spark, adopted, start, tmp_path)) == sorted(every), "the stream goes on where it ended"
     assert replayed(as_of(spark, adopted, start), every) == as_of(spark, adopted, newest(adopted))
-    for version in range(start + 1, dropped + 1):
-        own = [one for one in every if one[4] == version]
-        assert replayed(as_of(spark, adopted, version - 1), own) == as_of(spark, adopted, version), version
-        assert sorted(changes_of(spark, adopted, f"FROM VERSION {version} TO VERSION {version}")) == sorted(own)
+    until = [one for one in every if one[4] <= middle]
+    assert replayed(as_of(spark, adopted, start), until) == as_of(spark, adopted, middle)
     deleted = {one[0] for one in every if one[4] == dropped}
     assert deleted == {0, 2, 6, 8, 10, 12, 20}
     filtered = f"SELECT count(*) FROM {adopted.sql} CHANGES FROM VERSION {middle} EXCLUSIVE WHERE n > 50"
