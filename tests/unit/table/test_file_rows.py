@@ -524,27 +524,6 @@ class TestHistory:
         with pytest.raises(OffsetsTrimmedError, match="have no offsets any more"):
             require_undeleted(plain.refresh(), {0: 0}, state.version, who="a stream", advice="start anew")
 
-    def test_a_branch_sees_them_gone_and_deletes_none(self, wh, store, world):
-        wh.create_database("sales")
-        table = wh.create_table(NAME, "id BIGINT, region STRING, n INT")
-        table.append([row(n) for n in range(6)])
-        tier(table)
-        rewritten(store, world)
-        table.append([row(9)])
-        tier(table)
-        assert table.delete(where=[("id", "in", [1, 9])]) == 2
-        assert table.refresh().num_rows == 5
-        table.create_branch("fix")
-        branch = table.branch("fix")
-        assert ids(branch.to_arrow()) == [0, 2, 3, 4, 5]
-        with pytest.raises(InvalidOptionError, match="is a branch"):
-            branch.delete(where=[("id", "=", 2)])
-        branch.append([row(20)])
-        assert branch.delete(where=[("id", "=", 20)]) == 1
-        tier(table)
-        assert ids(table.to_arrow()) == stock(table) == [0, 2, 3, 4, 5] == ids(branch.to_arrow())
-        assert table.refresh().num_rows == 5
-
     def test_a_clone_has_none_of_them(self, wh, store, world):
         wh.create_database("sales")
         table = wh.create_table(NAME, "id BIGINT, region STRING, n INT")

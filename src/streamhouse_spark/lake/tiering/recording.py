@@ -23,6 +23,7 @@ from streamhouse_spark.log.commits.actions import Action, LakePair
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.deletions import pending, waiting
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import branches_of
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,8 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
         if found is None or is_ahead(found, state) or (known is not None and not is_news(found, known)):
             return []
         waits = lake.names_files and _waits(state, found, found.told)
-        keeps_files = (waits or ADOPTED in state.properties) and _keeps_files(state, lake, found)
+        is_asked = waits or ADOPTED in state.properties or bool(branches_of(state))
+        keeps_files = is_asked and _keeps_files(state, lake, found)
         if waits and not keeps_files:
             return []  # the rows may lie in other files here: the next round deletes them, and its snapshot is recorded
         made = replace(_pair_of(state, found, time_ms), keeps_files=keeps_files)
