@@ -12,14 +12,13 @@ from changes_replayed import changes, replayed, version
 from faults.plants import patched, plant
 from faults.sim import sim_world
 from foreign_engines import Pyiceberg
-from foreign_lake import ids, row, tier
+from foreign_lake import ids, row
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.parquet.partition_rewrite import GoingFiles
-from streamhouse_spark.lake.tiering import dropped_rows, recording
+from streamhouse_spark.lake.tiering import recording
 from streamhouse_spark.log.commits.deletions import NameDropped
 from streamhouse_spark.read import commit_changes
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import partitions
 from streamhouse_spark.table.table import Table
 
 EU = {"region": "eu"}
@@ -30,12 +29,6 @@ def rows_of_others_that_go_with_a_partition_are_not_counted() -> Iterator[None]:
     right = GoingFiles.rows.fget
     own = property(lambda going: right(going) - going.foreign_rows)
     with patched((GoingFiles, "rows", own)):
-        yield
-
-
-@plant
-def deleted_rows_go_with_their_partition_once_more() -> Iterator[None]:
-    with patched((dropped_rows, "joined_files", lambda _: {})):
         yield
 
 
@@ -70,17 +63,6 @@ def a_drop() -> None:
     assert ids(table.to_arrow()) == list(range(6))
 
 
-def a_drop_that_a_round_records() -> None:
-    """A row was deleted between the drop and the round."""
-    table = new_table()
-    before = table.refresh().version
-    with patched((partitions, "_record", lambda *_: False)):
-        table.drop_partition(EU)
-    assert table.delete(where=[("id", "=", 2)]) == 1
-    tier(table)
-    told(table, before)
-
-
 def a_drop_that_an_earlier_version_recorded() -> None:
     right = recording.dropped_with
 
@@ -100,7 +82,6 @@ def a_drop_that_an_earlier_version_recorded() -> None:
 
 FINDERS: dict[str, Callable[[], Any]] = {
     "rows_of_others_that_go_with_a_partition_are_not_counted": a_drop,
-    "deleted_rows_go_with_their_partition_once_more": a_drop_that_a_round_records,
     "a_dropped_partition_is_told_whole_whoever_recorded_it": a_drop_that_an_earlier_version_recorded,
     "changes_leave_out_rows_of_files_that_went": a_drop,
 }

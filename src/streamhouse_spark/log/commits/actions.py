@@ -465,12 +465,8 @@ def lake_to_json(pair: LakePair) -> dict[str, Any]:
     out = {"snapshot_id": pair.snapshot_id, "offsets": _to_json_map(pair.offsets), "time_ms": pair.time_ms}
     if pair.starts:
         out["starts"] = _to_json_map(pair.starts)
-    if pair.dropped_rows:
-        out["dropped_rows"] = pair.dropped_rows
-    if pair.told:
-        out["told"] = pair.told
-    if pair.dropped_others:
-        out["dropped_others"] = pair.dropped_others
+    counts = {"dropped_rows": pair.dropped_rows, "told": pair.told, "dropped_others": pair.dropped_others}
+    out.update({name: number for name, number in counts.items() if number})
     return {**out, "keeps_files": True} if pair.keeps_files else out
 
 
