@@ -13,7 +13,7 @@ from faults.plants import patched, plant
 from faults.sim import sim_world
 from foreign_paimon import adopted, appended, ids, rewritten, row, stock, tier
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.paimon import foreign_rows
 from streamhouse_spark.lake.paimon import round as paimon_round
@@ -26,6 +26,12 @@ from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.table import Table
 from unit.lake.paimon.test_races import Renaming
+
+
+@plant
+def others_add_no_rows_to_a_paimon_lake() -> Iterator[None]:
+    with patched((PaimonLake, "adds_no_others", lambda *_: True)):
+        yield
 
 
 @plant
@@ -162,7 +168,24 @@ def a_rewrite_behind_a_round_that_is_not_recorded() -> None:
     assert ids(table.to_arrow()) == stock(table) == [*range(6), 8]
 
 
+def a_rollback_to_before_a_file_was_written() -> None:
+    """A row was appended since, and lost its offset in that file: it was not there then."""
+    world = sim_world(1)
+    storage = MemoryStorage(world)
+    table = adopted(storage, world)
+    before = table.refresh().version
+    table.append([row(8)])
+    tier(table)
+    rewritten(storage)
+    table.append([row(10)])
+    tier(table)
+    table.delete(where=[("id", "=", 8)])
+    with pytest.raises(InvalidOptionError, match="of files that the lake did not have then"):
+        table.rollback_to_version(before)
+
+
 FINDERS: dict[str, Callable[[], Any]] = {
+    "others_add_no_rows_to_a_paimon_lake": a_rollback_to_before_a_file_was_written,
     "paimon_files_lose_the_row_before_the_deleted_one": a_life,
     "paimon_rounds_that_wrote_files_again_keep_them": a_round_while_a_statement_runs,
     "a_paimon_round_passes_over_a_commit_that_came_meanwhile": an_append_while_a_round_writes,

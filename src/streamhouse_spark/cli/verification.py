@@ -195,7 +195,8 @@ def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verific
             if str(error) not in result.problems:
                 result.problems.append(str(error))
     tiered = sum(state.lake_offset(bucket) - state.first_offset(bucket) for bucket in state.buckets)
-    dropped = plan.snapshot.dropped_rows if plan.snapshot is not None else 0
+    found = plan.snapshot
+    dropped = found.dropped_rows - found.dropped_others if found is not None else 0
     if state.primary_key:
         adopts = table.properties.datalake_adopted is not None and not state.first_offsets  # rows without changes
         num_rows, is_wrong = result.lake_rows, result.lake_rows > tiered and not adopts

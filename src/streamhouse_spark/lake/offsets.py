@@ -26,9 +26,11 @@ class FoundOffsets:
     starts: Mapping[int, int] = field(default_factory=dict)
     """First offsets of the table, by its last truncation."""
     dropped_rows: int = 0
-    """Number of absent rows of ``[starts, offsets)``, because their partitions were dropped."""
+    """Number of absent rows, because they were deleted, or their partitions dropped."""
     history: HistoryMark | None = None
     """The newest record with rows that the log had when they were tiered; None in older snapshots."""
+    dropped_others: int = 0
+    """How many of the absent rows went with a partition and had no offsets."""
 
 
 def offsets_text(
@@ -38,6 +40,7 @@ def offsets_text(
     *,
     dropped_rows: int = 0,
     history: HistoryMark | None = None,
+    dropped_others: int = 0,
 ) -> str:
     value: dict[str, object] = {
         "version": OFFSETS_VERSION,
@@ -48,6 +51,8 @@ def offsets_text(
         value["starts"] = {str(bucket): offset for bucket, offset in sorted(starts.items())}
     if dropped_rows:
         value["dropped_rows"] = dropped_rows
+    if dropped_others:
+        value["dropped_others"] = dropped_others
     if history is not None:
         value["history"] = list(history)
     return json.dumps(value, separators=(",", ":"))
@@ -64,7 +69,7 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
         version, owner = value["version"], value["table_uuid"]
         offsets = {int(bucket): int(offset) for bucket, offset in value["offsets"].items()}
         starts = {int(bucket): int(offset) for bucket, offset in value.get("starts", {}).items()}
-        dropped_rows = int(value.get("dropped_rows", 0))
+        dropped_rows, dropped_others = int(value.get("dropped_rows", 0)), int(value.get("dropped_others", 0))
         history = HistoryMark.from_json(value["history"]) if "history" in value else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptDataError(
@@ -81,4 +86,4 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
             f"{where} holds rows of table {owner}, expected {table_uuid}: the lake table belongs to another table; "
             "build the lake at another place (streamhouse retier)"
         )
-    return FoundOffsets(offsets, snapshot_id, starts, dropped_rows, history)
+    return FoundOffsets(offsets, snapshot_id, starts, dropped_rows, history, dropped_others)

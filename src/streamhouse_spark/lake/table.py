@@ -263,6 +263,12 @@ class LakeTable(ABC):
         """Tell whether a snapshot is known to have each file without offsets that an older one has, as it was."""
         return False
 
+    def adds_no_others(self, older: int, newer: int) -> bool:  # noqa: ARG002 - the interface
+        """Tell whether each row without an offset that a snapshot has is known to be one of an older one, though it may
+        be in another file. False where no round writes such rows again.
+        """
+        return False
+
     def commit(
         self,
         files: Sequence[LakeFile],
@@ -391,6 +397,10 @@ class LakeTable(ABC):
         splits = self.plan_read(snapshot_id=snapshot_id, schema=self.place.spec.schema).splits
         locations = dict.fromkeys(split.location for split in splits)
         return rows_with_offsets(self.place.files_at, locations, self.place.spec.writers, rows)
+
+    def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:  # noqa: ARG002 - the interface
+        """Return a snapshot and those that it was made from, the newest first, as far as they are kept."""
+        return iter(())
 
     def held_offsets(self, snapshot_id: int, ranges: Mapping[int, OffsetRange]) -> Mapping[int, OffsetRuns] | None:
         """Return bucket → offsets of the ranges of which a snapshot has rows, as `lake.reader.held_offsets` does.

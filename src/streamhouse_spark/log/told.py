@@ -15,7 +15,7 @@ from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits import actions as act
-from streamhouse_spark.log.commits.deletions import NameDropped
+from streamhouse_spark.log.commits.deletions import DeleteRows, NameDropped
 from streamhouse_spark.log.commits.record import Record, read_record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.storage.base import Storage
@@ -116,14 +116,18 @@ def commits_back(
     return [Commit(record, time_us) for record, time_us in zip(found, shown, strict=True)][wanted:], reached
 
 
-def dropped_in(actions: Sequence[act.Action]) -> Mapping[int, OffsetRuns] | None:
-    """Return the rows that went with a partition in a record with these actions, by bucket; none where none did, and
-    None where the record does not name all of them: then the log had lost some already.
-    """
-    found = next((action for action in actions if isinstance(action, NameDropped)), None)
-    if found is None:
-        return {}
-    return found.rows if sum(runs.num_rows for runs in found.rows.values()) == found.count else None
+def dropped_in(actions: Sequence[act.Action]) -> NameDropped | None:
+    """Return what a record with these actions says of rows that went with a partition; None where it says nothing."""
+    return next((action for action in actions if isinstance(action, NameDropped)), None)
+
+
+def deletions_in(record: Record) -> Iterator[DeleteRows]:
+    """Return what a record deletes, and what went with a partition, as far as it names that."""
+    for action in (action for part in record.attempts for action in part.actions):
+        if isinstance(action, DeleteRows):
+            yield action
+        elif isinstance(action, NameDropped):
+            yield action.deletion
 
 
 def drops_rows(before: act.LakePair | None, after: act.LakePair, deleted: Mapping[int, OffsetRuns]) -> bool:
@@ -157,7 +161,10 @@ def drops_adopted(
 
     Rows that were adopted have no offsets, so each row that the snapshot lacks has to be one that a record deleted,
     which it tells of first, or one of its new rows: ``named`` has all records since those that the one before tells of.
+    Rows without offsets that went with a partition are none of these.
     """
+    if after.dropped_others > (before.dropped_others if before is not None else 0):
+        return True
     dropped_rows, told, offsets = (before.dropped_rows, before.told, before.offsets) if before else (0, 0, {})
     ranges = {bucket: OffsetRange(offsets.get(bucket, 0), after.offsets.get(bucket, 0)) for bucket in deleted}
     parts = {bucket: [runs.within(ranges[bucket])] for bucket, runs in deleted.items()}

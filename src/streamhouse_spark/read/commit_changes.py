@@ -30,6 +30,7 @@ from streamhouse_spark.log.told import (
     Commit,
     Deleted,
     commits_back,
+    deletions_in,
     dropped_in,
     drops_adopted,
     drops_rows,
@@ -177,7 +178,7 @@ def news(table: TableHandle, state: TableState, first: int, last: int, after_us:
     if older is not None:
         first, after_us = older.last + 1, older.after_us(after_us)
     commits = _commits(table.storage, _state_at(table, state, first, last), first, last, after_us)
-    moving = (c for c in reversed(commits) if moves_rows(c.record.actions) or dropped_in(c.record.actions))
+    moving = (c for c in reversed(commits) if moves_rows(c.record.actions) or dropped_in(c.record.actions) is not None)
     newest = next(moving, None)
     return found if newest is None else News(newest.record.number, newest.record.attempt, newest.time_us)
 
@@ -233,6 +234,9 @@ def _require_told(table: TableHandle, then: TableState, commits: Sequence[Commit
     deleted = _ever_deleted(then, commits)
     for commit in commits:
         dropped = dropped_in(commit.record.actions)
+        is_untold = dropped is not None and not dropped.tells_all(is_adopted=ADOPTED in then.properties)
+        if dropped is not None and dropped.files and is_net:
+            raise _untold(then, commit.record, "removed rows that have no offsets, with their partition")
         for action in (action for part in commit.record.attempts for action in part.actions):
             if isinstance(action, DeleteRows) and action.files and is_net:
                 raise _untold(then, commit.record, "deleted rows that have no offsets")
@@ -243,7 +247,7 @@ def _require_told(table: TableHandle, then: TableState, commits: Sequence[Commit
             before = before if before is not None else _pair_before(table, then, action, first)
             is_more = action.dropped_rows > (before.dropped_rows if before is not None else 0)
             is_drop = is_more and _drops(table, then, before, action, commits, deleted)
-            if dropped is None or (is_drop and not dropped):
+            if is_untold or (is_drop and dropped is None):
                 raise _untold(then, commit.record, "removed rows from the lake that no record names")
             before = action
 
@@ -321,8 +325,9 @@ def _parts(commits: Sequence[Commit]) -> tuple[Parts, Parts]:
                 elif isinstance(action, DeleteRows) and not is_told:
                     for bucket, runs in action.rows.items():
                         removed.setdefault(bucket, []).append((runs, number, commit.time_us, False))
-        for bucket, runs in (dropped_in(commit.record.actions) or {}).items():
-            removed.setdefault(bucket, []).append((runs, number, commit.time_us, False))
+        if (dropped := dropped_in(commit.record.actions)) is not None:
+            for bucket, runs in dropped.rows.items():
+                removed.setdefault(bucket, []).append((runs, number, commit.time_us, False))
         for bucket, parts in appended.items():
             joined = OffsetRuns.union(parts), number, commit.time_us, len(writers[bucket]) > 1
             added.setdefault(bucket, []).append(joined)
@@ -332,14 +337,15 @@ def _parts(commits: Sequence[Commit]) -> tuple[Parts, Parts]:
 def _file_pieces(
     table: TableHandle, source: TableState, commits: Sequence[Commit], first: int
 ) -> Iterator[ChangesPiece]:
-    """Return the rows without offsets that the commits deleted, of each file of a lake snapshot as one piece.
+    """Return the rows without offsets that the commits deleted, or that went with a partition, of each file of a lake
+    snapshot as one piece.
 
     Raises `OffsetsTrimmedError` where the lake snapshot that had the file is gone.
     """
     found: dict[tuple[int, str], list[tuple[OffsetRuns, int, int, bool]]] = {}
     for commit in commits:
-        for action in (action for part in commit.record.attempts for action in part.actions):
-            if not isinstance(action, DeleteRows) or not action.files:
+        for action in deletions_in(commit.record):
+            if not action.files:
                 continue
             assert action.snapshot_id is not None
             _require_files(table, source, action, commit.record.number, first)

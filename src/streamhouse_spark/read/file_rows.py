@@ -8,7 +8,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.row_ids import NO_PLACE, Int64Array, file_places_of, places_of
 from streamhouse_spark.core.values import dataclass
@@ -63,16 +62,11 @@ def require_named(table: str, ids: Int64Array) -> None:
 def named_rows(table: TableHandle, state: TableState, read: ReadBase, places: Mapping[int, OffsetRuns]) -> FileRows:
     """Return the rows of files by their names, from the places of files among all of the snapshot that was read.
 
-    Raises `InvalidOptionError` for a branch, `SnapshotExpiredError`, and `CommitConflictError` where another engine's
-    snapshot took the place of that one: it may have other files in these places.
+    Raises `SnapshotExpiredError`, and `CommitConflictError` where another engine's snapshot took the place of that one:
+    it may have other files in these places.
     """
     if not places:
         return NO_FILE_ROWS
-    if BRANCH in state.properties:
-        raise InvalidOptionError(
-            f"{state.name} is a branch, and some of these rows have no offsets, because {_WHERE}; nothing was written: "
-            "change them in the table itself"
-        )
     snapshot_id = read.lake_snapshot_id
     assert snapshot_id is not None
     names, lake = StorageFiles(table.storage), table.open_lake().with_state(state)

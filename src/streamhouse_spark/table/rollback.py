@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,7 @@ from streamhouse_spark.log.commits.deletions import NO_DELETIONS, NO_DROPPED_ROW
 from streamhouse_spark.log.commits.history import require_kept, state_at
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
-from streamhouse_spark.log.told import Deleted, dropped_in, drops_adopted, drops_rows, newest_first
+from streamhouse_spark.log.told import Deleted, deletions_in, dropped_in, drops_adopted, drops_rows, newest_first
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.file_rows import read_file
@@ -58,6 +58,8 @@ from streamhouse_spark.table.row_parts import require_deletable
 from streamhouse_spark.table.tags import pinned_segments, version_of
 from streamhouse_spark.write.append import Appends
 from streamhouse_spark.write.upsert import KeyedTable, require_rewritable
+
+_UNNAMED: Final = "rows left the lake since that no record names (a dropped partition, or another engine)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,8 @@ def _unkeyed(table: TableHandle, now: TableState, then: TableState, *, dry_run: 
         lost[bucket] = runs.within(OffsetRange(0, end))
     gone, lost = ({b: runs for b, runs in found.items() if runs} for found in (gone, lost))
     num_added = _num_rows(lost) + sum(num_rows_of(action.files) for _, action in of_files)
-    if ADOPTED not in now.properties and now.num_rows - _num_rows(gone) + num_added != then.num_rows:
+    num_counted = num_added - _num_dropped_others(now) + _num_dropped_others(then)
+    if ADOPTED not in now.properties and now.num_rows - _num_rows(gone) + num_counted != then.num_rows:
         raise _not_told(now, then, "rows left it that no record names (a dropped partition, or another engine)")
     report = RollbackReport(table.name, then.version, now.version, _num_rows(gone), num_added, dry_run)
     if not dry_run and (gone or num_added):
@@ -156,6 +159,11 @@ def _unkeyed(table: TableHandle, now: TableState, then: TableState, *, dry_run: 
         added += [_read_files(table, now, action) for _, action in of_files]
         _commit(table, now, gone, _staged(table, now, pa.concat_tables(added)) if num_added else None)
     return report
+
+
+def _num_dropped_others(state: TableState) -> int:
+    """Return how many rows went with partitions of the lake that are not counted among those of the state."""
+    return state.lake.dropped_others if state.lake is not None else 0
 
 
 def _not_told(now: TableState, then: TableState, why: str) -> InvalidOptionError:
@@ -168,8 +176,8 @@ def _not_told(now: TableState, then: TableState, why: str) -> InvalidOptionError
 def _deleted_since(
     table: TableHandle, now: TableState, then: TableState
 ) -> tuple[dict[int, OffsetRuns], list[tuple[int, DeleteRows]]]:
-    """Return bucket → the offsets that records behind ``then`` deleted, and the actions that deleted rows of lake files
-    with the numbers of their records. States forget them once the lake has told them.
+    """Return bucket → the offsets that records behind ``then`` deleted, and the deletions of rows of lake files with
+    the numbers of their records. States forget them once the lake has told them.
 
     Rows of partitions that were dropped while the log had them are among them. Raises `InvalidOptionError` where the
     lake lost rows that no record names, `SnapshotExpiredError` where the records are no longer kept.
@@ -184,17 +192,17 @@ def _deleted_since(
             break
         expected = record.number - 1
         dropped = dropped_in(record.actions)
-        for bucket, runs in (dropped or {}).items():
-            parts.setdefault(bucket, []).append(runs)
+        if dropped is not None and not dropped.tells_all(is_adopted=ADOPTED in now.properties):
+            raise _not_told(now, then, _UNNAMED)
+        for deletion in deletions_in(record):
+            named.append(Deleted(record.number, deletion.rows, num_rows_of(deletion.files)))
+            if deletion.files:
+                of_files.append((record.number, deletion))
+            for bucket, runs in deletion.rows.items():
+                parts.setdefault(bucket, []).append(runs)
         for action in (action for part in record.attempts for action in part.actions):
-            if isinstance(action, DeleteRows):
-                named.append(Deleted(record.number, action.rows, num_rows_of(action.files)))
-                if action.files:
-                    of_files.append((record.number, action))
-                for bucket, runs in action.rows.items():
-                    parts.setdefault(bucket, []).append(runs)
-            elif isinstance(action, LakePair):
-                pairs.append((action, bool(dropped)))
+            if isinstance(action, LakePair):
+                pairs.append((action, dropped is not None))
             elif isinstance(action, Retier):
                 raise _not_told(now, then, "its lake was built anew since")
     if expected != then.version:
@@ -219,11 +227,8 @@ def _require_named(
     """
     before = then.lake
     for pair, is_named in reversed(pairs):
-        is_partial = is_named and ADOPTED in now.properties  # adopted rows of a dropped partition have no names
-        if is_partial or (not is_named and drops(before, pair)):
-            raise _not_told(
-                now, then, "rows left the lake since that no record names (a dropped partition, or another engine)"
-            )
+        if not is_named and drops(before, pair):
+            raise _not_told(now, then, _UNNAMED)
         before = pair
 
 
@@ -242,14 +247,22 @@ def _require_files(
     table: TableHandle, now: TableState, then: TableState, of_files: Sequence[tuple[int, DeleteRows]]
 ) -> None:
     """Require that rows of lake files which were deleted since were the table's ``then``: their file is of the lake
-    snapshot of then. In another file they may be rows that were appended since, and lost their offsets.
+    snapshot of then, or was written by a round of rows that were there. In another file they may be rows that were
+    appended since, and lost their offsets.
     """
     if not of_files:
         return
     names, lake = StorageFiles(table.storage), table.open_lake().with_state(then)
-    files = lake.named_files(then.lake.snapshot_id) if then.lake is not None else ()
-    known = set(map(names.name_of, files))
-    if number := next((number for number, action in of_files if not action.files.keys() <= known), None):
+    before = then.lake.snapshot_id if then.lake is not None else None
+    known = set(map(names.name_of, lake.named_files(before))) if before is not None else set()
+
+    def were_there(action: DeleteRows) -> bool:
+        if action.files.keys() <= known:
+            return True
+        later = action.snapshot_id
+        return before is not None and later is not None and lake.adds_no_others(before, later)
+
+    if number := next((number for number, action in of_files if not were_there(action)), None):
         raise _not_told(
             now, then, f"commit {number} deleted rows that have no offsets, of files that the lake did not have then"
         )

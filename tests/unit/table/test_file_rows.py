@@ -224,7 +224,8 @@ class TestStatement:
         table.delete(where=[("id", "in", [2, 3])])
         tier(table)
         assert table.drop_partition({"region": "eu"}).rows == 3
-        assert table.refresh().lake.dropped_rows == 3, "two that were deleted, and one of the table's own"
+        assert table.refresh().lake.dropped_rows == 5, "two that were deleted, and three that went with the partition"
+        assert table.state.lake.dropped_others == 2
         assert ids(table.to_arrow()) == stock(table) == [1, 5, 7]
         require_verified(table)
         assert tier(table).snapshots == ()
@@ -490,16 +491,6 @@ class TestHistory:
             changes(table, deleted, table.refresh().version)
         assert [one["id"] for one in changes(table, deleted + 1, table.state.version)] == [10]
 
-    def test_a_dropped_partition_of_adopted_rows_is_no_change(self, store, world):
-        table = adopted(store, world, spec=BY_REGION)
-        table.append([row(n) for n in range(6, 9)])
-        table.delete(where=[("id", "in", [1, 6])])
-        tier(table)
-        before = table.refresh().version
-        table.drop_partition({"region": "eu"})
-        with pytest.raises(InvalidOptionError, match="compare the table VERSION AS OF"):
-            changes(table, before + 1, table.refresh().version)
-
     def test_a_rollback_brings_them_back(self, table, other_process):
         table.append([row(9), row(10)])
         before = table.refresh().version
@@ -527,40 +518,11 @@ class TestHistory:
         with pytest.raises(InvalidOptionError, match="of files that the lake did not have then"):
             rollback_to_version(plain, before)
 
-    def test_a_rollback_past_a_dropped_partition_of_adopted_rows(self, store, world):
-        table = adopted(store, world, spec=BY_REGION)
-        table.append([row(n) for n in range(6, 9)])
-        before = table.refresh().version
-        table.drop_partition({"region": "eu"})
-        with pytest.raises(InvalidOptionError, match="rows left the lake since"):
-            rollback_to_version(table, before)
-
     def test_a_stream_that_may_have_read_them_is_told(self, plain):
         state = plain.refresh()
         plain.delete(where=[("id", "=", 1)])
         with pytest.raises(OffsetsTrimmedError, match="have no offsets any more"):
             require_undeleted(plain.refresh(), {0: 0}, state.version, who="a stream", advice="start anew")
-
-    def test_a_branch_sees_them_gone_and_deletes_none(self, wh, store, world):
-        wh.create_database("sales")
-        table = wh.create_table(NAME, "id BIGINT, region STRING, n INT")
-        table.append([row(n) for n in range(6)])
-        tier(table)
-        rewritten(store, world)
-        table.append([row(9)])
-        tier(table)
-        assert table.delete(where=[("id", "in", [1, 9])]) == 2
-        assert table.refresh().num_rows == 5
-        table.create_branch("fix")
-        branch = table.branch("fix")
-        assert ids(branch.to_arrow()) == [0, 2, 3, 4, 5]
-        with pytest.raises(InvalidOptionError, match="is a branch"):
-            branch.delete(where=[("id", "=", 2)])
-        branch.append([row(20)])
-        assert branch.delete(where=[("id", "=", 20)]) == 1
-        tier(table)
-        assert ids(table.to_arrow()) == stock(table) == [0, 2, 3, 4, 5] == ids(branch.to_arrow())
-        assert table.refresh().num_rows == 5
 
     def test_a_clone_has_none_of_them(self, wh, store, world):
         wh.create_database("sales")

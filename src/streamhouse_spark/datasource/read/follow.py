@@ -24,7 +24,7 @@ from streamhouse_spark.datasource.read.stream_offset import StreamOffset
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.keys.change_type import ChangeType
-from streamhouse_spark.log.commits.deletions import DROPPED_ROWS
+from streamhouse_spark.log.commits.deletions import DROPPED_FILE_ROWS, DROPPED_ROWS
 from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ROW_ID
@@ -58,6 +58,7 @@ PASSED_BY: Final = (
     "untag",
     "archive",
     DROPPED_ROWS,
+    DROPPED_FILE_ROWS,
 )
 """Actions of records that change neither columns nor rows that are there: a reader goes on behind them."""
 INSTEAD: Final = "use a micro-batch trigger, such as trigger(processingTime='1 second')"

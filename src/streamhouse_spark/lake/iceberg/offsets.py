@@ -83,6 +83,13 @@ def keeps_foreign_files(metadata: AnySnapshots[AnySnapshot], older: int, newer: 
     return False
 
 
+def described_ancestors(metadata: TableMetadata, snapshot_id: int, table_uuid: str) -> Iterator[LakeSnapshot]:
+    """Return a snapshot and its ancestors with their offsets, as far as they are kept."""
+    newest = metadata.snapshot_by_id(snapshot_id)
+    for ancestor in ancestors(metadata, newest) if newest is not None else ():
+        yield described(ancestor, offsets_at(metadata, ancestor, table_uuid))
+
+
 def find_commit(metadata: TableMetadata, commit_uuid: str) -> Snapshot | None:
     """Return the snapshot in the current chain that a commit made."""
     head = metadata.current_snapshot()
@@ -126,5 +133,5 @@ def described(snapshot: AnySnapshot, found: FoundOffsets | None) -> LakeSnapshot
     if found is None:
         return LakeSnapshot(snapshot.snapshot_id, {}, snapshot.timestamp_ms)
     offsets, starts = dict(found.offsets), dict(found.starts)
-    held = found.dropped_rows, found.history
+    held = found.dropped_rows, found.history, found.dropped_others
     return LakeSnapshot(snapshot.snapshot_id, offsets, snapshot.timestamp_ms, starts, *held)

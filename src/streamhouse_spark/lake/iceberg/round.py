@@ -94,10 +94,10 @@ def commit_round(
         require_shape(metadata, file_spec)
         found = newest_offsets(metadata, place.spec.table_uuid)
         require_offsets(metadata.location, found, expected)
-        dropped_rows = num_deleted + (found.dropped_rows if found is not None and not is_truncated else 0)
-        text = offsets_text(
-            place.spec.table_uuid, new.ends, new.starts, dropped_rows=dropped_rows, history=place.spec.history
-        )
+        rows, others = (found.dropped_rows, found.dropped_others) if found and not is_truncated else (0, 0)
+        owner, absent = place.spec.table_uuid, num_deleted + rows
+        history = place.spec.history
+        text = offsets_text(owner, new.ends, new.starts, dropped_rows=absent, history=history, dropped_others=others)
         summary = {OFFSETS_PROPERTY: text}
         if is_keyed or has_deletes:
             require_snapshot_as_planned(metadata, file_spec.snapshot_id)
@@ -110,9 +110,8 @@ def commit_round(
 
     snapshot = commit_snapshot(place.catalog, place.identifier, validated, place.world)
     said = own_offsets(snapshot, place.spec.table_uuid, ".".join(place.identifier))
-    dropped_rows = said.dropped_rows if said is not None else 0
-    ends, starts, history = dict(new.ends), dict(new.starts), said.history if said is not None else None
-    return LakeSnapshot(snapshot.snapshot_id, ends, snapshot.timestamp_ms, starts, dropped_rows, history)
+    held = (said.dropped_rows, said.history, said.dropped_others) if said is not None else ()
+    return LakeSnapshot(snapshot.snapshot_id, dict(new.ends), snapshot.timestamp_ms, dict(new.starts), *held)
 
 
 def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) -> None:

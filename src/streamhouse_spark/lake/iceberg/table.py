@@ -17,7 +17,7 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.lake.commit_checks import LogRange
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
-from streamhouse_spark.lake.iceberg.offsets import described, keeps_foreign_files, newest_offsets
+from streamhouse_spark.lake.iceberg.offsets import described, described_ancestors, keeps_foreign_files, newest_offsets
 from streamhouse_spark.lake.iceberg.versions import one_look
 from streamhouse_spark.lake.model.deleted_beside import NOTHING_BESIDE, DeletedBeside
 from streamhouse_spark.lake.model.live_files import LiveFile
@@ -108,6 +108,10 @@ class IcebergLake(LakeTable):
         from streamhouse_spark.lake.iceberg.reading import snapshot_as_of
 
         return snapshot_as_of(self.place, timestamp_ms)
+
+    def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:
+        table = self.place.require()
+        return described_ancestors(table.metadata, snapshot_id, self.place.spec.table_uuid)
 
     # -- writing --------------------------------------------------------------------------------------------------
 

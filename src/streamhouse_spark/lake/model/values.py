@@ -32,8 +32,9 @@ Filter: TypeAlias = "pc.Expression | None"
 class LakeSnapshot:
     """A snapshot of the lake table: it holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
 
-    ``starts`` are the offsets of the last truncation that the lake knows of; empty without one. Rows of dropped
-    partitions are absent; ``dropped_rows`` counts them.
+    ``starts`` are the offsets of the last truncation that the lake knows of; empty without one. Deleted rows and those
+    of dropped partitions are absent; ``dropped_rows`` counts them, ``dropped_others`` those of dropped partitions among
+    them that had no offsets.
     """
 
     id: int
@@ -43,6 +44,7 @@ class LakeSnapshot:
     dropped_rows: int = 0
     history: HistoryMark | None = field(default=None, compare=False)
     """The newest record with rows that the log had when they were tiered; None in older snapshots."""
+    dropped_others: int = 0
 
     @property
     def told(self) -> int:

@@ -66,8 +66,19 @@ def keeps_foreign_files(place: PaimonLocation, older: int, newer: int) -> bool:
     return older <= newer and all(_keeps(place.snapshots.find(number)) for number in range(newer, older, -1))
 
 
+def adds_no_others(place: PaimonLocation, older: int, newer: int) -> bool:
+    """Tell whether each row without an offset that a snapshot has is known to be one of an older one: every commit in
+    between is the package's.
+    """
+    return older <= newer and all(_is_own(place.snapshots.find(number)) for number in range(newer, older, -1))
+
+
+def _is_own(snapshot: Snapshot | None) -> bool:
+    return snapshot is not None and commit_of(snapshot) is not None
+
+
 def _keeps(snapshot: Snapshot | None) -> bool:
-    if snapshot is None or commit_of(snapshot) is None:
+    if snapshot is None or not _is_own(snapshot):
         return False
     return snapshot.commit_kind in ("APPEND", "COMPACT") or FOREIGN_KEPT_PROPERTY in (snapshot.properties or {})
 

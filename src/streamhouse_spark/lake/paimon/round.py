@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pypaimon.common.json_util import JSON
@@ -75,10 +75,10 @@ def commit_round(
                 )
             require_newest(table.location, live_entries(place, table) if place.spec.primary_key else (), files)
         require_present(place.files_at, added)
-        dropped_rows = num_deleted + (found.dropped_rows if found is not None and not is_truncated else 0)
-        text = offsets_text(
-            place.spec.table_uuid, new.ends, new.starts, dropped_rows=dropped_rows, history=place.spec.history
-        )
+        rows, others = (found.dropped_rows, found.dropped_others) if found and not is_truncated else (0, 0)
+        owner, absent = place.spec.table_uuid, num_deleted + rows
+        history = place.spec.history
+        text = offsets_text(owner, new.ends, new.starts, dropped_rows=absent, history=history, dropped_others=others)
         return Change(
             added,
             removes_all=is_truncated and table.snapshot is not None,
@@ -110,16 +110,21 @@ def offsets_at(place: PaimonLocation, snapshot: Snapshot) -> FoundOffsets | None
     )
 
 
-def carried_offsets(place: PaimonLocation, snapshot: Snapshot | None, *, dropped_rows: int = 0) -> dict[str, str]:
+def carried_offsets(
+    place: PaimonLocation, snapshot: Snapshot | None, *, dropped_rows: int = 0, dropped_others: int = 0
+) -> dict[str, str]:
     """Return the properties of a snapshot with the rows of this one, also if this one is another engine's.
 
-    ``dropped_rows`` are newly absent ones. Raises as `offsets_at` does.
+    ``dropped_rows`` are newly absent ones, ``dropped_others`` those of them without offsets. Raises as `offsets_at`
+    does.
     """
     found = offsets_at(place, snapshot) if snapshot is not None else None
     held = (found.offsets, found.starts) if found else ({}, {})
     dropped_rows += found.dropped_rows if found else 0
-    history = found.history if found else None
-    return {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, *held, dropped_rows=dropped_rows, history=history)}
+    others = dropped_others + (found.dropped_others if found else 0)
+    history, owner = found.history if found else None, place.spec.table_uuid
+    text = offsets_text(owner, *held, dropped_rows=dropped_rows, history=history, dropped_others=others)
+    return {OFFSETS_PROPERTY: text}
 
 
 def described(place: PaimonLocation, snapshot: Snapshot) -> LakeSnapshot:
@@ -127,7 +132,16 @@ def described(place: PaimonLocation, snapshot: Snapshot) -> LakeSnapshot:
     if found is None:
         return LakeSnapshot(snapshot.id, {}, snapshot.time_millis)
     offsets, starts = dict(found.offsets), dict(found.starts)
-    return LakeSnapshot(snapshot.id, offsets, snapshot.time_millis, starts, found.dropped_rows, found.history)
+    held = found.dropped_rows, found.history, found.dropped_others
+    return LakeSnapshot(snapshot.id, offsets, snapshot.time_millis, starts, *held)
+
+
+def described_ancestors(place: PaimonLocation, snapshot_id: int) -> Iterator[LakeSnapshot]:
+    """Return a snapshot and those below it with their offsets, as far as they are kept. Raises as `offsets_at` does."""
+    found = place.snapshots.find(snapshot_id)
+    while found is not None:
+        yield described(place, found)
+        found = place.snapshots.find(found.id - 1)
 
 
 def described_then(place: PaimonLocation, snapshot: Snapshot) -> LakeSnapshot:

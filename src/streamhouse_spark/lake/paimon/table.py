@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
@@ -29,6 +29,7 @@ from streamhouse_spark.lake.model.values import (
 )
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.foreign_rows import (
+    adds_no_others,
     files_without_positions,
     keeps_foreign_files,
     mark_of,
@@ -43,7 +44,13 @@ from streamhouse_spark.lake.paimon.maintenance.orphans import remove_orphans
 from streamhouse_spark.lake.paimon.metadata_tables import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.paimon.races import durable, settled, was_replaced
 from streamhouse_spark.lake.paimon.relocation import PaimonRelocation
-from streamhouse_spark.lake.paimon.round import commit_round, described, described_then, write_context
+from streamhouse_spark.lake.paimon.round import (
+    commit_round,
+    described,
+    described_ancestors,
+    described_then,
+    write_context,
+)
 from streamhouse_spark.lake.paimon.row_deletion import files_without
 from streamhouse_spark.lake.paimon.scan import projection, same_by_name, scan_files
 from streamhouse_spark.lake.paimon.snapshots import own_time_ms, parsed_snapshot, snapshot_text
@@ -134,6 +141,9 @@ class PaimonLake(LakeTable):
             )
         return described_then(self.place, found)
 
+    def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:
+        return described_ancestors(self.place, snapshot_id)
+
     def _require_table(self, what: str) -> PaimonTable:
         table = self.place.find()
         if table is None:
@@ -161,6 +171,9 @@ class PaimonLake(LakeTable):
 
     def keeps_files(self, older: int, newer: int) -> bool:
         return keeps_foreign_files(self.place, older, newer)
+
+    def adds_no_others(self, older: int, newer: int) -> bool:
+        return adds_no_others(self.place, older, newer)
 
     def settle(self, snapshot: LakeSnapshot) -> LakeSnapshot:
         self.place.require_home("settling snapshots")

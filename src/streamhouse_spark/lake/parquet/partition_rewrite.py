@@ -52,11 +52,6 @@ class GoingFiles(Generic[T]):
     """Rows that were deleted one by one, and so count as absent already."""
 
     @property
-    def own_rows(self) -> int:
-        """How many rows of the log the lake lacks then."""
-        return self.rows - self.foreign_rows
-
-    @property
     def kept_rows(self) -> int:
         return sum(file.kept_rows for file in self.cut)
 

@@ -165,6 +165,12 @@ def read_row_groups(
         yield from read_split(files, split, projection)
 
 
+def num_rows_in(files: FileAccess, location: str) -> int:
+    """Return the number of rows in a file, deleted ones too."""
+    with _opened(files, location) as file:
+        return int(file.metadata.num_rows)
+
+
 def owner_of(files: FileAccess, location: str) -> str | None:
     """Return the uuid of the table that wrote the file; None if another engine did."""
     with _opened(files, location) as file:

@@ -1,41 +1,55 @@
-"""The rows of a dropped partition that the log still holds: named in the record of the lake snapshot that lacks them.
+"""The rows of a dropped partition: named in the record of the lake snapshot that lacks them.
 
 The lake drops a partition by files, so only its files tell which rows went. Whoever records the snapshot looks: the
-process that dropped the partition, or, where that died, the next one that tiers the table.
+process that dropped the partition, or, where that died, the next one that tiers the table. Rows that have offsets are
+named by these, if the log still holds them, and rows that have none by file and position.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import NamedTuple, TypeVar
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import SnapshotExpiredError
+from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError, SnapshotExpiredError
+from streamhouse_spark.lake.model.values import same_offsets
+from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet.live_rows import LiveRows, live_rows
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.actions import LakePair
-from streamhouse_spark.log.commits.deletions import NameDropped, newly_lacking
+from streamhouse_spark.log.commits.deletions import NameDropped, joined_files, newly_lacking, num_rows_of, waiting
 from streamhouse_spark.log.commits.state import TableState
+
+T = TypeVar("T")
 
 
 def dropped_with(state: TableState, lake: LakeTable, pair: LakePair) -> list[NameDropped]:
     """Return the action that names the rows that a lake snapshot lacks first, because their partition was dropped.
 
-    Returns none where there are no such rows, or a file of another engine may have them (rows that it wrote again have
-    lost their offsets), or the snapshot is gone already: then nobody leaves them out.
+    Returns none where there are no such rows, or the lake no longer tells which: then nobody leaves them out.
     """
     if state.primary_key or not state.partition_by or not state.begins_at(pair.starts):
         return []
+    told, others = (state.lake.told, state.lake.dropped_others) if state.lake is not None else (0, 0)
+    of_files = (deletion for deletion in waiting(state.deletions, told) if deletion.commit <= pair.told)
     grown, applied = newly_lacking(state.deletions, state.lake, pair)
-    if grown <= max(applied, 0):
+    if pair.dropped_others == others and grown <= max(applied + num_rows_of(joined_files(of_files)), 0):
         return []
     tiered = {b: OffsetRange(log.start, min(log.end, pair.offsets.get(b, 0))) for b, log in state.buckets.items()}
     ranges = {bucket: offsets for bucket, offsets in tiered.items() if offsets.start < offsets.end}
+    with suppress(SnapshotExpiredError, LakeRolledBackError, LakeMismatchError):
+        if (drop := _the_drop(state, lake, pair)) is not None and (
+            lost := _lost(state, lake, drop, ranges)
+        ) is not None:
+            return [lost]
     with suppress(SnapshotExpiredError):
         held = lake.held_offsets(pair.snapshot_id, ranges) if ranges else {}
         if held is not None:
             named = (dict(deletion.rows) for deletion in state.dropped_rows.named)
-            return [NameDropped(_missing(ranges, [dict(held), dict(state.deleted), *named]), grown)]
+            missing = _missing(ranges, [dict(held), dict(state.deleted), *named])
+            return [NameDropped(missing, grown, total=grown)]
     return []
 
 
@@ -50,3 +64,66 @@ def _missing(ranges: Mapping[int, OffsetRange], known: list[dict[int, OffsetRuns
         if left:
             found[bucket] = left
     return found
+
+
+# -- by the files that went -------------------------------------------------------------------------------------------
+
+
+class _Drop(NamedTuple):
+    """The one lake commit that dropped partitions since a snapshot was recorded."""
+
+    older: int
+    newer: int
+    num_rows: int
+
+
+def _the_drop(state: TableState, lake: LakeTable, pair: LakePair) -> _Drop | None:
+    """Find the commit behind the recorded snapshot from which on the lake lacks more rows; None where it is not one
+    alone, or it is no longer known.
+    """
+    known = state.lake.dropped_rows if state.lake is not None else 0
+    newer = pair.snapshot_id
+    for snapshot in lake.ancestors(pair.snapshot_id):
+        if not same_offsets(snapshot.starts, pair.starts):
+            return None
+        if snapshot.dropped_rows < pair.dropped_rows:
+            return _Drop(snapshot.id, newer, pair.dropped_rows - known) if snapshot.dropped_rows == known else None
+        newer = snapshot.id
+    return None
+
+
+def _lost(state: TableState, lake: LakeTable, drop: _Drop, ranges: Mapping[int, OffsetRange]) -> NameDropped | None:
+    """Return the rows of files that a drop took away; None where these are not as many as it says."""
+    schema, place = lake.place.spec.schema, lake.place
+    before = lake.plan_read(snapshot_id=drop.older, schema=schema)
+    after = lake.plan_read(snapshot_id=drop.newer, schema=schema)
+    there, known = ({split.location for split in plan.splits} for plan in (after, before))
+    gone = live_rows(place.files_at, [s for s in before.splits if s.location not in there], place.spec.writers)
+    new = live_rows(place.files_at, [s for s in after.splits if s.location not in known], place.spec.writers)
+    if any(file.bucket is None for file in new):
+        return None
+    own = _without(_by_bucket(gone), _by_bucket(new))
+    names = StorageFiles(place.storage)
+    files = {names.name_of(file.location): file.rows for file in gone if file.bucket is None and file.rows}
+    if num_rows_of(own) + num_rows_of(files) != drop.num_rows:
+        return None
+    named, masked = state.dropped_rows.named.rows, joined_files(state.deletions)
+    count = drop.num_rows - num_rows_of(files)
+    own, files = _without(_without(own, state.deleted), named), _without(files, masked)
+    held = {bucket: runs.within(ranges[bucket]) for bucket, runs in own.items() if bucket in ranges}
+    rows = {bucket: runs for bucket, runs in held.items() if runs}
+    total = num_rows_of(own) + num_rows_of(files)
+    return NameDropped(rows, count, files, drop.older if files else None, total)
+
+
+def _without(rows: Mapping[T, OffsetRuns], others: Mapping[T, OffsetRuns]) -> dict[T, OffsetRuns]:
+    left = {key: runs.without(others[key]) if key in others else runs for key, runs in rows.items()}
+    return {key: runs for key, runs in left.items() if runs}
+
+
+def _by_bucket(files: list[LiveRows]) -> dict[int, OffsetRuns]:
+    parts: dict[int, list[OffsetRuns]] = {}
+    for file in files:
+        if file.bucket is not None:
+            parts.setdefault(file.bucket, []).append(file.rows)
+    return {bucket: OffsetRuns.merged(found) for bucket, found in parts.items()}

@@ -23,6 +23,7 @@ from streamhouse_spark.log.commits.actions import Action, LakePair
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.deletions import pending, waiting
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.lifecycle.branches import branches_of
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,8 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
         if found is None or is_ahead(found, state) or (known is not None and not is_news(found, known)):
             return []
         waits = lake.names_files and _waits(state, found, found.told)
-        keeps_files = (waits or ADOPTED in state.properties) and _keeps_files(state, lake, found)
+        is_asked = waits or ADOPTED in state.properties or bool(branches_of(state))
+        keeps_files = is_asked and _keeps_files(state, lake, found)
         if waits and not keeps_files:
             return []  # the rows may lie in other files here: the next round deletes them, and its snapshot is recorded
         made = replace(_pair_of(state, found, time_ms), keeps_files=keeps_files)
@@ -81,7 +83,8 @@ def _waits(state: TableState, found: LakeSnapshot, told: int) -> bool:
 
 def _pair_of(state: TableState, found: LakeSnapshot, time_ms: int) -> LakePair:
     told = found.told if state.deletions else 0
-    return LakePair(found.id, dict(found.offsets), time_ms, dict(found.starts), found.dropped_rows, told)
+    offsets, starts, others = dict(found.offsets), dict(found.starts), found.dropped_others
+    return LakePair(found.id, offsets, time_ms, starts, found.dropped_rows, told, dropped_others=others)
 
 
 def _lacks_more(snapshot: LakeSnapshot, known: LakePair | None) -> bool:
@@ -96,7 +99,7 @@ def record_told(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot, told: i
     It may not be the recorded one, if files of these rows were replaced since: see `record_snapshot`.
     """
 
-    def pair(state: TableState, time_ms: int) -> list[LakePair]:
+    def pair(state: TableState, time_ms: int) -> Sequence[Action]:
         recorded = state.lake
         if recorded is None or recorded.told >= told or state.lake_location != lake.location:
             return []
@@ -107,7 +110,8 @@ def record_told(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot, told: i
             return []
         if lake.names_files and _waits(state, newest, told):
             return []  # of a later deletion, for the next round
-        return [replace(_pair_of(state, newest, time_ms), told=told)]
+        made = replace(_pair_of(state, newest, time_ms), told=told)
+        return [made, *dropped_with(state, lake, made)]
 
     log.commit(pair)
 

@@ -80,8 +80,8 @@ class Truncate:
 class LakePair:
     """Lake snapshot ``snapshot_id`` holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
 
-    ``starts`` are the offsets of the truncation that the lake knew of; empty without one. ``dropped_rows`` of these
-    rows are absent, because they were deleted, or their partitions dropped.
+    ``starts`` are the offsets of the truncation that the lake knew of; empty without one. ``dropped_rows`` rows are
+    absent, because they were deleted, or their partitions dropped.
     """
 
     snapshot_id: int
@@ -93,6 +93,13 @@ class LakePair:
     """The newest record that can have deleted rows which are absent here; 0 where no record ever did."""
     keeps_files: bool = False
     """Whether it is known to have each file of another engine that the snapshot recorded before has, as it was."""
+    dropped_others: int = 0
+    """How many of the absent rows went with a partition and had no offsets, so that they are none of the range."""
+
+    @property
+    def dropped_own(self) -> int:
+        """How many of the absent rows may be of the range."""
+        return self.dropped_rows - self.dropped_others
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +435,7 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return SetPartitioning.from_json(data)
         case "archive":
             return SetArchive.from_json(data)
-        case "dropped-rows":
+        case "dropped-rows" | "dropped-file-rows":
             return NameDropped.from_json(data)
         case unknown:
             raise FormatVersionError(
@@ -458,17 +465,16 @@ def lake_to_json(pair: LakePair) -> dict[str, Any]:
     out = {"snapshot_id": pair.snapshot_id, "offsets": _to_json_map(pair.offsets), "time_ms": pair.time_ms}
     if pair.starts:
         out["starts"] = _to_json_map(pair.starts)
-    if pair.dropped_rows:
-        out["dropped_rows"] = pair.dropped_rows
-    if pair.told:
-        out["told"] = pair.told
+    counts = {"dropped_rows": pair.dropped_rows, "told": pair.told, "dropped_others": pair.dropped_others}
+    out.update({name: number for name, number in counts.items() if number})
     return {**out, "keeps_files": True} if pair.keeps_files else out
 
 
 def lake_from_json(data: Mapping[str, Any]) -> LakePair:
     starts = _from_json_map(data.get("starts", {}))
     held = data.get("dropped_rows", 0), data.get("told", 0), data.get("keeps_files", False)
-    return LakePair(data["snapshot_id"], _from_json_map(data["offsets"]), data["time_ms"], starts, *held)
+    offsets, others = _from_json_map(data["offsets"]), data.get("dropped_others", 0)
+    return LakePair(data["snapshot_id"], offsets, data["time_ms"], starts, *held, others)
 
 
 def snapshot_to_json(snapshot: KvSnapshot, payload: Payload) -> dict[str, Any]:

@@ -309,6 +309,7 @@ def rows_from_json(data: Mapping[str, str]) -> dict[int, OffsetRuns]:
 # -- rows of dropped partitions ----------------------------------------------------------------------------------------
 
 DROPPED_ROWS: Final = "dropped-rows"
+DROPPED_FILE_ROWS: Final = "dropped-file-rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,18 +318,47 @@ class NameDropped:
     the log still does.
 
     ``count`` is how many of the rows that the recorded lake snapshot lacks this accounts for, those included that the
-    log does not hold any more.
+    log does not hold any more. Rows without offsets that went too are those at these positions of lake files, which
+    the lake snapshot ``snapshot_id`` has; they are not counted, since another engine may have moved them there, and
+    the log may hold them.
     """
 
     rows: Mapping[int, OffsetRuns]
     count: int
+    files: FileRows = field(default_factory=dict)
+    snapshot_id: int | None = None
+    """None without files."""
+    total: int | None = None
+    """How many rows went; None in records of earlier versions, which did not count rows without offsets."""
+
+    def tells_all(self, *, is_adopted: bool) -> bool:
+        """Tell whether each row that went is named here, of a table that was made of a lake table or not."""
+        if self.total is None:
+            return not is_adopted and num_rows_of(self.rows) == self.count
+        return num_rows_of(self.rows) + num_rows_of(self.files) == self.total
+
+    @property
+    def deletion(self) -> DeleteRows:
+        """What deletes the same rows one by one."""
+        return DeleteRows(self.rows, self.files, self.snapshot_id)
 
     def to_json(self) -> dict[str, Any]:
-        return {"type": DROPPED_ROWS, "rows": rows_to_json(self.rows), "count": self.count}
+        """Return it as JSON. With files it has a name of its own: a version of this package that does not know them
+        would show changes without them.
+        """
+        kind = DROPPED_FILE_ROWS if self.files else DROPPED_ROWS
+        out = {"type": kind, "rows": rows_to_json(self.rows), "count": self.count}
+        if self.total is not None:
+            out["total"] = self.total
+        if not self.files:
+            return out
+        files = {name: runs.to_text() for name, runs in sorted(self.files.items())}
+        return {**out, "snapshot_id": self.snapshot_id, "files": files}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NameDropped:
-        return cls(rows_from_json(data["rows"]), int(data["count"]))
+        files, snapshot_id = _files_from_json(data.get("files", {})), data.get("snapshot_id")
+        return cls(rows_from_json(data["rows"]), int(data["count"]), files, snapshot_id, data.get("total"))
 
 
 @dataclass(frozen=True, slots=True)

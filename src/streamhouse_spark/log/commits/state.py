@@ -166,7 +166,7 @@ class TableState:
         if self.lake is None or ADOPTED in self.properties:
             return appended
         of_files = masks.num_rows_of(masks.joined_files(masks.waiting(self.deletions, told)))
-        return max(0, appended - of_files - self.lake.dropped_rows)  # other engines' rows may be among them
+        return max(0, appended - of_files - self.lake.dropped_own)  # other engines' rows may be among them
 
     @property
     def first_offsets(self) -> Mapping[int, int]:

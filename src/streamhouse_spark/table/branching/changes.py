@@ -13,6 +13,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.commits.actions import Action, SetProperties, Untag
 from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.deletions import FileRows, joined_files
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.waiting import Committed
 from streamhouse_spark.log.lifecycle.branches import Branch, publication_of, require_branch
@@ -62,6 +63,14 @@ class BranchChanges:
         return found
 
     @property
+    def files(self) -> FileRows:
+        """Name of a lake file → positions of rows of the table without offsets that the branch deleted."""
+        known = joined_files(self.base.deletions)
+        every = joined_files(self.made.deletions)
+        left = {name: runs.without(known[name]) if name in known else runs for name, runs in every.items()}
+        return {name: runs for name, runs in left.items() if runs}
+
+    @property
     def added(self) -> dict[int, OffsetRange]:
         """Bucket → offsets of the branch's own rows, or changes."""
         found = {}
@@ -70,6 +79,11 @@ class BranchChanges:
             if start < log.end:
                 found[bucket] = OffsetRange(start, log.end)
         return found
+
+    @property
+    def is_additive(self) -> bool:
+        """Whether a branch without a primary key only added rows."""
+        return not (self.deleted or self.files or self.is_emptied)
 
     @property
     def transaction(self) -> Transaction:

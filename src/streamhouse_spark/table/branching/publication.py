@@ -28,6 +28,7 @@ from streamhouse_spark.log.append import appending, ends_after, truncating
 from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.checkpoint import read_tagged
 from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.deletions import have_same_files, num_rows_of
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.branches import find_branch, published
 from streamhouse_spark.table.branching.branches import end_log, open_log
@@ -73,24 +74,29 @@ def _publish(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publ
     """Publish a branch of a table without a primary key."""
     _require_right(table.state, changes)
     changes = sealed(changes, log)
-    deleted, is_emptied = changes.deleted, changes.is_emptied
-    staged = staged_rows(table, changes.made, changes.added, rewrites=bool(deleted))
+    deleted, files, is_emptied = changes.deleted, changes.files, changes.is_emptied
+    staged = staged_rows(table, changes.made, changes.added, rewrites=bool(deleted or files))
     read = ReadBase.of(changes.base)
 
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:
         _require_right(state, changes)
         emptying = truncating(state) if is_emptied else ()
-        deletions = deleting(state, deleted, read) if deleted and not is_emptied else ()
+        deletions = deleting(state, deleted, read, files) if (deleted or files) and not is_emptied else ()
         added = (appending(state, staged, time_ms, ends_after(state, emptying)),) if staged.segments else ()
         return (*emptying, *deletions, *added, *changes.ending(state))
 
     committed = table.log.commit(plan, transaction=changes.transaction, staged_ms=staged.staged_ms)
-    num_deleted = changes.base.num_rows if is_emptied else sum(runs.num_rows for runs in deleted.values())
+    num_deleted = changes.base.num_rows if is_emptied else num_rows_of(deleted) + num_rows_of(files)
     return told(table, changes, committed, staged.num_rows, num_deleted)
 
 
 def _require_right(state: TableState, changes: BranchChanges) -> None:
     """Raise `CommitConflictError` where the changes are not right behind the state of the table."""
     require_same(state, changes.branch)
-    if (changes.deleted or changes.is_emptied) and (why := moved(state, changes.base)) is not None:
+    if changes.is_additive:
+        return
+    if (why := moved(state, changes.base)) is not None:
         raise changes.conflict(f"{why}, and the branch did not only add rows,")
+    before, now = (one.lake.snapshot_id if one.lake is not None else None for one in (changes.base, state))
+    if changes.files and not have_same_files(state.lake_history, before, now):
+        raise changes.conflict("files of the lake of which it deleted rows may have been written again")

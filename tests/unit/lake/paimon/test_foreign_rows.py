@@ -534,14 +534,6 @@ class TestHistory:
         with pytest.raises(InvalidOptionError, match="of files that the lake did not have then"):
             rollback_to_version(plain, before)
 
-    def test_a_rollback_past_a_dropped_partition_of_adopted_rows(self, store, world):
-        table = adopted(store, world, spec=BY_REGION)
-        table.append([row(n) for n in range(6, 9)])
-        before = table.refresh().version
-        table.drop_partition({"region": "eu"})
-        with pytest.raises(InvalidOptionError, match="rows left the lake since"):
-            rollback_to_version(table, before)
-
     def test_changes_of_a_snapshot_that_is_gone(self, table, clock):
         table.append([row(9)])
         table.delete(where=[("id", "=", 1)])
@@ -554,16 +546,6 @@ class TestHistory:
         with pytest.raises(OffsetsTrimmedError, match=f"the first version that is there is {deleted + 1}$"):
             changes(table, deleted, table.refresh().version)
         assert [one["id"] for one in changes(table, deleted + 1, table.state.version)] == [10]
-
-    def test_a_dropped_partition_of_adopted_rows_is_no_change(self, store, world):
-        table = adopted(store, world, spec=BY_REGION)
-        table.append([row(n) for n in range(6, 9)])
-        table.delete(where=[("id", "in", [1, 6])])
-        tier(table)
-        before = table.refresh().version
-        table.drop_partition({"region": "eu"})
-        with pytest.raises(InvalidOptionError, match="compare the table VERSION AS OF"):
-            changes(table, before + 1, table.refresh().version)
 
 
 class TestRounds:

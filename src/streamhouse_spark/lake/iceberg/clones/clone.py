@@ -95,7 +95,10 @@ def _own(metadata: TableMetadata, snapshot: Snapshot, old: str, new: str) -> Sna
             f"snapshot {snapshot.snapshot_id} of {metadata.location} has no offsets of table {old}, which its log says "
             "that it has: the lake's metadata is another's, or damaged; restore it"
         )
-    text = offsets_text(new, found.offsets, found.starts, dropped_rows=found.dropped_rows, history=found.history)
+    absent, absent_others = found.dropped_rows, found.dropped_others
+    text = offsets_text(
+        new, found.offsets, found.starts, dropped_rows=absent, history=found.history, dropped_others=absent_others
+    )
     others = {name: text.replace(old, new) for name, text in snapshot.summary.additional_properties.items()}
     summary = Summary(snapshot.summary.operation, **{**others, OFFSETS_PROPERTY: text})
     return snapshot.model_copy(update={"parent_snapshot_id": None, "summary": summary})

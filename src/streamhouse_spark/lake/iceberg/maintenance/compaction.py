@@ -224,7 +224,12 @@ def carried_offsets(metadata: TableMetadata) -> dict[str, str]:
     if offsets is None:
         return {}
     text = offsets_text(
-        owner, offsets.offsets, offsets.starts, dropped_rows=offsets.dropped_rows, history=offsets.history
+        owner,
+        offsets.offsets,
+        offsets.starts,
+        dropped_rows=offsets.dropped_rows,
+        history=offsets.history,
+        dropped_others=offsets.dropped_others,
     )
     return {OFFSETS_PROPERTY: text}
 

@@ -99,9 +99,11 @@ def _change(
     found = newest_offsets(metadata, place.spec.table_uuid)
     summary = {}
     if found is not None:
-        rows = found.dropped_rows + going.own_rows
+        rows, others = found.dropped_rows + going.rows, found.dropped_others + going.foreign_rows
         owner, history = place.spec.table_uuid, found.history
-        text = offsets_text(owner, found.offsets, found.starts, dropped_rows=rows, history=history)
+        text = offsets_text(
+            owner, found.offsets, found.starts, dropped_rows=rows, history=history, dropped_others=others
+        )
         summary = {OFFSETS_PROPERTY: text}
     return Change(
         Operation.OVERWRITE if added else Operation.DELETE,

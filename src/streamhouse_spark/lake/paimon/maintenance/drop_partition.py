@@ -71,8 +71,9 @@ def _drop(
             require_shape(place, newest, spec)
             require_present(place.files_at, added)
         # Files of other engines have no offsets: without any in the lake there is nothing to count.
-        properties = carried_offsets(place, newest.snapshot, dropped_rows=going.own_rows) if found is not None else {}
-        return Change(added, removed=going.files, is_overwrite=True, properties=properties)
+        rows, others = going.rows, going.foreign_rows
+        carried = carried_offsets(place, newest.snapshot, dropped_rows=rows, dropped_others=others)
+        return Change(added, removed=going.files, is_overwrite=True, properties=carried if found is not None else {})
 
     return report, sealed_above(place, commit_snapshot(place, validated))
 

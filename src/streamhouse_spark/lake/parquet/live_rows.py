@@ -1,0 +1,40 @@
+"""The rows of data files that are not deleted, by their offsets or else by their positions; no row is read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.lake.model.values import LakeSplit
+from streamhouse_spark.lake.parquet.file_writer import named_offsets
+from streamhouse_spark.lake.parquet.reader import FilesAt, deleted_positions, num_rows_in, offset_file
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRows:
+    location: str
+    bucket: int | None
+    """None for a file whose rows have no offsets."""
+    rows: OffsetRuns
+    """Offsets, or positions in the file."""
+
+
+def live_rows(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection[str]) -> list[LiveRows]:
+    """Return the rows of the files that these splits are of, from their footers and files of deleted positions.
+
+    ``writers`` are the tables whose files have offsets. Raises `SnapshotExpiredError`, `CorruptDataError`.
+    """
+
+    def of_file(split: LakeSplit) -> LiveRows:
+        files = files_at(split.location)
+        own = offset_file(files, split.location, writers) if named_offsets(split.location) is not None else None
+        gone = OffsetRuns.of(deleted_positions(files, split.location, split.position_deletes))
+        if own is None:
+            positions = OffsetRuns.dense(0, num_rows_in(files, split.location))
+            return LiveRows(split.location, None, positions.without(gone))
+        offsets = own.runs.without(OffsetRuns.of(own.runs.offsets()[gone.offsets()])) if gone else own.runs
+        return LiveRows(split.location, own.bucket, offsets)
+
+    return list(in_parallel(of_file, list({split.location: split for split in splits}.values())))

@@ -1,0 +1,87 @@
+"""Mistakes about rows without offsets that go with their partition, and the stories that find them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from changes_replayed import changes, replayed, version
+from faults.plants import patched, plant
+from faults.sim import sim_world
+from foreign_engines import Pyiceberg
+from foreign_lake import ids, row
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.lake.parquet.partition_rewrite import GoingFiles
+from streamhouse_spark.lake.tiering import recording
+from streamhouse_spark.log.commits.deletions import NameDropped
+from streamhouse_spark.read import commit_changes
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
+
+EU = {"region": "eu"}
+
+
+@plant
+def rows_of_others_that_go_with_a_partition_are_not_counted() -> Iterator[None]:
+    right = GoingFiles.rows.fget
+    own = property(lambda going: right(going) - going.foreign_rows)
+    with patched((GoingFiles, "rows", own)):
+        yield
+
+
+@plant
+def a_dropped_partition_is_told_whole_whoever_recorded_it() -> Iterator[None]:
+    with patched((NameDropped, "tells_all", lambda *_, **__: True)):
+        yield
+
+
+@plant
+def changes_leave_out_rows_of_files_that_went() -> Iterator[None]:
+    with patched((commit_changes, "_file_pieces", lambda *_: ())):
+        yield
+
+
+def new_table() -> Table:
+    world = sim_world(1)
+    return Pyiceberg(MemoryStorage(world), world).adopted(by_region=True)
+
+
+def told(table: Table, before: int) -> None:
+    now = table.refresh().version
+    assert replayed(version(table, before), changes(table, before + 1, now)) == version(table, now)
+
+
+def a_drop() -> None:
+    table = new_table()
+    before = table.refresh().version
+    table.drop_partition(EU)
+    told(table, before)
+    table.rollback_to_version(before)
+    assert ids(table.to_arrow()) == list(range(6))
+
+
+def a_drop_that_an_earlier_version_recorded() -> None:
+    right = recording.dropped_with
+
+    def named(*given: Any) -> Any:
+        return [replace(one, files={}, snapshot_id=None, total=None) for one in right(*given)]
+
+    table = new_table()
+    table.append([row(6)])
+    before = table.refresh().version
+    with patched((recording, "dropped_with", named)):
+        table.drop_partition(EU)
+    with pytest.raises(InvalidOptionError):
+        changes(table, before + 1, table.refresh().version)
+    with pytest.raises(InvalidOptionError):
+        table.rollback_to_version(before)
+
+
+FINDERS: dict[str, Callable[[], Any]] = {
+    "rows_of_others_that_go_with_a_partition_are_not_counted": a_drop,
+    "a_dropped_partition_is_told_whole_whoever_recorded_it": a_drop_that_an_earlier_version_recorded,
+    "changes_leave_out_rows_of_files_that_went": a_drop,
+}

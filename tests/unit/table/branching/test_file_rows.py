@@ -1,0 +1,109 @@
+"""Rows of lake files without offsets that a branch deletes and changes: published, they go from the table."""
+
+from __future__ import annotations
+
+import pytest
+
+from changes_replayed import changes, replayed, version
+from foreign_engines import ENGINES
+from foreign_lake import NAME, ids, row, tier
+from row_changes import replace_rows
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+
+pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request, store, world):
+    return ENGINES[request.param](store, world)
+
+
+@pytest.fixture
+def table(wh, engine):
+    """A table whose rows 0 to 5 lie in a file that another engine wrote, and row 9 has an offset."""
+    wh.create_database("sales")
+    made = wh.create_table(NAME, "id BIGINT, region STRING, n INT", properties={"table.datalake.format": engine.format})
+    made.append([row(n) for n in range(6)])
+    tier(made)
+    engine.rewrite()
+    made.append([row(9)])
+    tier(made)
+    return made
+
+
+@pytest.fixture
+def branch(table):
+    assert table.delete(where=[("id", "in", [1])]) == 1
+    table.create_branch("fix")
+    return table.branch("fix")
+
+
+def test_a_published_branch(table, branch, engine, other_process):
+    assert ids(branch.to_arrow()) == [0, 2, 3, 4, 5, 9]
+    assert branch.delete(where=[("id", "in", [2, 9])]) == 2
+    replace_rows(branch, lambda one: one["id"] == 4, lambda one: {**one, "id": 40})
+    branch.append([row(20)])
+    left = [0, 3, 5, 20, 40]
+    assert ids(branch.to_arrow()) == ids(other_process().table(NAME).branch("fix").to_arrow()) == left
+    assert ids(table.to_arrow()) == [0, 2, 3, 4, 5, 9], "nobody else sees it"
+    before = table.refresh().version
+    done = table.fast_forward("fix")
+    assert (done.rows_written, done.rows_deleted) == (2, 3)
+    assert table.refresh().version == before + 1
+    assert ids(other_process().table(NAME).to_arrow()) == left
+    found = changes(table, before + 1, before + 1)
+    assert replayed(version(table, before), found) == version(table, before + 1)
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == engine.ids(table) == left
+
+
+def test_a_round_in_between_is_none_of_its_business_where_files_stay(table, engine):
+    table.append([row(10)])
+    table.create_branch("fix")
+    assert table.branch("fix").delete(where=[("id", "=", 2)]) == 1
+    tier(table)
+    table.fast_forward("fix")
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == engine.ids(table) == [0, 1, 3, 4, 5, 9, 10]
+
+
+def test_a_round_that_deletes_other_rows_of_the_file(table, branch, engine):
+    """In a Paimon lake it writes the file again."""
+    assert branch.delete(where=[("id", "=", 2)]) == 1
+    tier(table)
+    if engine.format == "paimon":
+        with pytest.raises(CommitConflictError, match="may have been written again since commit"):
+            table.fast_forward("fix")
+        return
+    table.fast_forward("fix")
+    assert ids(table.to_arrow()) == [0, 3, 4, 5, 9]
+
+
+def test_files_that_another_engine_wrote_again_are_a_conflict(table, branch, engine):
+    branch.delete(where=[("id", "=", 2)])
+    engine.rewrite()
+    tier(table)
+    before = ids(table.to_arrow())
+    with pytest.raises(CommitConflictError, match="may have been written again since commit"):
+        table.fast_forward("fix")
+    assert ids(table.to_arrow()) == before == [0, 2, 3, 4, 5, 9]
+
+
+def test_a_deletion_of_others_is_a_conflict(table, branch):
+    branch.delete(where=[("id", "=", 2)])
+    table.delete(where=[("id", "=", 3)])
+    with pytest.raises(CommitConflictError, match="rows of the table were deleted"):
+        table.fast_forward("fix")
+
+
+def test_rows_that_are_only_added_pass_a_rewrite(table, branch, engine):
+    branch.append([row(20)])
+    engine.rewrite()
+    tier(table)
+    table.fast_forward("fix")
+    assert ids(table.to_arrow()) == [0, 2, 3, 4, 5, 9, 20]
+
+
+def test_an_adopted_table_has_no_branches(engine):
+    with pytest.raises(InvalidOptionError, match="cannot have branches: it was made of a lake table"):
+        engine.adopted().create_branch("fix")
