@@ -292,7 +292,8 @@ def _united(some: Positions, others: Positions) -> Positions:
         return some if len(some) else others
     every = np.concatenate([some, others])
     every.sort(kind="stable")  # which joins the two
-    return every[np.concatenate([[True], every[1:] != every[:-1]])]
+    united: Positions = every[np.concatenate([[True], every[1:] != every[:-1]])]
+    return united
 
 
 def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[np.int64]:
