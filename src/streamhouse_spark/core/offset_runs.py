@@ -107,6 +107,13 @@ class OffsetRuns:
         offsets += np.repeat(self.starts - first_rows, self.lengths)
         return offsets
 
+    def offsets_of(self, rows: Int64Array) -> Int64Array:
+        """Return the offsets of some rows, by their numbers, all of which the runs have."""
+        first_rows = np.cumsum(self.lengths) - self.lengths
+        run = np.searchsorted(first_rows, rows, side="right") - 1
+        offsets: Int64Array = rows + (self.starts - first_rows)[run]
+        return offsets
+
     def rows_of(self, wanted: OffsetRange) -> tuple[int, int]:
         """Return the half-open range of row numbers whose offsets lie in ``wanted``."""
         return self.rows_below(wanted.start), self.rows_below(wanted.end)

@@ -51,12 +51,19 @@ class RowMask:
         """Return the rows for which the filter may be true; None for all of them."""
         return _possible(self.node, batch, TRUE)
 
-    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch without rows for which the filter cannot be true, where that is worth a copy."""
+    def wanted(self, batch: pa.RecordBatch) -> Bools | None:
+        """Return the rows for which the filter may be true; None for all of them, also where the others are so few that
+        a copy without them is not worth while.
+        """
         possible = self.of(batch)
         if possible is None or np.count_nonzero(possible) > _KEPT_SHARE_MAX * batch.num_rows:
-            return batch
-        return without(batch, ~possible)
+            return None
+        return possible
+
+    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch without rows for which the filter cannot be true, where that is worth a copy."""
+        possible = self.wanted(batch)
+        return batch if possible is None else without(batch, ~possible)
 
 
 def mask_of(node: Node) -> RowMask | None:

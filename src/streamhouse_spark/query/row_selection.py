@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+Places = npt.NDArray[np.int64]
+"""Numbers of rows, ascending, each once."""
+NO_PLACES: Final[Places] = np.zeros(0, np.int64)
+_SLICE_ROWS_MIN: Final = 4096
+"""Parts of so many rows, on average, are cheaper as they are than copied."""
 
-def matching(rows: pa.Table, filter_: pc.Expression) -> pa.Table:
-    """Return the rows for which the filter is true, in their order, found by the calling thread.
+
+def matching(rows: pa.Table, filter_: pc.Expression, gone: Places = NO_PLACES) -> pa.Table:
+    """Return the rows for which the filter is true, in their order, without those at the places ``gone``. They are
+    found by the calling thread, and copied once.
 
     `pyarrow.Table.filter` takes Arrow's threads for it, and one of those may hold on to rows for a moment longer. Rows
     in Python's memory are freed under Python's lock, and a thread that asks for the lock while the interpreter ends
@@ -18,15 +27,58 @@ def matching(rows: pa.Table, filter_: pc.Expression) -> pa.Table:
     from pyarrow import acero  # loads pandas, where there is one
 
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
-    chosen = acero.Declaration("filter", acero.FilterNodeOptions(filter_), [source])
-    return chosen.to_table(use_threads=False)
+    told = acero.Declaration("project", acero.ProjectNodeOptions([filter_], ["is_wanted"]), [source])
+    wanted = _one_array(told.to_table(use_threads=False).column(0))
+    if not pa.types.is_boolean(wanted.type):
+        raise pa.ArrowTypeError(f"Filter expression must evaluate to bool, but {filter_} evaluates to {wanted.type}")
+    if len(gone):
+        wanted = pc.and_(wanted, live_bits(rows.num_rows, gone))
+    found, begin = [], 0
+    for batch in rows.to_batches():
+        found.append(_chosen(batch, wanted.slice(begin, batch.num_rows)))
+        begin += batch.num_rows
+    return pa.Table.from_batches(found, rows.schema)
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def live_parts(batch: pa.RecordBatch, gone: Places) -> list[pa.RecordBatch] | None:
+    """Return the rows that are not at the places ``gone`` as parts of the batch, which share its memory; None where the
+    parts are so short that a copy of the rows is cheaper.
+    """
+    if not len(gone):
+        return [batch] if batch.num_rows else []
+    starts = np.concatenate([NO_PLACES, [0], gone + 1])
+    ends = np.concatenate([gone, [batch.num_rows]])
+    kept = ends > starts
+    if np.count_nonzero(kept) * _SLICE_ROWS_MIN > batch.num_rows:
+        return None
+    parts = zip(starts[kept].tolist(), ends[kept].tolist(), strict=True)
+    return [batch.slice(start, end - start) for start, end in parts]
+
+
+def live(batch: pa.RecordBatch, gone: Places) -> pa.RecordBatch:
+    """Return a copy of the rows that are not at the places ``gone``, in their order."""
+    return _chosen(batch, live_bits(batch.num_rows, gone)) if len(gone) else batch
+
+
+def live_bits(num_rows: int, gone: Places) -> pa.BooleanArray:
+    """Tell for each row whether it is not at the places ``gone``."""
+    kept = np.ones(num_rows, np.bool_)
+    kept[gone] = False
+    return _bits(kept)
 
 
 def without(batch: pa.RecordBatch, dropped: npt.NDArray[np.bool_]) -> pa.RecordBatch:
     """Return the rows that are not ``dropped``, in their order."""
     if not dropped.any():
         return batch
-    mask = _bits(~dropped)
+    return _chosen(batch, _bits(~dropped))
+
+
+def _chosen(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
     columns = [column.filter(mask) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch.filter(mask)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -23,7 +24,7 @@ from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
 from streamhouse_spark.lake.parquet.merge_on_read import read_whole
 from streamhouse_spark.lake.parquet.numbered_rows import read_numbered
-from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OffsetFile, offset_file
+from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OffsetFile, offset_file, places_within
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN
 from streamhouse_spark.log.segments.metadata_columns import (
     CHANGELOG_FIELDS,
@@ -34,7 +35,7 @@ from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, read_split, require_not_truncated
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.query.row_mask import RowMask
-from streamhouse_spark.query.row_selection import matching, without
+from streamhouse_spark.query.row_selection import NO_PLACES, Places, live, live_parts, matching
 from streamhouse_spark.read.archive import ArchiveReader
 from streamhouse_spark.read.binlog import binlog_batches
 from streamhouse_spark.read.change_rows import change_batches
@@ -112,6 +113,16 @@ def _from(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBa
         yield batch.slice(1) if drop else batch
 
 
+def _possible(batches: Iterator[LogBatch], mask: RowMask) -> Iterator[LogBatch]:
+    """Leave out rows that a filter surely does not want, where these are many."""
+    for found in batches:
+        kept = mask.wanted(found.batch)
+        if kept is None:
+            yield found
+        elif kept.any():
+            yield found.only(kept)
+
+
 def _is_of_lake(piece: Piece) -> bool:
     """Tell whether its rows are those of a lake file, which are filtered while it is read."""
     return isinstance(piece, LakePiece) or (isinstance(piece, KeyedPiece) and piece.lake is not None)
@@ -159,6 +170,10 @@ class PieceReader:
 
     def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Give the rows of a piece that the filter wants."""
+        if self._filter is not None and isinstance(piece, LogPiece) and not self._is_shown(piece.split):
+            for batch, gone in self._with_gone(piece.split):
+                yield from matching(pa.Table.from_batches([batch]), self._filter, gone).to_batches()
+            return
         for batch in self._found(piece):
             if self._filter is None or self._is_filtered(piece):
                 yield batch
@@ -170,6 +185,8 @@ class PieceReader:
         if isinstance(piece, LakePiece) and self._plan.keyed is None and not self._is_placed(piece):
             how, gone = self._projection, self._left_out(piece)
             return read_whole(self._lake, piece.split, how, filter=self._filter, node=self._node, gone=gone)
+        if self._filter is not None and isinstance(piece, LogPiece) and not self._is_shown(piece.split):
+            return self._matching_in(piece.split, self._filter)
         rows = pa.Table.from_batches(list(self._found(piece)), self._plan.schema.arrow)
         return rows if self._filter is None or self._is_filtered(piece) else matching(rows, self._filter)
 
@@ -222,12 +239,40 @@ class PieceReader:
     # -- the log --------------------------------------------------------------------------------------------------
 
     def _of_log(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
+        if not self._is_shown(split):
+            return self._live(split)
         schema, has_changes = self._plan.schema, split.has_changes
         wanted = TableSchema((CHANGE_COLUMN, *schema.columns)) if has_changes else schema
         batches = read_split(self._table.storage, split, wanted, records=self._records)
-        if self._metadata or has_changes:
-            return self._shown(batches)
-        return (found.batch for found in batches)
+        return self._shown(batches if has_changes or self._mask is None else _possible(batches, self._mask))
+
+    def _is_shown(self, split: LogSplit) -> bool:
+        """Tell whether columns are made beside the rows that the log has."""
+        return bool(self._metadata) or split.has_changes
+
+    def _live(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
+        for batch, gone in self._with_gone(split):
+            parts = live_parts(batch, gone)
+            if parts is None:
+                yield live(batch, gone)
+            else:
+                yield from parts
+
+    def _with_gone(self, split: LogSplit) -> Iterator[tuple[pa.RecordBatch, Places]]:
+        """All rows of a split in batches, each with the places of the deleted ones."""
+        every = replace(split, deleted=None)
+        deleted = NO_PLACES if split.deleted is None else split.deleted.offsets()
+        for found in read_split(self._table.storage, every, self._plan.schema, records=self._records):
+            yield found.batch, places_within(deleted, found.base_offset, found.batch.num_rows)
+
+    def _matching_in(self, split: LogSplit, filter_: pc.Expression) -> pa.Table:
+        """The rows that a filter wants, which are chosen once: a copy without deleted rows would take as long again."""
+        batches, places, begin = [], [NO_PLACES], 0
+        for batch, gone in self._with_gone(split):
+            batches.append(batch)
+            places.append(gone + begin)
+            begin += batch.num_rows
+        return matching(pa.Table.from_batches(batches, self._plan.schema.arrow), filter_, np.concatenate(places))
 
     def _shown(self, batches: Iterator[LogBatch]) -> Iterator[pa.RecordBatch]:
         return (with_metadata(found, self._metadata) for found in batches)
@@ -273,13 +318,13 @@ class PieceReader:
     def _lake_batches(self, split: LakeSplit, gone: Int64Array = NO_POSITIONS) -> Iterator[pa.RecordBatch]:
         return read_lake_split(self._lake, split, self._projection, filter=self._filter, node=self._node, gone=gone)
 
-    def _left_out(self, piece: LakePiece) -> Int64Array:
-        """Return the positions of the rows to leave out that the lake does not lack yet; its footer tells those of a
-        file of which the plan knows offsets alone.
+    def _left_out(self, piece: LakePiece, ours: OffsetFile | None = None) -> Int64Array:
+        """Return the positions of the rows to leave out that the lake does not lack yet; its footer, of which ``ours``
+        may be known, tells those of a file of which the plan knows offsets alone.
         """
         found = [] if piece.gone is None else [piece.gone]
         if piece.deleted and piece.split.merge is None:
-            ours = self._require_ours(piece)
+            ours = ours or self._require_ours(piece)
             shared = ours.runs.common(piece.deleted.get(ours.bucket, OffsetRuns.merged([])))
             found.append(OffsetRuns.of(ours.runs.rows_at(shared)))
         return OffsetRuns.merged(found).offsets() if found else NO_POSITIONS
@@ -307,28 +352,14 @@ class PieceReader:
                 yield add_log_positions(batch, self._metadata, split.bucket, None)
             return
         ours = self._require_ours(piece) if piece.deleted else self._offset_file(piece)
-        if ours is None:
-            yield from self._of_file(piece)
-            return
-        offsets = ours.runs.offsets()
-        deleted = piece.deleted.get(ours.bucket)
-        gone = np.zeros(0, np.int64) if deleted is None else ours.runs.common(deleted).offsets()
-        if piece.gone is not None:
-            gone = np.union1d(gone, offsets[piece.gone.offsets()])
-        for numbers, batch in read_numbered(files, split, self._projection, mask=self._mask):
-            found = offsets[numbers]
-            dropped = np.isin(found, gone, assume_unique=True)
-            kept = without(batch, dropped)
-            yield add_log_positions(kept, self._metadata, ours.bucket, pa.array(found[~dropped]))
-
-    def _of_file(self, piece: LakePiece) -> Iterator[pa.RecordBatch]:
-        """Rows of a lake file without offsets."""
-        gone = np.zeros(0, np.int64) if piece.gone is None else piece.gone.offsets()
-        for numbers, batch in read_numbered(self._lake, piece.split, self._projection, mask=self._mask):
-            dropped = np.isin(numbers, gone, assume_unique=True)
-            kept = without(batch, dropped) if dropped.any() else batch
-            ids = None if piece.place is None else pa.array(file_row_ids(piece.place, numbers[~dropped]))
-            yield add_log_positions(kept, self._metadata, piece.bucket, None, ids=ids)
+        gone = self._left_out(piece, ours)
+        for numbers, batch in read_numbered(files, split, self._projection, mask=self._mask, gone=gone):
+            if ours is not None:
+                offsets = pa.array(ours.runs.offsets_of(numbers))
+                yield add_log_positions(batch, self._metadata, ours.bucket, offsets)
+            else:
+                ids = None if piece.place is None else pa.array(file_row_ids(piece.place, numbers))
+                yield add_log_positions(batch, self._metadata, piece.bucket, None, ids=ids)
 
     def _of_offsets(self, piece: OffsetsPiece) -> Iterator[pa.RecordBatch]:
         for found, batch in self._trimmed(piece.bucket, piece.offsets, self._node, has_gaps=piece.has_gaps):

@@ -33,13 +33,13 @@ from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.row_choice import Choose, PartitionChoice, RowChoice
 from streamhouse_spark.query.row_mask import mask_of
 from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.file_rows import Places, places_of_rows, read_base
+from streamhouse_spark.read.file_rows import Places, places_of_rows
 from streamhouse_spark.read.pin import Pin, pin_newest
-from streamhouse_spark.read.planner import Pruning, Wanted, plan_pin
+from streamhouse_spark.read.planner import Pruning, Wanted
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
 from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.rows import can_be_read_again
-from streamhouse_spark.table.row_deletion import deleting
+from streamhouse_spark.table.row_deletion import deleting, named_plan
 from streamhouse_spark.table.row_parts import (
     condition_choice,
     of_partitions,
@@ -272,8 +272,7 @@ def _is_followed(known: TableState, state: TableState, *, has_files: bool) -> bo
 
 def rows_of(table: TableHandle, pin: Pin, choice: RowChoice) -> Places:
     """Find the chosen rows of a pin. Raises `InvalidOptionError` for a row that cannot be named."""
-    read = read_base(table, pin.state)
-    plan = plan_pin(table, pin, Wanted(choice.columns, Pruning(choice.node), names_rows=True)).plan(table)
+    read, plan = named_plan(table, pin, Wanted(choice.columns, Pruning(choice.node)))
     ids = [np.zeros(0, np.int64)]
     for batch in read_batches(table, plan, (ROW_ID,), filter=choice.expression, mask=mask_of(choice.node)):
         chosen = batch if choice.expression is not None else batch.filter(pa.array(choice.mask(_as_table(batch))))

@@ -26,6 +26,7 @@ from streamhouse_spark.log.told import drops_rows
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.file_rows import Places, places_of_rows, read_base, require_same_files
+from streamhouse_spark.read.pieces import LakePiece, ReadPlan
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.table.row_parts import require_deletable
@@ -165,8 +166,21 @@ def deleting(
 
 def _matching(table: TableHandle, pin: Pin, projection: Projection) -> Places:
     """Find the rows of a pin that a filter wants."""
-    read = read_base(table, pin.state)
-    plan = plan_pin(table, pin, replace(Wanted.of(projection), names_rows=True)).plan(table)
+    read, plan = named_plan(table, pin, Wanted.of(projection))
     batches = read_batches(table, plan, (ROW_ID,), filter=projection.filter, mask=projection.mask)
     ids = [np.zeros(0, np.int64), *(batch.column(ROW_ID.name).to_numpy() for batch in batches)]
     return places_of_rows(table, pin.state, read, np.concatenate(ids))
+
+
+def named_plan(table: TableHandle, pin: Pin, wanted: Wanted) -> tuple[ReadBase, ReadPlan]:
+    """Plan a read of rows that `places_of_rows` is to name, and return its base.
+
+    The mark of the lake's snapshot costs a request, and only rows without offsets need it: where the plan may have
+    some, the mark is taken, and the read is planned again behind it. Raises as `plan_pin` does.
+    """
+    wanted = replace(wanted, names_rows=True)
+    read, plan = ReadBase.of(pin.state), plan_pin(table, pin, wanted).plan(table)
+    if any(isinstance(piece, LakePiece) and piece.place is not None for piece in plan.pieces):
+        read = read_base(table, pin.state)
+        plan = plan_pin(table, pin, wanted).plan(table)
+    return read, plan

@@ -34,6 +34,12 @@ def test_rows_of_a_range(offsets: list[int], start: int, length: int) -> None:
     assert runs.within(wanted).offsets().tolist() == offsets[first:last]
 
 
+@given(offset_lists, st.data())
+def test_offsets_of_rows(offsets: list[int], data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.sampled_from(range(len(offsets))), unique=True) if offsets else st.just([]))
+    assert _of(offsets).offsets_of(np.array(rows, np.int64)).tolist() == [offsets[row] for row in rows]
+
+
 @given(offset_lists, st.integers(0, 400))
 def test_concat_joins_what_touches(offsets: list[int], cut: int) -> None:
     parts = [_of([o for o in offsets if o < cut]), _of([o for o in offsets if o >= cut])]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.query.row_selection import matching, without
+from streamhouse_spark.query.row_selection import live, live_parts, matching, without
 
 NUM_ROWS = 4000
 ROWS = pa.record_batch({
@@ -49,6 +49,37 @@ def test_the_others_are_left_in_their_order(places, start):
     found.validate(full=True)
     assert found.schema == ROWS.schema
     assert found.to_pylist() == [row for row, gone in zip(batch.to_pylist(), dropped, strict=True) if not gone]
+
+
+@pytest.mark.parametrize("places", [[], [0], [NUM_ROWS - 1], [5, 6, 9], range(0, NUM_ROWS, 3), range(NUM_ROWS)])
+def test_live_rows_that_a_filter_wants_are_chosen_at_once(places):
+    rows, gone = pa.Table.from_batches([ROWS.slice(0, 10), ROWS.slice(10)]), np.array(places, np.int64)
+    found = matching(rows, pc.field("maybe") > 5, gone)
+    found.validate(full=True)
+    assert found.schema == ROWS.schema
+    expected = [row for i, row in enumerate(ROWS.to_pylist()) if i not in set(places) and (row["maybe"] or 0) > 5]
+    assert found.to_pylist() == expected
+    assert live(ROWS, gone).equals(without(ROWS, np.isin(np.arange(NUM_ROWS), gone)))
+
+
+MANY = pa.record_batch({"id": range(20_000)})
+
+
+@pytest.mark.parametrize("places", [[], [0], [7], [9, 10, 11], [0, 19_999], range(5_000, 9_000), range(20_000)])
+def test_long_parts_between_deleted_rows_are_not_copied(places):
+    parts = live_parts(MANY, np.array(places, np.int64))
+    assert pa.Table.from_batches(parts, MANY.schema)["id"].to_pylist() == sorted(set(range(20_000)) - set(places))
+    assert {part.column(0).buffers()[1].address for part in parts} <= {MANY.column(0).buffers()[1].address}
+
+
+def test_rows_between_many_deleted_ones_are_better_copied():
+    assert live_parts(MANY, np.arange(0, 20_000, 400)) is None
+    assert live_parts(MANY.slice(0, 0), np.zeros(0, np.int64)) == []
+
+
+def test_a_filter_that_is_no_condition_is_told():
+    with pytest.raises(pa.ArrowTypeError, match="evaluate to bool, but id evaluates to int64"):
+        matching(pa.Table.from_batches([ROWS]), pc.field("id"))
 
 
 @pytest.mark.parametrize("low", [0, 7, NUM_ROWS - 1, NUM_ROWS])

@@ -15,6 +15,7 @@ from streamhouse_spark.log.commits import deletions
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.deletions import DeleteRows
+from streamhouse_spark.log.segments import metadata_columns
 from streamhouse_spark.table.partition_stats import partition_table
 from streamhouse_spark.table.row_deletion import commit_deletion, deleting
 from streamhouse_spark.table.views import changelog_batches
@@ -54,6 +55,25 @@ class TestReads:
             assert ids(reader.to_arrow()) == kept
             assert ids(reader.to_arrow(filter=[("id", ">", 12)])) == [13, 14]
             assert reader.state.num_rows == len(kept)
+
+    def test_only_rows_that_the_condition_wants_are_named(self, wh, monkeypatch):
+        """Of all others an identity would be made for nothing, and that takes longer than the look at their values."""
+        table = wh.create_table("d.named", "id BIGINT, note STRING", properties=HOT)
+        table.append([{"id": number, "note": f"note {number}"} for number in range(1_000)])
+        named = []
+        make = metadata_columns.add_log_positions
+
+        def noting(batch, *args, **kwargs):
+            named.append(batch.num_rows)
+            return make(batch, *args, **kwargs)
+
+        monkeypatch.setattr(metadata_columns, "add_log_positions", noting)
+        assert table.delete(where=[("id", "in", [5, 500])]) == 2
+        assert table.delete(where=[("id", "in", [4, 5, 6, 501])]) == 3, "beside rows that are left out already"
+        assert sum(named) == 5
+        gone = {4, 5, 6, 500, 501}
+        assert ids(table.to_arrow()) == [number for number in range(1_000) if number not in gone]
+        assert ids(table.to_arrow(filter=[("id", ">", 2), ("id", "<", 9)])) == [3, 7, 8]
 
     def test_a_null_is_not_what_a_condition_wants(self, table):
         table.append([{"id": None, "day": 1}, {"id": 1, "day": 1}])

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.access import FileAccess
-from streamhouse_spark.lake.parquet.reader import OpenedSplit, dropped_rows, opened_split
+from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OpenedSplit, Positions, opened_split, places_within
 from streamhouse_spark.lake.parquet.row_groups import RowGroups
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE
 from streamhouse_spark.query.row_mask import RowMask
@@ -20,25 +20,34 @@ Numbers = npt.NDArray[np.int64]
 
 
 def read_numbered(
-    files: FileAccess, split: LakeSplit, projection: LakeProjection, *, mask: RowMask | None = None
+    files: FileAccess,
+    split: LakeSplit,
+    projection: LakeProjection,
+    *,
+    mask: RowMask | None = None,
+    gone: Positions = NO_POSITIONS,
 ) -> Iterator[tuple[Numbers, pa.RecordBatch]]:
     """Read the batches of `read_split`, each with the row numbers in the file.
 
-    Row groups are left out for which the footer, or the mask, tells that no filter wants a row of them. Raises as
-    `read_split`.
+    Row groups are left out for which the footer, or the mask, tells that no filter wants a row of them, and of the
+    others rows that it does not want, where these are many. Raises as `read_split`.
     """
     with opened_split(files, split) as opened:
         columns = opened.columns(projection)
         chosen = opened.row_groups(columns, ALWAYS_TRUE if mask is None else mask.node)
         if mask is not None:
             chosen = _possible(opened, projection, mask, chosen)
-        deleted = opened.deleted_places(files, chosen)
+        deleted = opened.deleted_places(files, chosen, gone)
         for place, batch in opened.rows(columns, chosen):
-            gone, numbers = dropped_rows(deleted, place, batch.num_rows), chosen.numbers(place, batch.num_rows)
-            if gone is None:
-                yield numbers, batch
-            elif not gone.all():
-                yield numbers[~gone], without(batch, gone)
+            dropped = places_within(deleted, place, batch.num_rows)
+            possible = None if mask is None else mask.wanted(batch)
+            if possible is None and not len(dropped):
+                yield chosen.numbers(place, batch.num_rows), batch
+                continue
+            kept = np.ones(batch.num_rows, np.bool_) if possible is None else possible
+            kept[dropped] = False
+            if kept.any():
+                yield chosen.numbers(place, batch.num_rows)[kept], without(batch, ~kept)
 
 
 def _possible(opened: OpenedSplit, projection: LakeProjection, mask: RowMask, chosen: RowGroups) -> RowGroups:

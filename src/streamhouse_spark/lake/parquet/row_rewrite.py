@@ -16,8 +16,8 @@ from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, LakeSp
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.bucket_writer import Splitter, rewrite_files
 from streamhouse_spark.lake.parquet.file_writer import FileSpec, PartitionFile, PartitionKey
-from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, dropped_rows, read_split
-from streamhouse_spark.query.row_selection import without
+from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, places_within, read_split
+from streamhouse_spark.query.row_selection import live
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ def without_rows(
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
         position = 0
         for batch in read_split(files, file.split, projection):
-            dropped = dropped_rows(numbers, position, batch.num_rows)
+            gone = places_within(numbers, position, batch.num_rows)
             position += batch.num_rows
-            yield kept, batch if dropped is None else without(batch, dropped)
+            yield kept, live(batch, gone)
 
     written = rewrite_files(context, spec, files, ids, kept.bucket, kept.runs.range, batches())
     if sum(one.num_rows for one in written) != kept.runs.num_rows:
@@ -103,9 +103,9 @@ def without_positions(
     try:
         position = 0
         for batch in read_split(files_at(where), file.split, projection):
-            dropped = dropped_rows(numbers, position, batch.num_rows)
+            gone = places_within(numbers, position, batch.num_rows)
             position += batch.num_rows
-            written.add(splitter.in_file_types(batch if dropped is None else without(batch, dropped)), None)
+            written.add(splitter.in_file_types(live(batch, gone)), None)
             if written.row_group_is_full:
                 written.write_row_group()
     except BaseException as error:

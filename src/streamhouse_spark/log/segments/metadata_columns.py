@@ -47,12 +47,11 @@ def with_metadata(found: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch
     if batch.schema.names[:1] == [CHANGE_TYPE.name]:
         kinds = _change_types().take(batch.column(0))
         batch = pa.RecordBatch.from_arrays(batch.columns[1:], schema=pa.schema(list(batch.schema)[1:]))
-    times_us = found.of_rows(found.segment.commit_times_ms(found.offsets)) * 1000
-    numbers = found.of_rows(np.arange(found.base_offset, found.offsets.end)) if _has_places(fields) else None
-    offsets = pa.array(numbers) if numbers is not None else None
-    return add_log_positions(
-        batch, fields, found.bucket, offsets, pa.array(times_us), kinds, num_rows=found.batch.num_rows
-    )
+    times_us = None
+    if COMMIT_TIMESTAMP in fields:
+        times_us = pa.array(found.of_rows(found.segment.commit_times_ms(found.offsets)) * 1000)
+    offsets = pa.array(found.row_offsets()) if _has_places(fields) else None
+    return add_log_positions(batch, fields, found.bucket, offsets, times_us, kinds, num_rows=found.batch.num_rows)
 
 
 def _has_places(fields: Sequence[pa.Field]) -> bool:

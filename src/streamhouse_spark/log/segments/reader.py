@@ -76,13 +76,27 @@ class LogBatch:
         return OffsetRange(self.base_offset, self.base_offset + num_offsets)
 
     def without(self, deleted: OffsetRuns) -> LogBatch:
-        """Return the batch without the rows at these offsets."""
-        held = deleted.within(self.offsets)
-        if not held:
+        """Return the batch, which has all rows of its range, without the rows at these offsets."""
+        gone = deleted.within(self.offsets).offsets() - self.base_offset
+        if not len(gone):
             return self
-        gone = np.zeros(len(self.offsets), np.bool_)
-        gone[held.offsets() - self.base_offset] = True
-        return LogBatch(self.segment, self.base_offset, row_selection.without(self.batch, gone), ~gone)
+        live = np.ones(self.batch.num_rows, np.bool_)
+        live[gone] = False
+        return LogBatch(self.segment, self.base_offset, row_selection.live(self.batch, gone), live)
+
+    def only(self, kept: npt.NDArray[np.bool_]) -> LogBatch:
+        """Return the batch with those of its rows alone that are ``kept``."""
+        live = kept
+        if self.live is not None:
+            live = self.live.copy()
+            live[self.live] = kept
+        return LogBatch(self.segment, self.base_offset, row_selection.without(self.batch, ~kept), live)
+
+    def row_offsets(self) -> npt.NDArray[np.int64]:
+        """Return the offset of each row."""
+        if self.live is None:
+            return np.arange(self.base_offset, self.offsets.end)
+        return self.base_offset + np.flatnonzero(self.live)
 
     def of_rows(self, of_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Choose the rows' values among those of all offsets of the range."""

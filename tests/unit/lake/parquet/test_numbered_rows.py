@@ -15,6 +15,7 @@ from streamhouse_spark.lake.model.values import LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.lake.parquet.numbered_rows import read_numbered
 from streamhouse_spark.lake.parquet.opened_file import OpenedFile
+from streamhouse_spark.lake.parquet.reader import NO_POSITIONS
 from streamhouse_spark.query.filters import parse_filter
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, And, Compare, In, Or
 from streamhouse_spark.query.row_mask import RowMask
@@ -39,10 +40,10 @@ def projection(*names):
     return LakeProjection(TableSchema.of(pa.schema(fields)), (None,) * len(names), names)
 
 
-def numbered(files, node, *names, row_groups=None):
+def numbered(files, node, *names, row_groups=None, gone=NO_POSITIONS):
     split = LakeSplit(files.location_of("data.parquet"), 1, ROWS, row_groups)
     mask = None if node is None else RowMask(node)
-    found = list(read_numbered(files, split, projection(*names), mask=mask))
+    found = list(read_numbered(files, split, projection(*names), mask=mask, gone=gone))
     numbers = np.concatenate([numbers for numbers, _ in found]) if found else np.zeros(0, np.int64)
     return numbers, pa.Table.from_batches([batch for _, batch in found]) if found else None
 
@@ -73,7 +74,9 @@ def columns_read(monkeypatch):
 )
 def test_only_row_groups_with_a_wanted_row_are_read(files, columns_read, node, groups):
     numbers, rows = numbered(files, node, "name", "id")
-    expected = [number for group in groups for number in range(group * GROUP_ROWS, (group + 1) * GROUP_ROWS)]
+    possible = RowMask(node).wanted(TABLE.to_batches()[0])
+    in_groups = [number for group in groups for number in range(group * GROUP_ROWS, (group + 1) * GROUP_ROWS)]
+    expected = [number for number in in_groups if possible is None or possible[number]]
     assert numbers.tolist() == expected
     if expected:
         assert rows["id"].to_pylist() == expected, "each row stands beside its number"
@@ -85,13 +88,24 @@ def test_only_row_groups_with_a_wanted_row_are_read(files, columns_read, node, g
 
 def test_a_part_of_a_file(files):
     numbers, _ = numbered(files, In("id", (150, 450, 950), has_null=False), "name", "id", row_groups=(4, 9))
-    assert numbers.tolist() == list(range(400, 500))
+    assert numbers.tolist() == [450]
 
 
 def test_a_filter_of_every_column_reads_them_once(files, columns_read):
     numbers, _ = numbered(files, Compare("=", "id", 1), "id")
-    assert numbers.tolist() == list(range(ROWS)), "rows that are not wanted may be among them"
+    assert numbers.tolist() == [1]
     assert len(columns_read) == 1
+
+
+def test_rows_that_are_not_wanted_stay_where_they_are_few(files):
+    numbers, _ = numbered(files, Compare(">", "id", 10), "id")
+    assert numbers.tolist() == list(range(ROWS)), "a copy without them would take longer"
+
+
+def test_rows_at_positions_are_left_out_too(files):
+    gone = np.array([0, 449, 450, 999])
+    assert numbered(files, None, "id", gone=gone)[0].tolist() == np.delete(np.arange(ROWS), gone).tolist()
+    assert numbered(files, In("id", (449, 451, 999), has_null=False), "id", gone=gone)[0].tolist() == [451]
 
 
 def test_a_column_that_the_file_has_not_is_null(files):

@@ -176,6 +176,14 @@ def test_rows_and_their_numbers(files, node, chosen, is_deleted, part):
     read = list(read_split(files, split, projection, node=node))
     assert [i for batch in read for i in batch.column("id").to_pylist()] == expected
     found = list(read_numbered(files, split, projection, mask=RowMask(node)))
+    in_groups = [i for group in groups for i in range(group * GROUP_ROWS, (group + 1) * GROUP_ROWS)]
+    possible = (
+        RowMask(node).wanted(ROWS.take(pa.array(in_groups, pa.int64())).combine_chunks().to_batches()[0])
+        if groups
+        else None
+    )
+    unwanted = set() if possible is None else {i for i, wanted in zip(in_groups, possible, strict=True) if not wanted}
+    expected = [i for i in expected if i not in unwanted]
     assert [i for numbers, _ in found for i in numbers.tolist()] == expected
     assert [i for _, batch in found for i in batch.column("id").to_pylist()] == expected
 
