@@ -94,11 +94,14 @@ def always(fault: Fault, *methods: str) -> Plan:
 
 
 class S3Proxy:
-    """The plan, and the requests that arrived since it was set. ``date_shift_seconds`` falsifies the store's clock."""
+    """The plan, and the requests that arrived since it was set. ``date_shift_seconds`` falsifies the store's clock;
+    each request takes ``delay_seconds`` longer.
+    """
 
     def __init__(self, server: S3Server) -> None:
         self.server = server
         self.date_shift_seconds: float | None = 0.0
+        self.delay_seconds = 0.0
         self.port = 0
         self._plan: Plan = nothing
         self._log: list[tuple[Request, Fault | None]] = []
@@ -153,6 +156,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         fault = self.proxy.arrived(
             self.command, self.path, asks_first="Expect" in self.headers, wanted=wanted, caller=caller
         )
+        time.sleep(self.proxy.delay_seconds)
         if fault is Fault.DROP_BEFORE:
             self._drop()
         elif fault is Fault.HANG:

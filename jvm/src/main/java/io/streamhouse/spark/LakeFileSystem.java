@@ -60,7 +60,7 @@ public final class LakeFileSystem extends FilterFileSystem {
   private static FSDataInputStream tailed(Path path, FSDataInputStream opened) {
     Long size = SIZES.find(path.toString());
     if (size == null) return opened;
-    return new FSDataInputStream(new TailedStream(opened, path.getParent().toString(), size));
+    return new FSDataInputStream(new TailedStream(opened, path, size));
   }
 
   private final class Opening extends FutureDataInputStreamBuilderImpl {

@@ -12,24 +12,28 @@ import java.util.function.IntFunction;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSInputStream;
 import org.apache.hadoop.fs.FileRange;
+import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.StreamCapabilities;
 
 /**
  * A file of a lake on a store, whose end comes by one request: a Parquet reader asks for the footer's length, the
  * footer and the indexes before it one after the other. So much of the end is taken as files beside it turned out to
- * need; a small file is taken whole. All else goes to the store as it is asked for.
+ * need; a small file is taken whole. All else goes to the store as it is asked for. Ends are kept in this process for
+ * whoever reads the file again, as it is never written again: at most a 64th of the heap, and 64 MiB.
  */
 final class TailedStream extends FSInputStream implements StreamCapabilities {
   static final int FIRST_BYTES = 16 << 10;
   static final int SMALL_FILE_BYTES = 64 << 10;
   static final int TAIL_BYTES_MAX = 256 << 10;
   private static final Kept<Integer> NEEDED = new Kept<>(1 << 20);
+  private static final Kept<byte[]> TAILS = new Kept<>(Math.min(64 << 20, Runtime.getRuntime().maxMemory() / 64));
 
   /** What a store's stream may be capable of, and this one is not. */
   private static final Set<String> LACKED = Set.of(UNBUFFER, READBYTEBUFFER, PREADBYTEBUFFER);
 
   private final FSDataInputStream store;
   private final String folder;
+  private final String name;
   private final long length;
   private final long tailAt;
   private byte[] tail;
@@ -37,18 +41,25 @@ final class TailedStream extends FSInputStream implements StreamCapabilities {
   private long followsAt = -1;
   private long needed;
 
-  TailedStream(FSDataInputStream store, String folder, long length) {
+  TailedStream(FSDataInputStream store, Path file, long length) {
     this.store = store;
-    this.folder = folder;
+    this.folder = file.getParent().toString();
+    this.name = length + " " + file;
     this.length = length;
+    tail = TAILS.find(name);
     Integer known = NEEDED.find(folder);
-    int bytes = length <= SMALL_FILE_BYTES ? SMALL_FILE_BYTES : known == null ? FIRST_BYTES : known + known / 16;
+    int bytes =
+        tail != null ? tail.length
+            : length <= SMALL_FILE_BYTES ? SMALL_FILE_BYTES
+            : known == null ? FIRST_BYTES
+            : known + known / 16;
     tailAt = Math.max(0, length - bytes);
   }
 
-  /** Forgets which ends files needed. */
+  /** Forgets the ends of files, and how much of them was needed. */
   static void forgetAll() {
     NEEDED.clear();
+    TAILS.clear();
   }
 
   @Override
@@ -100,6 +111,7 @@ final class TailedStream extends FSInputStream implements StreamCapabilities {
     if (tail == null) {
       byte[] bytes = new byte[(int) (length - tailAt)];
       store.readFully(tailAt, bytes);
+      TAILS.keep(name, bytes, bytes.length);
       tail = bytes;
     }
     return tail;
@@ -168,6 +180,7 @@ final class TailedStream extends FSInputStream implements StreamCapabilities {
   public void close() throws IOException {
     Integer known = NEEDED.find(folder);
     if (needed > (known == null ? 0 : known)) NEEDED.keep(folder, (int) needed, 0);
+    if (tail != null && needed > tail.length) TAILS.forget(name); // so the whole of what is needed comes next time
     store.close();
   }
 }

@@ -17,6 +17,7 @@ import java.util.function.IntFunction;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSInputStream;
 import org.apache.hadoop.fs.FileRange;
+import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.StreamCapabilities;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -24,6 +25,7 @@ import org.junit.jupiter.api.Test;
 /** The end of a file comes by one request, and all bytes are the file's. */
 class TailedStreamTest {
   private int requests;
+  private int files;
 
   /** A file of a store: a read that does not follow the one before is a request, so is each vectored range. */
   private final class Stored extends FSInputStream implements StreamCapabilities {
@@ -93,14 +95,24 @@ class TailedStreamTest {
     return bytes;
   }
 
+  /** Opens a file that was not read before. */
   private FSDataInputStream opened(byte[] bytes) {
-    return new FSDataInputStream(new TailedStream(new FSDataInputStream(new Stored(bytes)), "folder", bytes.length));
+    return opened("of test " + files++, bytes);
+  }
+
+  private FSDataInputStream opened(String name, byte[] bytes) {
+    Path file = new Path("s3a-12345678://bucket/folder", name);
+    return new FSDataInputStream(new TailedStream(new FSDataInputStream(new Stored(bytes)), file, bytes.length));
+  }
+
+  private int requestsOfFooter(byte[] bytes, int footer, int indexes) throws IOException {
+    return requestsOfFooter("of test " + files++, bytes, footer, indexes);
   }
 
   /** Reads as a Parquet reader does: the footer's length, the footer, the indexes before it. */
-  private int requestsOfFooter(byte[] bytes, int footer, int indexes) throws IOException {
+  private int requestsOfFooter(String name, byte[] bytes, int footer, int indexes) throws IOException {
     requests = 0;
-    try (FSDataInputStream file = opened(bytes)) {
+    try (FSDataInputStream file = opened(name, bytes)) {
       byte[] last = new byte[8];
       file.seek(bytes.length - 8);
       file.readFully(last);
@@ -129,6 +141,33 @@ class TailedStreamTest {
     assertEquals(1, requestsOfFooter(content(1_000_000, 3), 40_000, 1_000));
     TailedStream.forgetAll();
     assertEquals(3, requestsOfFooter(content(1_000_000, 2), 60_000, 3_000));
+  }
+
+  @Test
+  void anEndIsKept() throws IOException {
+    byte[] bytes = content(1_000_000, 1);
+    assertEquals(1, requestsOfFooter("a", bytes, 9_000, 3_000));
+    assertEquals(0, requestsOfFooter("a", bytes, 9_000, 3_000));
+    assertEquals(1, requestsOfFooter("b", content(1_000_000, 2), 9_000, 3_000));
+    assertEquals(1, requestsOfFooter("a", content(1_000_001, 3), 9_000, 3_000), "no file of another length");
+    TailedStream.forgetAll();
+    assertEquals(1, requestsOfFooter("a", bytes, 9_000, 3_000));
+  }
+
+  @Test
+  void aKeptEndThatWasTooShortIsTakenAnew() throws IOException {
+    byte[] bytes = content(1_000_000, 1);
+    assertEquals(3, requestsOfFooter("a", bytes, 60_000, 3_000));
+    assertEquals(1, requestsOfFooter("a", bytes, 60_000, 3_000));
+    assertEquals(0, requestsOfFooter("a", bytes, 60_000, 3_000));
+  }
+
+  @Test
+  void keptEndsHaveABound() throws IOException {
+    byte[] bytes = content(SMALL, 1);
+    for (int i = 0; i <= (64 << 20) / SMALL; i++) assertEquals(1, requestsOfFooter("f" + i, bytes, 9_000, 3_000));
+    assertEquals(1, requestsOfFooter("f0", bytes, 9_000, 3_000));
+    assertEquals(0, requestsOfFooter("f0", bytes, 9_000, 3_000));
   }
 
   @Test
@@ -170,7 +209,7 @@ class TailedStreamTest {
     for (int length : new int[] {1, 20, SMALL, SMALL + 1, 500_000}) {
       byte[] bytes = content(length, length);
       for (int round = 0; round < 20; round++) {
-        try (FSDataInputStream file = opened(bytes)) {
+        try (FSDataInputStream file = opened("file " + round % 4, bytes)) {
           for (int step = 0; step < 30; step++) readSome(file, bytes, random);
         }
       }
