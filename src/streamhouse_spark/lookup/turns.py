@@ -19,12 +19,13 @@ from streamhouse_spark.core.forks import new_event, renew_in_children
 
 LOOKUPS_MAX: Final = 64
 """Lookups of one thread, while others wait."""
-WAIT_S: Final = 0.001
-"""Time in which a thread does about as many lookups as it may, if its rows are in memory."""
+WAIT_S: Final = 0.002
+"""Time in which a thread does more lookups than it may, if its rows are in memory."""
 _FEW: Final = 8
 """Lookups in that time which are so few that more threads at once would do more."""
-_WITHOUT: Final = 2_000
-"""Lookups that ask for no turn afterwards."""
+_WITHOUT: Final = 64
+"""Lookups that ask for no turn afterwards; twice as many each time that it is so again."""
+_WITHOUT_MAX: Final = 4096
 
 
 class ThreadTurns:
@@ -40,6 +41,7 @@ class ThreadTurns:
         self._num_done = 0
         self._num_left = 0
         self._num_without = 0
+        self._next_without = _WITHOUT
         self._comes_back = False
         """Whether those who have a turn look up one row after another."""
         self._passer = 0
@@ -66,6 +68,8 @@ class ThreadTurns:
             waiter = self._waiting.popleft()
         except IndexError:  # it went on without
             return
+        if self._num_left < 0:
+            self._next_without = _WITHOUT
         self._passer, self._num_left = threading.get_ident(), LOOKUPS_MAX
         self._is_taken = waiter.has_turn = True
         waiter.ready.set()
@@ -95,7 +99,8 @@ class ThreadTurns:
         if self._is_taken and num_done >= _FEW:
             return
         if self._is_taken and num_done:
-            self._num_without = _WITHOUT
+            self._num_without = self._next_without
+            self._next_without = min(2 * self._next_without, _WITHOUT_MAX)
             while self._waiting:
                 self._let_go(self._waiting[0])
         elif self._forget(waiter):  # the turn is free, or its owner does something else for long
