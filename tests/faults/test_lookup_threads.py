@@ -25,7 +25,7 @@ KEYS = 3
 """Of which one is written by the object that looks up rows, the others by another one's."""
 
 
-class Found(Exception):
+class WrongRowError(Exception):
     """A row of another time than that of the lookup."""
 
 
@@ -56,7 +56,7 @@ def look_up_while_others_write(root: str) -> int:
             oldest = stored[key]
             row = table.lookup_one(key)
             if row is None or not oldest <= row["n"] <= begun[key]:
-                raise Found(f"{row} of key {key}, of which {oldest} was stored, and {begun[key]} is under way")
+                raise WrongRowError(f"{row} of key {key}, of which {oldest} was stored, and {begun[key]} is under way")
             counts[number] += 1
 
     def work(number: int) -> None:
@@ -102,5 +102,5 @@ def test_a_look_that_began_before_the_call_is_found(tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(Lookup, "_is_newest", shared)
-    with pytest.raises(Found):
+    with pytest.raises(WrongRowError):
         look_up_while_others_write(str(tmp_path))
