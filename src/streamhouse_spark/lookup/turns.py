@@ -64,9 +64,8 @@ class ThreadTurns:
                 self._pass_on()
 
     def _pass_on(self) -> None:
-        try:
-            waiter = self._waiting.popleft()
-        except IndexError:  # it went on without
+        waiter = self._next()
+        if waiter is None:
             return
         if self._num_left < 0:
             self._next_without = _WITHOUT
@@ -101,17 +100,20 @@ class ThreadTurns:
         if self._is_taken and num_done:
             self._num_without = self._next_without
             self._next_without = min(2 * self._next_without, _WITHOUT_MAX)
-            while self._waiting:
-                self._let_go(self._waiting[0])
+            while (other := self._next()) is not None:
+                other.ready.set()
         elif self._forget(waiter):  # the turn is free, or its owner does something else for long
             self._comes_back = False
             self._passer, self._num_left = 0, LOOKUPS_MAX
             self._is_taken = waiter.has_turn = True
             waiter.ready.set()
 
-    def _let_go(self, waiter: _Waiter) -> None:
-        self._forget(waiter)
-        waiter.ready.set()
+    def _next(self) -> _Waiter | None:
+        """Take out the first that waits; None if all have gone on meanwhile."""
+        try:
+            return self._waiting.popleft()
+        except IndexError:
+            return None
 
     def _forget(self, waiter: _Waiter) -> bool:
         """Take out one that waits. Returns False if another thread did."""
