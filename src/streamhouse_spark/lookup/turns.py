@@ -131,4 +131,4 @@ class _Waiter:
 
 
 TURNS: Final = ThreadTurns()
-"""Of all tables, because Python's lock is one for all."""
+"""The turns of all tables, because Python's lock is one for all."""

@@ -45,7 +45,7 @@ class Environment:
         self._map_bytes = map_bytes
         self._guard = new_lock()
         self._lock = new_condition(self._guard)
-        """Of the guard: whoever only enters and leaves takes that, which costs a third."""
+        """The condition of the guard. Whoever only enters or leaves takes the guard alone, which costs a third."""
         self._users = 0
         self._num_waiting = 0
         """Threads that wait until nobody uses it."""
