@@ -70,11 +70,11 @@ def inline_merge_due(state: TableState) -> bool:
     return has_much_inline(state)
 
 
-def has_much_inline(state: TableState) -> bool:
-    """Tell whether records of this state hold so many rows that these should be merged."""
+def has_much_inline(state: TableState, times: int = 1) -> bool:
+    """Tell whether records of this state hold so many rows that these should be merged, or ``times`` as many."""
     inline = [s for s in state.live_segments() if s.inline is not None]
-    is_many = len({s.commit for s in inline}) >= INLINE_RECORDS_MAX
-    return is_many or sum(s.size_bytes for s in inline) >= INLINE_LIVE_BYTES_MAX
+    is_many = len({s.commit for s in inline}) >= times * INLINE_RECORDS_MAX
+    return is_many or sum(s.size_bytes for s in inline) >= times * INLINE_LIVE_BYTES_MAX
 
 
 def plan_inline_merge(state: TableState) -> list[MergeRun]:

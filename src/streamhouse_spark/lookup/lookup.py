@@ -223,7 +223,7 @@ class Lookup:
         if version != state.version:
             path = self._table.storage.local_path(commit_key(state.table_uuid, state.version + 1)) or ""
             self._next_record = (state.version, path)
-        return not (state.dropped or os.path.exists(path))  # noqa: PTH110 - five times faster than Path
+        return not (state.dropped or os.access(path, os.F_OK))  # half the time of a `stat` that finds nothing
 
     def _looked_up(self, state: TableState, shape: KeyedSchema, given: pa.Table, names: Sequence[str]) -> pa.Table:
         by_name = {name: given.column(name) for name in given.schema.names}

@@ -12,6 +12,7 @@ from streamhouse_spark.kv.one_row import OneKey, OneRow, OneValue
 from streamhouse_spark.kv.replay import catch_up
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.lookup.lookup import DAMAGED_MAX, Lookup, column_names, damaged
+from streamhouse_spark.lookup.turns import TURNS
 from streamhouse_spark.write.upsert import KeyedSchema, KeyedTable
 
 PLAIN = (int, str)
@@ -47,12 +48,17 @@ class LookupOne:
         is_long = type(key) is int and not -_INT64 <= key < _INT64
         if at_least is not None or is_long or (columns is not None and type(columns) is not list):
             _look_at(key, columns, at_least)
-        state = self._lookup.state(max_staleness_ms, at_least)
-        plan = self._plan(self._keyed.shape(state), columns)
-        values = plan.key_values(key)
-        found = plan.key.encoded(values) if plan.key is not None else None
+        has_turn = TURNS.take()
+        try:
+            state = self._lookup.state(max_staleness_ms, at_least)
+            plan = self._plan(self._keyed.shape(state), columns)
+            values = plan.key_values(key)
+            found = plan.key.encoded(values) if plan.key is not None else None
+            value = self._value(state, plan.shape, *found) if found is not None else None
+        finally:
+            if has_turn:
+                TURNS.leave()
         if found is not None:
-            value = self._value(state, plan.shape, *found)
             if value is None:
                 return None
             row = plan.value.read(value)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from typing import Final
 
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.forks import held_if_free, new_lock
+from streamhouse_spark.core.paths import commits_prefix
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.compaction import (
@@ -17,9 +19,14 @@ from streamhouse_spark.log.compaction import (
     plan_inline_merge,
     plan_small_merge,
 )
+from streamhouse_spark.storage.local_turns import only_process
 
 logger = logging.getLogger(__name__)
 
+MERGING: Final = ".tmp-merging"
+"""The file that a process locks while it merges: a temporary one, which nobody lists, and cleaning removes."""
+OVERDUE: Final = 2
+"""Times the rows that make a merge due, which are merged although another process does so."""
 _turns: weakref.WeakValueDictionary[tuple[str, str], threading.RLock] = weakref.WeakValueDictionary()
 _turns_lock = new_lock()
 """Guards the turns; a child may find one more or less of them, which is as right."""
@@ -42,13 +49,22 @@ def merge_small(table: TableHandle, state: TableState | None = None) -> int:
 def merge_if_due(table: TableHandle, state: TableState) -> None:
     """Merge inline rows if the state after a write asks for it. The write is done, so a failure is only logged.
 
-    One thread of this process does so at a time: of several, all but one would lose their work. A write that finds a
-    merge under way leaves it to one of the next writes, which finds the rows that are still inline.
+    One thread of this process does so at a time, and one process of this host: of several, all but one would lose
+    their work. A write that finds a merge under way leaves it to one of the next writes, which finds the rows that are
+    still inline. A process that was stopped in a merge keeps others from it until twice as much is inline.
     """
     if not inline_merge_due(state):
         return
     with after_commit(logger, "merging inline rows", table.name), held_if_free(_turn_of(table)) as is_held:
-        if is_held and has_much_inline(newest := table.refresh()):  # not where somebody merged since the write
+        if is_held:
+            _merge_unless_others_do(table, state)
+
+
+def _merge_unless_others_do(table: TableHandle, state: TableState) -> None:
+    with only_process(table.storage.local_path(f"{commits_prefix(table.uuid)}{MERGING}")) as is_alone:
+        if not is_alone and not has_much_inline(state, OVERDUE):
+            return
+        if has_much_inline(newest := table.refresh()):  # not where somebody merged since the write
             merge(table.log, table.storage, table.world, plan_inline_merge(newest), table.segment_options())
 
 

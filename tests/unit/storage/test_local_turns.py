@@ -6,6 +6,7 @@ import fcntl
 import multiprocessing
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ import pytest
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage import local_turns
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.storage.local_turns import OFFERS, LocalTurns
+from streamhouse_spark.storage.local_turns import OFFERS, LocalTurns, only_process
 
 S_MAX = 60
 
@@ -28,12 +29,12 @@ def lock(tmp_path, monkeypatch) -> Path:
 
 
 @contextmanager
-def waiting(lock: Path, offer: bytes | None = b"rows") -> Iterator[dict[str, object]]:
+def waiting(lock: Path, offer: bytes | None = b"rows", turns: LocalTurns | None = None) -> Iterator[dict[str, object]]:
     """Another process waits for its turn, with an offer, in the block; ends with what came of it."""
     told: dict[str, object] = {}
 
     def wait() -> None:
-        with LocalTurns(World()).turn(str(lock), lambda: offer) as turn:
+        with (turns or LocalTurns(World())).turn(str(lock), lambda: offer) as turn:
             told["was_taken"] = turn.was_taken
             told["has_turn"] = turn.file is not None
 
@@ -81,6 +82,67 @@ def test_the_owner_waits_for_the_end_of_the_turn_that_took_it(lock):
     assert told["was_taken"] is True
 
 
+@pytest.fixture
+def deaf(monkeypatch):
+    """Whoever misses its bell waits for ever."""
+    monkeypatch.setattr(local_turns, "BELL_MS", 1000.0 * S_MAX * 10)
+
+
+@pytest.mark.usefixtures("deaf")
+@pytest.mark.skipif(sys.platform != "linux", reason="bells are sockets in Linux's abstract namespace")
+@pytest.mark.parametrize("is_taken", [True, False], ids=["taken", "not taken"])
+def test_the_end_of_a_turn_wakes_one_that_waits(lock, is_taken):
+    with LocalTurns(World()).turn(str(lock), None) as turn, waiting(lock) as told:
+        wait_for_offers(lock)
+        if is_taken:
+            assert turn.take() == [b"rows"]
+            turn.end()  # wakes nobody whose offer was taken
+            assert told == {}
+        turn.release()
+    assert told["was_taken"] is is_taken
+
+
+def test_where_no_bell_rings_there_are_looks(lock, monkeypatch):
+    monkeypatch.setattr(local_turns, "_ring", lambda *_, **__: None)  # as of an older version
+    turns = LocalTurns(World())
+    for number in range(local_turns.DEAF_MAX + 2):
+        with LocalTurns(World()).turn(str(lock), None) as turn, waiting(lock, turns=turns) as told:
+            wait_for_offers(lock)
+            assert turn.take() == [b"rows"]
+            turn.release()
+        assert told["was_taken"] is True
+        assert turns._num_deaf == number + 1
+
+
+@pytest.mark.parametrize("error", [OSError("none here"), None], ids=["no sockets", "no such names"])
+def test_where_there_are_no_bells_there_are_looks(lock, monkeypatch, error):
+    def refused(*_: object) -> str:
+        if error is not None:
+            raise error
+        return str(lock.parent / "no folder" / "bell")
+
+    monkeypatch.setattr(local_turns, "_address", refused)
+    with LocalTurns(World()).turn(str(lock), None) as turn, waiting(lock) as told:
+        wait_for_offers(lock)
+        assert turn.take() == [b"rows"]
+        turn.release()
+    assert told["was_taken"] is True
+
+
+def test_one_process_at_a_time(tmp_path):
+    path = tmp_path / ".tmp-work"
+    with only_process(str(path)) as first:
+        with only_process(str(path)) as second:
+            assert (first, second) == (True, False)
+        assert path.exists()
+    assert not path.exists()
+    with only_process(str(path)) as again, only_process(None) as elsewhere:
+        assert again
+        assert elsewhere
+    with only_process(str(tmp_path / "no folder" / "file")) as alone:
+        assert alone
+
+
 def test_an_offer_that_nobody_takes_is_withdrawn_with_the_turn(lock):
     with LocalTurns(World()).turn(str(lock), None) as turn, waiting(lock) as told:
         wait_for_offers(lock)
@@ -107,7 +169,7 @@ def test_one_that_was_stopped_with_an_offer_stops_nobody(lock, monkeypatch):
 
 
 def _offer_and_die(lock: str) -> None:
-    with LocalTurns(World())._offering(str(Path(lock).parent), b"rows of the dead"):
+    with LocalTurns(World())._offering(str(Path(lock).parent), b"rows of the dead", "0"):
         os._exit(9)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from streamhouse_spark import Warehouse
 from streamhouse_spark.log import compaction
+from streamhouse_spark.storage.local_turns import only_process
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.write import segment_merging
 
@@ -98,6 +99,21 @@ def test_what_another_process_has_just_merged_is_not_merged_again(warehouse, tab
     add(other, 1)
     segment_merging.merge_if_due(table, table.state)
     assert merges.runs == [EVERY + 1]
+
+
+def test_one_process_of_the_host_merges_at_a_time_unless_it_was_stopped(warehouse, merges, tmp_path):
+    table = Warehouse(str(tmp_path)).create_table("d.t", "id INT")
+    (commits,) = (path for path in tmp_path.rglob("commits") if table.uuid in str(path))
+    with only_process(str(commits / segment_merging.MERGING)) as is_alone:  # as another process does
+        assert is_alone
+        add(table, 2 * EVERY - 1)
+        assert merges.runs == []
+        add(table, EVERY)
+        assert merges.runs == [2 * EVERY]
+    add(table, 2 * EVERY)
+    assert len(merges.runs) == 2
+    assert not (commits / segment_merging.MERGING).exists()
+    assert table.to_arrow().num_rows == 5 * EVERY - 1
 
 
 def test_tables_are_merged_at_the_same_time(warehouse, table, merges):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from streamhouse_spark.core.forks import new_condition, put_away_for_forks
+from streamhouse_spark.core.forks import new_condition, new_lock, put_away_for_forks
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.kv.lmdb.map_file import MapFile, grown
 from streamhouse_spark.kv.lmdb.tablet_files import cache_failure
@@ -43,8 +43,12 @@ class Environment:
         self._folder = folder
         self._file = MapFile(folder)
         self._map_bytes = map_bytes
-        self._lock = new_condition()
+        self._guard = new_lock()
+        self._lock = new_condition(self._guard)
+        """The condition of the guard. Whoever only enters or leaves takes the guard alone, which costs a third."""
         self._users = 0
+        self._num_waiting = 0
+        """Threads that wait until nobody uses it."""
         self._env: Any = None
         self._databases: dict[bytes, Any] = {}
         self._opened: tuple[int, int] | None = None
@@ -64,14 +68,14 @@ class Environment:
     def close(self) -> None:
         """Close the files once nobody uses them. They are opened again by the next use."""
         with self._lock:
-            self._lock.wait_for(lambda: self._users == 0)
+            self._wait_until_unused()
             self._close()
             self._opened = None
 
     def before_fork(self) -> None:
         """Close the files once other threads are through, and let nobody open them until `after_fork`."""
         self._lock.acquire()
-        self._lock.wait_for(lambda: self._users == 0)
+        self._wait_until_unused()
         self._close()
 
     def after_fork(self) -> None:
@@ -125,16 +129,24 @@ class Environment:
 
     def _use(self) -> Any:
         """Hold the environment open: nobody closes or resizes it until `_leave`."""
-        with self._lock:
+        with self._guard:
             env = self._env or self._open()
             self._users += 1
             return env
 
     def _leave(self) -> None:
-        with self._lock:
+        with self._guard:
             self._users -= 1
-            if not self._users:
+            if self._num_waiting and not self._users:
                 self._lock.notify_all()
+
+    def _wait_until_unused(self) -> None:
+        """Wait, with the lock, which is free meanwhile."""
+        self._num_waiting += 1
+        try:
+            self._lock.wait_for(lambda: self._users == 0)
+        finally:
+            self._num_waiting -= 1
 
     def _open(self) -> Any:
         import lmdb
@@ -180,7 +192,7 @@ class Environment:
         import lmdb
 
         with self._lock:
-            self._lock.wait_for(lambda: self._users == 0)
+            self._wait_until_unused()
             env = self._env or self._open()
             if map_bytes and map_bytes <= env.info()["map_size"]:
                 return  # another thread was here first
