@@ -153,12 +153,26 @@ def _unkeyed(table: TableHandle, now: TableState, then: TableState, *, dry_run: 
     num_counted = num_added - _num_dropped_others(now) + _num_dropped_others(then)
     if ADOPTED not in now.properties and now.num_rows - _num_rows(gone) + num_counted != then.num_rows:
         raise _not_told(now, then, "rows left it that no record names (a dropped partition, or another engine)")
+    _require_offsets(table, now, then, gone)
     report = RollbackReport(table.name, then.version, now.version, _num_rows(gone), num_added, dry_run)
     if not dry_run and (gone or num_added):
         added = [_read(table, now, then, lost)] if lost else []
         added += [_read_files(table, now, action) for _, action in of_files]
         _commit(table, now, gone, _staged(table, now, pa.concat_tables(added)) if num_added else None)
     return report
+
+
+def _require_offsets(table: TableHandle, now: TableState, then: TableState, gone: Mapping[int, OffsetRuns]) -> None:
+    """Require that rows that go have offsets in the lake, too: another engine may have written their files again."""
+    tiered = {bucket: runs.within(OffsetRange(0, now.lake_offset(bucket))) for bucket, runs in gone.items()}
+    tiered = {bucket: runs for bucket, runs in tiered.items() if runs}
+    if now.lake is None or not tiered:
+        return
+    held = table.open_lake().with_state(now).rows_with_offsets(now.lake.snapshot_id, tiered)
+    if _num_rows(held) < _num_rows(tiered):
+        raise _not_told(
+            now, then, "rows that were appended since lost their offsets, as another engine wrote them again"
+        )
 
 
 def _num_dropped_others(state: TableState) -> int:

@@ -188,6 +188,19 @@ class TestDroppedPartition:
         assert as_stored(table.state).lake == table.state.lake, "checkpoints keep how many had no offsets"
 
 
+def test_a_rollback_of_rows_that_lost_their_offsets_is_refused(table, engine):
+    """They could not be told from others, and no reader could leave them out."""
+    before = table.refresh().version
+    table.append([row(6), row(7)])
+    tier(table)
+    engine.rewrite()
+    table.append([row(9)])
+    tier(table)
+    with pytest.raises(InvalidOptionError, match="lost their offsets, as another engine wrote them again"):
+        rollback_to_version(table, before)
+    assert ids(table.to_arrow()) == [*range(8), 9]
+
+
 class TestAllRows:
     @pytest.mark.parametrize("has_own", [False, True])
     def test_a_truncation_is_refused_with_its_commit(self, table, has_own):
