@@ -33,7 +33,7 @@ from streamhouse_spark.log.commits.deletions import DeleteRows, Deletion
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.reader import LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range
-from streamhouse_spark.read import planner
+from streamhouse_spark.read import executor, planner
 from streamhouse_spark.read.executor import PieceReader
 from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.table import Table
@@ -44,7 +44,10 @@ HOT = {"table.datalake.enabled": "false"}
 
 @plant
 def deleted_rows_are_read() -> Iterator[None]:
-    with patched((LogBatch, "without", lambda batch, _: batch)):
+    with patched(
+        (LogBatch, "without", lambda batch, _: batch),
+        (executor, "places_within", lambda *_: NO_POSITIONS),
+    ):
         yield
 
 

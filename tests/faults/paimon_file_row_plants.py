@@ -36,12 +36,12 @@ def others_add_no_rows_to_a_paimon_lake() -> Iterator[None]:
 
 @plant
 def paimon_files_lose_the_row_before_the_deleted_one() -> Iterator[None]:
-    right = row_rewrite.dropped_rows
+    right = row_rewrite.places_within
 
     def shifted(numbers: Any, position: int, num_rows: int) -> Any:
         return right(np.maximum(numbers - 1, 0), position, num_rows)
 
-    with patched((row_rewrite, "dropped_rows", shifted)):
+    with patched((row_rewrite, "places_within", shifted)):
         yield
 
 

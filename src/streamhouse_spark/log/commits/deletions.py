@@ -339,7 +339,7 @@ class NameDropped:
 
     @property
     def deletion(self) -> DeleteRows:
-        """What deletes the same rows one by one."""
+        """The action that deletes the same rows one by one."""
         return DeleteRows(self.rows, self.files, self.snapshot_id)
 
     def to_json(self) -> dict[str, Any]:
