@@ -18,7 +18,7 @@ from typing import Final
 from streamhouse_spark.core.forks import new_event, renew_in_children
 
 LOOKUPS_MAX: Final = 192
-"""Lookups of one thread, while others wait: some 2.5 ms, half of the time after which Python itself asks for its lock."""
+"""Lookups of one thread, while others wait: some 2.5 ms, half of the time that Python itself leaves its lock to one."""
 WAIT_S: Final = 0.002
 """Time in which a thread does more lookups than it may, if its rows are in memory."""
 _FEW: Final = 8
