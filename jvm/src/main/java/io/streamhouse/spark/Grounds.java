@@ -15,10 +15,6 @@ import org.apache.hadoop.conf.Configuration;
 /**
  * An answer and the files that it rests on. Python chooses them; here is only looked whether they are as they were.
  * Of a store that is no disk these are objects that have to be absent, which are asked for at the same time.
- *
- * <p>Spark asks for a table when it analyzes a query and again when it runs it. A look at a store for the former serves
- * the latter too where less time went by than a request takes: nothing that began after the analysis is committed then.
- * Each later run looks again.
  */
 final class Grounds {
   /**
@@ -32,14 +28,10 @@ final class Grounds {
   private final long sinceNs;
   private StoreLogFiles store;
 
-  /** The analysis that the last look at the store was for, until it is run; null if there is none. */
-  private Analysis analysis;
-
   private Grounds(JsonNode answer, JsonNode grounds, long sinceNs) {
     this.answer = answer;
     this.grounds = grounds;
     this.sinceNs = sinceNs;
-    looked();
   }
 
   /**
@@ -61,9 +53,6 @@ final class Grounds {
   }
 
   private synchronized boolean areAbsent(JsonNode ground, PythonCalls python) {
-    Analysis lookedFor = analysis;
-    analysis = null;
-    if (lookedFor != null && lookedFor.isNewerThan(python.requestNs()) && Analysis.isOver()) return true;
     try {
       if (store == null) {
         Configuration session = python.hadoop();
@@ -71,21 +60,13 @@ final class Grounds {
         FileSystems.configure(ground.get("file_systems"), python, session, settings::set);
         store = StoreLogFiles.of(ground.get("path").asText(), settings, 0);
       }
-      long beginNs = System.nanoTime();
       List<LogFiles.Read<byte[]>> reads = new ArrayList<>();
       for (JsonNode key : ground.get("absent")) reads.add(store.begin(() -> store.read(key.asText())));
       for (LogFiles.Read<byte[]> read : reads) if (read.get() != null) return false;
-      python.looked(System.nanoTime() - beginNs);
-      looked();
       return true;
     } catch (Exception | LinkageError cannotBeTold) {
       return false;
     }
-  }
-
-  /** Notes a look. One for an analysis serves its run too, if that comes soon; one for a run nothing else. */
-  private void looked() {
-    analysis = Analysis.isOver() ? null : Analysis.asked();
   }
 
   private static boolean holds(JsonNode ground) {

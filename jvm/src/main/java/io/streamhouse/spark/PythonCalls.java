@@ -26,7 +26,6 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 class PythonCalls {
   static final String SOURCE = "streamhouse";
   private static final long KEPT_CHARACTERS_MAX = 4 << 20;
-  private static final long REQUEST_MAX_NS = 100_000_000;
 
   /** While the worker begins, calls take turns: Spark would start another worker for a call beside it. */
   static final ReentrantLock TURN = new ReentrantLock(true);
@@ -36,8 +35,6 @@ class PythonCalls {
   private final Map<String, String> settings;
   private final Kept<Grounds> answers = new Kept<>(KEPT_CHARACTERS_MAX);
   private final Kept<PythonWork> work = new Kept<>(KEPT_CHARACTERS_MAX);
-  private int looks;
-  private long shortestLookNs = REQUEST_MAX_NS;
   /** Whether Spark looks for the data source: where its Python has no such module, it says so in its own words. */
   private volatile boolean looksUp;
 
@@ -113,16 +110,6 @@ class PythonCalls {
     Grounds grounds = Grounds.of(answer, sinceNs);
     if (grounds != null) answers.keep(call, grounds, text.length());
     return answer;
-  }
-
-  /** Notes how long a look at the store took. The first one also made the connections. */
-  synchronized void looked(long tookNs) {
-    if (looks++ > 0) shortestLookNs = Math.min(shortestLookNs, tookNs);
-  }
-
-  /** A time in which no commit to the store is done: that of the shortest look, 0 before there was one. */
-  synchronized long requestNs() {
-    return looks > 1 ? shortestLookNs : 0;
   }
 
   /** Python's reply as text. */

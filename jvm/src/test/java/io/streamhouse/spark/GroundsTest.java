@@ -8,43 +8,15 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.nio.file.attribute.FileTime;
-import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.locks.LockSupport;
 import org.apache.hadoop.conf.Configuration;
-import org.apache.hadoop.fs.FSDataInputStream;
-import org.apache.hadoop.fs.RawLocalFileSystem;
-import org.apache.spark.sql.catalyst.analysis.AnalysisContext;
-import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
 /** An answer with grounds is given again while they hold, and its question costs no call of Python. */
 class GroundsTest {
-  private static final AtomicInteger REQUESTS = new AtomicInteger();
-  private static volatile long requestMs;
-
-  /** A store whose requests are counted, and take their time. */
-  public static final class Store extends RawLocalFileSystem {
-    @Override
-    public FSDataInputStream open(org.apache.hadoop.fs.Path path, int bufferBytes) throws IOException {
-      REQUESTS.incrementAndGet();
-      LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(requestMs));
-      return super.open(path, bufferBytes);
-    }
-  }
-
-  /** Asks as Spark does when it runs what it has analyzed. */
-  private final class V2TableRefreshUtil {
-    int refreshed(String table) {
-      return asked(table);
-    }
-  }
-
   @TempDir Path folder;
   private String place;
   private int calls;
@@ -62,10 +34,7 @@ class GroundsTest {
 
         @Override
         Configuration hadoop() {
-          Configuration settings = new Configuration();
-          settings.set("fs.file.impl", Store.class.getName());
-          settings.setBoolean("fs.file.impl.disable.cache", true);
-          return settings;
+          return new Configuration();
         }
       };
 
@@ -154,98 +123,6 @@ class GroundsTest {
       assertEquals(2, asked("a"));
       Files.delete(folder.resolve(name));
     }
-  }
-
-  private int analyzed(String... tables) {
-    return AnalysisContext.withNewAnalysisContext(
-        () -> {
-          int last = 0;
-          for (String table : tables) last = asked(table);
-          return last;
-        });
-  }
-
-  private int run(String table) {
-    return new V2TableRefreshUtil().refreshed(table);
-  }
-
-  /** The requests of what is done, of which each look has two. */
-  private static int requestsOf(Runnable done) {
-    int before = REQUESTS.get();
-    done.run();
-    return REQUESTS.get() - before;
-  }
-
-  private void slowStore() throws IOException {
-    isOfStore = true;
-    place = folder.toUri().toString();
-    Files.createDirectories(folder.resolve("commits"));
-    requestMs = 60;
-    analyzed("a"); // by Python
-    assertEquals(2, requestsOf(() -> run("a")), "nothing is known of requests");
-    assertEquals(2, requestsOf(() -> analyzed("a")));
-  }
-
-  @AfterEach
-  void theStoreIsFast() {
-    requestMs = 0;
-  }
-
-  @Test
-  void theLookOfAnAnalysisServesItsRunOnce() throws IOException {
-    slowStore();
-    int found = Integer.MAX_VALUE;
-    for (int i = 0; i < 20 && found > 2; i++) found = requestsOf(() -> assertEquals(analyzed("a"), run("a")));
-    assertEquals(2, found);
-    assertEquals(2, requestsOf(() -> run("a")));
-    assertEquals(2, requestsOf(() -> run("a")));
-    found = Integer.MAX_VALUE;
-    analyzed("b");
-    for (int i = 0; i < 20 && found > 4; i++) {
-      found = requestsOf(() -> {
-        analyzed("a", "b");
-        run("a");
-        run("b");
-      });
-    }
-    assertEquals(4, found);
-  }
-
-  @Test
-  void aRunLooksWhereACommitMayHaveComeSince() throws Exception {
-    slowStore();
-    analyzed("a");
-    Thread.sleep(2 * requestMs);
-    assertEquals(2, requestsOf(() -> run("a")));
-    analyzed("a");
-    assertEquals(2, requestsOf(() -> analyzed("a")), "another analysis");
-    analyzed("b");
-    analyzed("a");
-    analyzed("b");
-    assertEquals(2, requestsOf(() -> run("a")), "what was analyzed later did look meanwhile");
-    analyzed("a");
-    Thread other = new Thread(() -> assertEquals(2, requestsOf(() -> run("a"))));
-    List<Throwable> failed = new ArrayList<>();
-    other.setUncaughtExceptionHandler((thread, error) -> failed.add(error));
-    other.start();
-    other.join();
-    assertEquals(List.of(), failed);
-    analyzed("a");
-    Files.writeString(folder.resolve("commits/2.json"), "b");
-    Thread.sleep(2 * requestMs);
-    int before = calls;
-    assertEquals(before + 1, run("a"));
-  }
-
-  @Test
-  void theShortestLookTellsHowFastACommitMayBe() throws Exception {
-    slowStore();
-    requestMs = 0;
-    for (int i = 0; i < 10; i++) analyzed("a");
-    requestMs = 60;
-    analyzed("a");
-    Thread.sleep(30);
-    assertEquals(2, requestsOf(() -> run("a")));
   }
 
   @Test
