@@ -12,13 +12,16 @@ from changes_replayed import changes, replayed, version
 from faults.plants import patched, plant
 from faults.sim import sim_world
 from foreign_engines import Pyiceberg
-from foreign_lake import ids, row
-from streamhouse_spark.errors import InvalidOptionError
+from foreign_lake import ids, row, tier
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.parquet.partition_rewrite import GoingFiles
 from streamhouse_spark.lake.tiering import recording
 from streamhouse_spark.log.commits.deletions import NameDropped
-from streamhouse_spark.read import commit_changes
+from streamhouse_spark.read import commit_changes, file_rows
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.table import Table
 
 EU = {"region": "eu"}
@@ -41,6 +44,18 @@ def a_dropped_partition_is_told_whole_whoever_recorded_it() -> Iterator[None]:
 @plant
 def changes_leave_out_rows_of_files_that_went() -> Iterator[None]:
     with patched((commit_changes, "_file_pieces", lambda *_: ())):
+        yield
+
+
+@plant
+def rows_are_deleted_by_offsets_that_another_engine_lost_meanwhile() -> Iterator[None]:
+    with patched((row_deletion, "require_looked_at", lambda *_: None)):
+        yield
+
+
+@plant
+def a_later_lake_snapshot_is_taken_as_looked_at() -> Iterator[None]:
+    with patched((file_rows, "_require_offsets", lambda *_: None)):
         yield
 
 
@@ -80,8 +95,25 @@ def a_drop_that_an_earlier_version_recorded() -> None:
         table.rollback_to_version(before)
 
 
+def a_rewrite_between_a_look_and_its_deletion() -> None:
+    world = sim_world(1)
+    engine = Pyiceberg(MemoryStorage(world), world)
+    table = engine.adopted()
+    table.append([row(6), row(7)])
+    tier(table)
+    state = table.refresh()
+    engine.rewrite()
+    table.append([row(8)])
+    tier(table)
+    with pytest.raises(CommitConflictError):
+        row_deletion.commit_deletion(table, {0: OffsetRuns.dense(0, 1)}, ReadBase.of(state))
+    assert ids(table.to_arrow()) == list(range(9))
+
+
 FINDERS: dict[str, Callable[[], Any]] = {
     "rows_of_others_that_go_with_a_partition_are_not_counted": a_drop,
     "a_dropped_partition_is_told_whole_whoever_recorded_it": a_drop_that_an_earlier_version_recorded,
     "changes_leave_out_rows_of_files_that_went": a_drop,
+    "rows_are_deleted_by_offsets_that_another_engine_lost_meanwhile": a_rewrite_between_a_look_and_its_deletion,
+    "a_later_lake_snapshot_is_taken_as_looked_at": a_rewrite_between_a_look_and_its_deletion,
 }

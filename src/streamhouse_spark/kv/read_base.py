@@ -45,6 +45,8 @@ class ReadBase:
     """The state's lake snapshot; None before the first."""
     lake_mark: str | None = field(default=None, compare=False)
     """The mark that tells that snapshot from another of its number, see `LakeTable.mark_of`."""
+    looked_at: frozenset[int] = field(default=frozenset(), compare=False)
+    """Later lake snapshots in which the rows were seen to have their offsets. They do not travel as text."""
 
     @classmethod
     def of(cls, state: TableState) -> ReadBase:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from streamhouse_spark.config.properties import ADOPTED
+from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.row_ids import NO_PLACE, Int64Array, file_places_of, places_of
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_base import ReadBase, changed
 from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet.file_writer import named_offsets
 from streamhouse_spark.lake.parquet.numbered_rows import read_numbered
-from streamhouse_spark.log.commits.deletions import NO_FILE_ROWS, FileRows, have_same_files, joined_files
+from streamhouse_spark.log.commits.deletions import NO_FILE_ROWS, FileRows, have_same_files, joined_files, num_rows_of
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.table_schema import TableSchema
+
+_T = TypeVar("_T")
 
 _WHERE: Final = "they were in the lake before it was the table's, or another engine wrote their files"
 
@@ -108,3 +113,67 @@ def require_same_files(state: TableState, read: ReadBase, files: FileRows) -> No
     for name, runs in files.items():
         if name in gone and (common := gone[name].common(runs)):
             raise changed(state, f"the row at position {common.range.start} of {name} was deleted by another")
+
+
+# -- rows with offsets, in a lake that others write --------------------------------------------------------------------
+
+
+class OtherLakeError(CommitConflictError):
+    """Another lake snapshot was recorded since rows were read: whether they have their offsets there was not looked
+    at yet.
+    """
+
+    def __init__(self, state: TableState) -> None:
+        super().__init__(f"{state.name}: another lake snapshot was recorded since its rows were read")
+        self.state = state
+
+
+class LostOffsetsError(CommitConflictError):
+    """Rows that were read by their offsets have none any more."""
+
+
+def require_looked_at(state: TableState, read: ReadBase, rows: Mapping[int, OffsetRuns]) -> None:
+    """Require that rows of the recorded lake snapshot were read in it, or looked for. Pure. Raises `OtherLakeError`."""
+    lake = state.lake
+    if lake is None or lake.snapshot_id == read.lake_snapshot_id or lake.snapshot_id in read.looked_at:
+        return
+    if _of_lake(state, rows):
+        raise OtherLakeError(state)
+
+
+def behind_looks(
+    table: TableHandle, rows: Callable[[], Mapping[int, OffsetRuns]], read: ReadBase, commit: Callable[[ReadBase], _T]
+) -> _T:
+    """Return the answer of a commit that deletes rows by their offsets, and that calls `require_looked_at`.
+
+    It is called again, with another base, behind each look at a lake snapshot that others recorded since the rows were
+    read. ``rows`` are those of the last call. So nothing is looked at while others wait for their turn. Raises as
+    ``commit`` does, and `LostOffsetsError`: then nothing was written.
+    """
+    while True:
+        try:
+            return commit(read)
+        except OtherLakeError as error:
+            state = error.state
+        assert state.lake is not None
+        _require_offsets(table, state, rows())
+        read = replace(read, looked_at=read.looked_at | {state.lake.snapshot_id})
+
+
+def _require_offsets(table: TableHandle, state: TableState, rows: Mapping[int, OffsetRuns]) -> None:
+    wanted, lake = _of_lake(state, rows), table.open_lake().with_state(state)
+    assert state.lake is not None
+    if ADOPTED not in state.properties and all(map(named_offsets, lake.named_files(state.lake.snapshot_id))):
+        return
+    held = lake.rows_with_offsets(state.lake.snapshot_id, wanted)
+    if num_rows_of(held) < num_rows_of(wanted):
+        raise LostOffsetsError(
+            f"{state.name} changed while rows of it were changed: another engine wrote their files again, or they went "
+            f"with a partition, in lake snapshot {state.lake.snapshot_id}; nothing was written, run it again",
+            condition="COMMIT_CONFLICT",
+        )
+
+
+def _of_lake(state: TableState, rows: Mapping[int, OffsetRuns]) -> dict[int, OffsetRuns]:
+    found = {bucket: runs.within(OffsetRange(0, state.lake_offset(bucket))) for bucket, runs in rows.items()}
+    return {bucket: runs for bucket, runs in found.items() if runs}

@@ -13,6 +13,7 @@ the log, at most one for each key; see `streamhouse_spark.kv.part_replacement`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -33,7 +34,7 @@ from streamhouse_spark.query.partition_match import PartitionMatches
 from streamhouse_spark.query.row_choice import Choose, PartitionChoice, RowChoice
 from streamhouse_spark.query.row_mask import mask_of
 from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.file_rows import Places, places_of_rows
+from streamhouse_spark.read.file_rows import LostOffsetsError, Places, behind_looks, places_of_rows
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Pruning, Wanted
 from streamhouse_spark.read.stand_ins import Begun, with_stand_ins
@@ -162,9 +163,14 @@ def commit_replacement(
         if known_transaction(table.refresh(), transaction) is None:
             chosen.look()
         try:
-            return Appends(table).commit(staged, transaction=transaction, removing=chosen)
+            return chosen.behind_looks(
+                lambda chosen: Appends(table).commit(staged, transaction=transaction, removing=chosen)
+            )
         except _LookAgainError:
             continue
+        except LostOffsetsError:
+            if attempt == _LOOKS_MAX:
+                raise
     raise AssertionError
 
 
@@ -192,6 +198,8 @@ class ChosenRows:
         self._read = read
         self._may_look = may_look
         self._state: TableState | None = None
+        self._base: ReadBase | None = None
+        """The state in which all of the rows were looked for, and the lake snapshots that were looked at since."""
         self._rows: dict[int, OffsetRuns] = {}
         self._files: FileRows = NO_FILE_ROWS
         """The chosen rows without offsets, as the state's lake snapshot has them."""
@@ -199,6 +207,16 @@ class ChosenRows:
     def look(self) -> None:
         """Look for the rows in the newest state."""
         self._look(self._table.refresh())
+
+    def behind_looks(self, commit: Callable[[ChosenRows], BucketOffsets]) -> BucketOffsets:
+        """Return the answer of a commit of these rows, see `read.file_rows.behind_looks`."""
+
+        def committed(base: ReadBase) -> BucketOffsets:
+            self._base = base
+            return commit(self)
+
+        base = self._base or ReadBase.of(self._table.state)
+        return behind_looks(self._table, lambda: self._rows, base, committed)
 
     def __call__(self, state: TableState) -> Sequence[Action]:
         """Return the actions that delete the rows of a state. Raises as `deleting`."""
@@ -211,13 +229,17 @@ class ChosenRows:
         else:
             self._follow(self._state, state)
         self._require_unchanged(state)
-        return deleting(state, self._rows, ReadBase.of(state), self._files)
+        assert self._base is not None
+        known = self._base.lake_snapshot_id, self._base.looked_at
+        base = replace(ReadBase.of(state), lake_snapshot_id=known[0], looked_at=known[1])
+        return deleting(state, self._rows, base, self._files)
 
     def _look(self, state: TableState) -> None:
         require_deletable(state)
         begun = Begun(None, reader="a replacement of rows of {name}", advice="run it again")
         pin, found = with_stand_ins(self._table, pin_newest(state), begun, lambda pin: (pin, self._found(pin)))
-        self._state, self._rows, self._files = pin.state, dict(found.rows), found.files
+        self._state, self._base = pin.state, ReadBase.of(pin.state)
+        self._rows, self._files = dict(found.rows), found.files
 
     def _follow(self, known: TableState, state: TableState) -> None:
         """Bring the rows up to a later state: without those that others deleted, and with those appended since."""

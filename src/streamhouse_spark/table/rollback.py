@@ -47,7 +47,7 @@ from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.log.told import Deleted, deletions_in, dropped_in, drops_adopted, drops_rows, newest_first
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.file_rows import read_file
+from streamhouse_spark.read.file_rows import behind_looks, read_file
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.read.union_read import read_pin
@@ -348,17 +348,18 @@ def _among(offsets: npt.NDArray[np.int64], runs: OffsetRuns) -> npt.NDArray[np.b
 
 
 def _commit(table: TableHandle, now: TableState, gone: Mapping[int, OffsetRuns], staged: Staged | None) -> None:
-    read = ReadBase.of(now)
+    def commit(read: ReadBase) -> None:
+        def plan(state: TableState, time_ms: int) -> Sequence[Action]:
+            read.require_there(state)
+            _require_unchanged(state, now)
+            deletions = deleting(state, gone, read)
+            if sum(_num_rows(deletion.rows) for deletion in deletions) < _num_rows(gone):
+                raise _changed(state, now, "rows that go were trimmed")
+            return deletions if staged is None else (*deletions, appending(state, staged, time_ms))
 
-    def plan(state: TableState, time_ms: int) -> Sequence[Action]:
-        read.require_there(state)
-        _require_unchanged(state, now)
-        deletions = deleting(state, gone, read)
-        if sum(_num_rows(deletion.rows) for deletion in deletions) < _num_rows(gone):
-            raise _changed(state, now, "rows that go were trimmed")
-        return deletions if staged is None else (*deletions, appending(state, staged, time_ms))
+        table.log.commit(plan, staged_ms=staged.staged_ms if staged is not None else None)
 
-    table.log.commit(plan, staged_ms=staged.staged_ms if staged is not None else None)
+    behind_looks(table, lambda: gone, ReadBase.of(now), commit)
 
 
 def _require_unchanged(state: TableState, now: TableState) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -21,11 +22,19 @@ from streamhouse_spark.log.commits.actions import Action
 from streamhouse_spark.log.commits.deletions import NO_FILE_ROWS, DeleteRows, FileRows, num_rows_of
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import require_there
+from streamhouse_spark.log.commits.waiting import Committed
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.log.told import drops_rows
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.file_rows import Places, places_of_rows, read_base, require_same_files
+from streamhouse_spark.read.file_rows import (
+    Places,
+    behind_looks,
+    places_of_rows,
+    read_base,
+    require_looked_at,
+    require_same_files,
+)
 from streamhouse_spark.read.pieces import LakePiece, ReadPlan
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
@@ -73,11 +82,14 @@ def commit_deletion(
     since, or another deleted one of them: nothing was deleted.
     """
 
-    def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-        actions = deleting(state, rows, read, files)
-        return actions or ((DeleteRows({}),) if transaction is not None else ())
+    def committed_of(base: ReadBase) -> Committed:
+        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+            actions = deleting(state, rows, base, files)
+            return actions or ((DeleteRows({}),) if transaction is not None else ())
 
-    committed = table.log.commit(plan, transaction=transaction)
+        return table.log.commit(plan, transaction=transaction)
+
+    committed = behind_looks(table, lambda: rows, read, committed_of)
     if committed.replay_of is not None or committed.state is committed.before:
         return 0
     deletion = next((d for d in committed.state.deletions if d.commit == committed.state.version), None)
@@ -99,20 +111,23 @@ def commit_rewrite(
     ``read``, any row was added: nothing was written.
     """
 
-    def plan(state: TableState, time_ms: int) -> Sequence[Action]:
-        if read.is_strict:
-            read.require(state)
-        deletions = deleting(state, rows, read, files)
+    def plan(state: TableState, time_ms: int, base: ReadBase) -> Sequence[Action]:
+        if base.is_strict:
+            base.require(state)
+        deletions = deleting(state, rows, base, files)
         if marked is None or not marked.segments:
             return deletions
         if sum(deletion.num_rows for deletion in deletions) < num_rows_of(rows) + num_rows_of(files):
             raise changed(state, "rows that it replaces were removed by others")
-        if lost_partitions(state, read):
+        if lost_partitions(state, base):
             raise changed(state, "a partition was dropped")
         return (*deletions, appending(state, marked, time_ms))
 
     marked = _rewriting(staged) if staged is not None else None
-    return table.log.commit(plan, staged_ms=staged.staged_ms if staged is not None else None).state
+    staged_ms = staged.staged_ms if staged is not None else None
+    return behind_looks(
+        table, lambda: rows, read, lambda base: table.log.commit(partial(plan, base=base), staged_ms=staged_ms).state
+    )
 
 
 def lost_partitions(state: TableState, read: ReadBase) -> bool:
@@ -139,11 +154,12 @@ def deleting(
 ) -> tuple[DeleteRows, ...]:
     """Return the action that deletes rows of a state: none if all of them were trimmed meanwhile. Pure.
 
-    Raises as `commit_deletion`.
+    Raises as `commit_deletion`, and `OtherLakeError`, for which `behind_looks` is there.
     """
     require_there(state)
     read.require_there(state)
     require_deletable(state)
+    require_looked_at(state, read, rows)
     told = read.history.number if read.history is not None else 0
     newer = any(deletion.is_in_lake and deletion.commit > told for deletion in state.deletions)
     kept = {}

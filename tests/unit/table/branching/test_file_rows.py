@@ -9,6 +9,7 @@ from foreign_engines import ENGINES
 from foreign_lake import NAME, ids, row, tier
 from row_changes import replace_rows
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from streamhouse_spark.lake.tiering.recording import record_newest
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 
@@ -65,6 +66,16 @@ def test_a_round_in_between_is_none_of_its_business_where_files_stay(table, engi
     table.fast_forward("fix")
     tier(table)
     assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == engine.ids(table) == [0, 1, 3, 4, 5, 9, 10]
+
+
+def test_rows_with_offsets_that_another_engine_writes_again(table, engine):
+    table.create_branch("fix")
+    assert table.branch("fix").delete(where=[("id", "=", 9)]) == 1
+    engine.rewrite()
+    assert record_newest(table.log, table.open_lake().with_state(table.refresh()))
+    with pytest.raises(CommitConflictError, match="another engine wrote their files again"):
+        table.fast_forward("fix")
+    assert ids(table.to_arrow()) == [0, 1, 2, 3, 4, 5, 9]
 
 
 def test_a_round_that_deletes_other_rows_of_the_file(table, branch, engine):

@@ -1,0 +1,121 @@
+"""Rows whose files another engine writes again, while an operation that read them by their offsets has not committed."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from foreign_engines import ENGINES
+from foreign_lake import NAME, ids, row, tier
+from row_changes import replace_rows
+from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.table import replacement, rollback, row_deletion
+from streamhouse_spark.table.rollback import rollback_to_version
+
+pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
+OLD = list(range(6))
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request, store, world):
+    return ENGINES[request.param](store, world)
+
+
+@pytest.fixture(params=["adopted", "ours"])
+def table(request, engine, wh):
+    """A table of ids 0 to 8, of which the first six had no offsets if it was made of a lake table."""
+    if request.param == "adopted":
+        found = engine.adopted()
+    else:
+        columns = pa.schema([pa.field("id", pa.int64(), False), ("region", pa.string()), ("n", pa.int32())])
+        wh.create_table(NAME, columns, properties={"table.datalake.format": engine.format})
+        found = wh.table(NAME)
+        found.append([row(n) for n in OLD])
+    found.append([row(n) for n in range(6, 9)])
+    tier(found)
+    return found
+
+
+@pytest.fixture
+def written_again(engine, table, other_process):
+    """Writes all files of the lake again, and records the snapshot, the first time that it is called."""
+    done = []
+
+    def write() -> None:
+        if not done:
+            done.append(True)
+            engine.rewrite()
+            other = other_process().table(NAME)
+            other.append([row(20)])
+            tier(other)
+
+    return write
+
+
+def before(monkeypatch, module, name, meanwhile) -> None:
+    """Let something happen before each call of a function."""
+    right = getattr(module, name)
+
+    def late(*given, **named):
+        meanwhile()
+        return right(*given, **named)
+
+    monkeypatch.setattr(module, name, late)
+
+
+def require_rows(table, engine, wanted: list[int]) -> None:
+    for _ in range(2):
+        assert ids(table.to_arrow()) == wanted
+        tier(table)
+        assert ids(table.lake.to_arrow()) == engine.ids(table) == wanted
+
+
+def test_a_deletion_looks_for_them_again(table, engine, written_again, monkeypatch):
+    before(monkeypatch, row_deletion, "commit_deletion", written_again)
+    assert table.delete(where=[("id", "in", [1, 7])]) == 2
+    require_rows(table, engine, [0, 2, 3, 4, 5, 6, 8, 20])
+
+
+def test_an_update_is_a_conflict(table, engine, written_again):
+    def change() -> None:
+        replace_rows(table, lambda one: one["id"] == 7, lambda _: row(30), written_again)
+
+    with pytest.raises(CommitConflictError, match=r"^COMMIT_CONFLICT: .*another engine wrote their files again"):
+        change()
+    require_rows(table, engine, [*OLD, 6, 7, 8, 20])
+    change()
+    require_rows(table, engine, [*OLD, 6, 8, 20, 30])
+
+
+def test_a_replacement_looks_for_them_again(table, engine, written_again, monkeypatch):
+    before(monkeypatch, replacement, "Appends", written_again)
+    table.overwrite([row(7)], where=[("id", "in", [1, 7])])
+    require_rows(table, engine, [0, 2, 3, 4, 5, 6, 7, 8, 20])
+
+
+def test_a_rollback_is_a_conflict(table, engine, other_process, monkeypatch):
+    table.append([row(9)])
+    version = table.refresh().version
+    table.append([row(10)])
+    tier(table)
+
+    def meanwhile() -> None:
+        engine.rewrite()
+        tier(other_process().table(NAME))
+
+    before(monkeypatch, rollback, "_commit", meanwhile)
+    with pytest.raises(CommitConflictError, match="another engine wrote their files again"):
+        rollback_to_version(table, version)
+    require_rows(table, engine, [*OLD, 6, 7, 8, 9, 10])
+
+
+def test_a_round_of_ours_in_between_is_none(table, engine, other_process):
+    table.append([row(9)])
+
+    def tiered() -> None:
+        other = other_process().table(NAME)
+        other.append([row(20)])
+        tier(other)
+
+    replace_rows(table, lambda one: one["id"] in (2, 7, 9), lambda one: row(one["id"] + 30), tiered)
+    require_rows(table, engine, [0, 1, 3, 4, 5, 6, 8, 20, 32, 37, 39])
