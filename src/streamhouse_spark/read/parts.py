@@ -51,13 +51,15 @@ def _bucket_of_changes(piece: Piece) -> int | None:
     return None
 
 
-def partition_bytes(pieces: Iterable[Sized], parallelism: int, *, min_bytes: int | None = None) -> int:
-    """How large a partition should be, so that every core has about two. By default no smaller than is worth a task of
-    Python.
+def partition_bytes(
+    pieces: Iterable[Sized], parallelism: int, *, min_bytes: int | None = None, per_core: int = 2
+) -> int:
+    """How large a partition should be, so that every core has about so many. By default no smaller than is worth a task
+    of Python.
     """
     total_bytes = sum(piece.size_bytes + OPENING_BYTES for piece in pieces)
     low_bytes = TARGET_BYTES_MIN if min_bytes is None else min(min_bytes, TARGET_BYTES_MIN)
-    return min(max(total_bytes // (2 * parallelism), low_bytes, 1), TARGET_BYTES_MAX)
+    return min(max(total_bytes // (per_core * parallelism), low_bytes, 1), TARGET_BYTES_MAX)
 
 
 def by_bucket(pieces: Iterable[Piece]) -> Iterator[Piece]:

@@ -210,6 +210,13 @@ class TableSchema:
         return any(is_variant(column.type) for column in self.columns)
 
     @property
+    def plain_columns(self) -> tuple[Column, ...]:
+        """The columns without what says nothing of the rows that are there: where two schemas have the same ones, each
+        row of the one is a row of the other.
+        """
+        return tuple(replace(c, comment=None, default=None, field_ids=c.all_field_ids) for c in self.columns)
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
 

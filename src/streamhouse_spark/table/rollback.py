@@ -51,7 +51,6 @@ from streamhouse_spark.read.file_rows import behind_looks, read_file
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.read.union_read import read_pin
-from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.schema.variant import cast_rows
 from streamhouse_spark.table.row_deletion import deleting
 from streamhouse_spark.table.row_parts import require_deletable
@@ -121,17 +120,12 @@ def _require_same_form(now: TableState, then: TableState) -> None:
             "the lake's files with it; set it back (set_partitioning) if you want it, and overwrite the table with the "
             f"rows of that version (VERSION AS OF {then.version})"
         )
-    if _plain_columns(now.schema) != _plain_columns(then.schema):
+    if now.schema.plain_columns != then.schema.plain_columns:
         raise InvalidOptionError(
             f"table {now.name} cannot be rolled back to commit {then.version}: its columns changed since, from schema "
             f"{then.schema_id} to {now.schema_id}; read that version (VERSION AS OF {then.version}) and write its rows "
             "by the columns of today"
         )
-
-
-def _plain_columns(schema: TableSchema) -> list[Column]:
-    """Return the columns without what says nothing of the rows that are there."""
-    return [replace(column, comment=None, default=None, field_ids=column.all_field_ids) for column in schema.columns]
 
 
 # -- tables without a primary key -----------------------------------------------------------------------------------

@@ -107,7 +107,8 @@ def _require_clonable(source: TableHandle, now: TableState, then: TableState) ->
             f"the partitioning of {now.name} was changed after commit {then.version}, and its lake may have the new "
             "one already; clone a later version"
         )
-    if then.schemas.keys() != now.schemas.keys():
+    newer = (schema for schema_id, schema in now.schemas.items() if schema_id not in then.schemas)
+    if any(schema.plain_columns != then.schema.plain_columns for schema in newer):
         raise InvalidOptionError(
             f"columns of {now.name} changed after commit {then.version}, and its lake may have the new ones already; "
             "clone a later version, and roll the clone back"

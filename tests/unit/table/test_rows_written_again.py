@@ -1,4 +1,4 @@
-"""Rows whose files another engine writes again, while an operation that read them by their offsets has not committed."""
+"""Rows whose files another engine writes again while an operation that read them by their offsets has not committed."""
 
 from __future__ import annotations
 

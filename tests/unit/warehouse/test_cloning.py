@@ -242,6 +242,30 @@ def test_a_name_that_is_taken_and_tables_that_cannot_be_cloned(wh):
     assert wh.tables() == ["d.t"]
 
 
+@KINDS
+def test_a_version_from_before_a_comment_a_default_or_a_constraint(wh, keyed):
+    table = new_table(wh, keyed=keyed)
+    add(table, 1, 2)
+    tier(table)
+    add(table, 3)
+    at = table.refresh().version
+    table.alter(comments={"day": "of the week"}, defaults={"day": 6})
+    table.alter_properties({"table.constraint.early": "id < 50"})
+    add(table, 4)
+    tier(table)
+    clone = wh.clone_table("d.t", "d.c", version=at)
+    assert (clone.state.schema.columns[1].comment, clone.state.schema.columns[1].default) == (None, None)
+    assert ids(clone.to_arrow()) == [1, 2, 3]
+    add(clone, 100)
+    tier(clone)
+    assert ids(clone.lake.to_arrow()) == ids(clone.to_arrow()) == [1, 2, 3, 100]
+    clone.add_columns("more INT")
+    add(clone, 101)
+    tier(clone)
+    assert ids(clone.lake.to_arrow()) == [1, 2, 3, 100, 101]
+    assert ids(table.to_arrow()) == [1, 2, 3, 4]
+
+
 @pytest.mark.paimon
 def test_a_table_that_has_rows_in_paimon_cannot_be_cloned(wh):
     table = new_table(wh, lake="paimon", name="d.p")

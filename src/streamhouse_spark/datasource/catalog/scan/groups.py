@@ -36,6 +36,11 @@ def can_be_keyed(
     return is_small or num_buckets * BUCKET_SPREAD_MAX >= parallelism
 
 
+def are_of_one_bucket(native: Sequence[NativeUnit], hot: Sequence[PythonUnit]) -> bool:
+    units: list[NativeUnit | PythonUnit] = [*native, *hot]
+    return len({unit.bucket for unit in units}) <= 1
+
+
 def pack(
     native: Sequence[NativeUnit], hot: Sequence[PythonUnit], target_bytes: int, native_target_bytes: int
 ) -> Groups:

@@ -19,6 +19,7 @@ from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
 from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of, grounds_of_plan, lake_marks, reads_lake
 from streamhouse_spark.datasource.catalog.scan.groups import (
     Groups,
+    are_of_one_bucket,
     can_be_keyed,
     groups_to_json,
     pack,
@@ -195,6 +196,8 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         parallelism=cores,
     )
     is_keyed = pin.suffix in (None, LAKE) and set(_known_bucket_key(state)) <= set(columns)
+    if filters and not args.get("stays_keyed"):  # a group of each other bucket would be a task of some milliseconds
+        is_keyed = is_keyed and not are_of_one_bucket(units.native, units.hot)
     groups = _groups(state, units, is_keyed=is_keyed, limit=None if filters else args.get("limit"), parallelism=cores)
     schema = offered_schema(pa.schema([available.field(name) for name in columns]), state.schema)
     hot = PythonPlan(

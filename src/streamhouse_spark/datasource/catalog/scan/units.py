@@ -38,6 +38,9 @@ _NESTED_BYTES = 64
 _KEYED_ROW_BYTES = 64
 _NATIVE_ROWS_MIN = 256 << 10
 """Rows whose columns take about as long to decode and to add up as five tasks take to begin."""
+_ALONE_BYTES_MAX = 16 << 20
+"""Bytes of the asked columns that a core has read in some tenths of a second: a second task costs it more than it
+saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +115,10 @@ def units_of(
     others = (file for file, path in zip(files, paths, strict=True) if path is None)
     pieces: list[tuple[Piece, int | None, float]] = [(p, p.bucket, of_lake) for p in lake_pieces(others)]
     pieces.extend((piece, bucket_of(piece), of_log) for piece in by_bucket(sources.pieces))
-    weights = [
-        *(_Weight(file.size_bytes * of_lake) for file in files),
-        *(_Weight(p.size_bytes * f) for p, _, f in pieces),
-    ]
+    of_files = [_Weight(file.size_bytes * of_lake) for file in files]
+    weights = [*of_files, *(_Weight(p.size_bytes * f) for p, _, f in pieces)]
     target_bytes = partition_bytes(weights, parallelism)
-    native_target_bytes = partition_bytes(weights, parallelism, min_bytes=_native_bytes_min(files, of_lake))
+    native_target_bytes = _native_target_bytes(of_files, weights, parallelism, _native_bytes_min(files, of_lake))
     native = [
         unit
         for file, path in zip(files, paths, strict=True)
@@ -130,6 +131,18 @@ def units_of(
         for part in cut_pieces([piece], int(target_bytes / fraction))
     ]
     return Units(native, hot, target_bytes, native_target_bytes)
+
+
+def _native_target_bytes(
+    of_files: Sequence[_Weight], weights: Sequence[_Weight], parallelism: int, min_bytes: int
+) -> int:
+    """Return how large a partition of Spark's own reader should be: a core has one of few bytes, else about two, so
+    that no core waits for long at the end.
+    """
+    share_bytes = sum(weight.size_bytes + OPENING_BYTES for weight in of_files) // parallelism
+    if share_bytes <= _ALONE_BYTES_MAX:
+        return partition_bytes(of_files, parallelism, min_bytes=min_bytes, per_core=1)
+    return partition_bytes(weights, parallelism, min_bytes=min_bytes)
 
 
 def _native_bytes_min(files: Sequence[ScanFile], fraction: float) -> int:

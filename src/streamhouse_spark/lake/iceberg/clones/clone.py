@@ -12,6 +12,7 @@ that owns them keeps the snapshot, which is for its log to see to (`log.lifecycl
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.table.metadata import TableMetadata
@@ -19,6 +20,7 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry, Summary
 
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
+from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, ColumnMap
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.clones.shared_files import SHARED_PROPERTY, shared_locations
 from streamhouse_spark.lake.iceberg.commit import OWN_PLACES
@@ -65,6 +67,8 @@ def _begun(metadata: TableMetadata, place: IcebergLocation, target: IcebergLocat
     shared = sorted({*shared_locations(metadata.properties), place.spec.location})
     properties = {name: text.replace(old, new) for name, text in metadata.properties.items() if name not in OWN_PLACES}
     own = {TABLE_UUID_PROPERTY: new, SHARED_PROPERTY: ",".join(shared), "gc.enabled": "false"}
+    if COLUMNS_PROPERTY in properties:
+        own[COLUMNS_PROPERTY] = _columns(properties[COLUMNS_PROPERTY], place, target)
     refs = {
         name: SnapshotRef.model_validate({"snapshot-id": snapshot_id, "type": kind})
         for name, kind in ((MAIN_BRANCH, "branch"), (COMMIT_USER, "tag"))
@@ -85,6 +89,18 @@ def _begun(metadata: TableMetadata, place: IcebergLocation, target: IcebergLocat
             "last_updated_ms": max(place.storage.now_ms(), metadata.last_updated_ms),
         }
     )
+
+
+def _columns(text: str, place: IcebergLocation, target: IcebergLocation) -> str:
+    """Return the map of columns as of the clone's schema, where the lake's differs from it in comments or defaults
+    alone. A lake that was brought up to other columns meanwhile stays what it is, so no round writes to it.
+    """
+    new = target.spec.table_uuid
+    known = ColumnMap.from_text(text, new, where=str(target.spec.path))
+    schema = place.spec.schemas.get(known.schema_id or 0) if known is not None else None
+    if known is None or schema is None or schema.plain_columns != target.spec.schema.plain_columns:
+        return text
+    return replace(known, schema_id=target.spec.schema_id).to_text(new)
 
 
 def _own(metadata: TableMetadata, snapshot: Snapshot, old: str, new: str) -> Snapshot:

@@ -146,6 +146,20 @@ def test_a_bucket_without_rows_has_a_group(wh, scans):
     assert ids(planned) == [1]
 
 
+def test_a_filter_that_leaves_one_bucket_needs_no_groups_of_the_others(wh, scans):
+    table = wh.create_table("sales.many", SCHEMA, properties={"bucket.num": "4", "bucket.key": "id"})
+    table.append(some_rows(0, 40))
+    tier(table)
+    loaded, pushed = scans.load("sales.many"), [{"op": "=", "children": [{"column": ["id"]}, literal("n", 7)]}]
+    assert len(scans.plan(loaded).native) == 4
+    planned = scans.plan(loaded, filters=pushed)
+    assert (len(planned["native"]), planned["hot"], planned["keyed"]) == (1, [], False)
+    assert 7 in ids(planned)
+    planned = scans.plan(loaded, filters=pushed, stays_keyed=True)
+    assert (len(planned["native"]), planned["keyed"]) == (4, True), "Spark counts on the groups of the plan before"
+    assert 7 in ids(planned)
+
+
 def test_without_a_bucket_key_nothing_is_keyed(wh, scans):
     wh.create_table("sales.keyless", SCHEMA, properties={"bucket.num": "4"}).append(some_rows(0, 5))
     loaded = scans.load("sales.keyless")
@@ -625,6 +639,10 @@ def test_many_rows_in_few_bytes_keep_all_cores_at_work(wh, scans, monkeypatch):
     table = wh.create_table("sales.narrow", "id BIGINT, s STRING", properties={"bucket.num": "4", "bucket.key": "id"})
     table.append(pa.table({"id": range(20_000), "s": ["alike"] * 20_000}))
     tier(table)
+    assert len(scans.plan(scans.load("sales.narrow"), ["s"], parallelism=2).native) == 2, "one a core"
+    with monkeypatch.context() as patch:
+        patch.setattr(units, "_ALONE_BYTES_MAX", 0)
+        assert len(scans.plan(scans.load("sales.narrow"), ["s"], parallelism=2).native) == 4, "two a core"
     table.append([{"id": i, "s": "hot"} for i in range(20_000, 20_100)])
     planned = scans.plan(scans.load("sales.narrow"), ["s"], parallelism=2)
     assert planned["bytes"] < 1 << 20

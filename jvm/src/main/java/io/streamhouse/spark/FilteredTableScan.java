@@ -28,9 +28,10 @@ final class FilteredTableScan extends TableScan implements SupportsRuntimeV2Filt
     return found.toArray(new NamedReference[0]);
   }
 
-  /** Plans again with values of a join's other side, known only when the query runs. */
+  /** Plans again with values of a join's other side, known only when the query runs. Spark keeps its partitioning. */
   @Override
   public void filter(Predicate[] found) {
+    staysKeyed = keyed();
     predicates.addAll(Arrays.asList(found));
     plan = null;
   }

@@ -43,6 +43,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
   private final int limit;
   private final KeyedRowLevelOperation operation;
   JsonNode plan;
+  boolean staysKeyed;
   private boolean streaming;
 
   TableScan(
@@ -67,6 +68,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     ArrayNode filters = request.putArray("filters");
     for (Predicate predicate : predicates) filters.add(ExpressionJson.of(predicate));
     request.put("limit", limit < 0 ? null : (Integer) limit);
+    if (staysKeyed) request.put("stays_keyed", true);
     request.set("options", JsonTree.object(options));
     request.put("parallelism", Parallelism.ofSession());
     request.put("drops_rows", ParquetReaders.readBatches(required));
@@ -114,7 +116,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     return node.isNumber() ? OptionalLong.of(node.asLong()) : OptionalLong.empty();
   }
 
-  private boolean keyed() {
+  final boolean keyed() {
     return plan().get("keyed").asBoolean();
   }
 
