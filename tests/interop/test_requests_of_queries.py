@@ -106,6 +106,19 @@ def test_a_query_reads_no_footer_again(spark, orders, far, query, reads):
     assert +found == +Counter({"look": LOOKS, "parquet": reads})
 
 
+def test_a_query_of_lake_and_log_asks_python_for_no_plan_again(spark, warehouse, far):
+    columns = "id BIGINT, v DOUBLE"
+    table = warehouse.create_table("far.both", columns, buckets=1, properties={"bucket.key": "id"})
+    table.append([{"id": i, "v": float(i)} for i in range(ROWS)])
+    tier(table)
+    table.append([{"id": ROWS, "v": 1.0}])
+    found = [requests_of(far, spark, "SELECT sum(v) FROM streamhouse.far.both") for _ in range(4)][-1]
+    # Both looks are for the next record; then come one for the lake's next version and its mark, and the hot row's record.
+    assert found == Counter({"look": 2 + 2 + 1, "parquet": 1})
+    table.append([{"id": ROWS, "v": 1.0}])
+    assert spark.sql("SELECT count(*) FROM streamhouse.far.both WHERE v >= 0").first() == (ROWS + 2,)
+
+
 def test_what_is_written_after_a_dataframe_was_made_is_seen(spark, clicks, far):
     for _ in range(5):
         made = spark.table(LOG)

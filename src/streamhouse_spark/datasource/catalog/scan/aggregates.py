@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.cells import json_values
-from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of_plan, lake_marks, reads_lake
+from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of_plan, looked_at
 from streamhouse_spark.datasource.catalog.scan.options import parse_scan_options
 from streamhouse_spark.datasource.catalog.scan.query_pin import QueryPin, pinned
 from streamhouse_spark.datasource.catalog.scan.sources import Question, sources_of
@@ -54,8 +54,8 @@ def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     pin = QueryPin.from_text(args["pin"])
     options = parse_scan_options(pin, args.get("options") or {})
     table, state = pinned(connection, pin)
-    lake = lake_marks(table, is_read=reads_lake(pin, options, state))
-    row = _row(Question(table, state, pin, options, (), ALWAYS_TRUE), args["aggregates"])
+    with looked_at(table, pin, options, state) as lake:
+        row = _row(Question(table, state, pin, options, (), ALWAYS_TRUE), args["aggregates"])
     return {"row": row, "grounds": grounds_of_plan(table, pin, options, lake)}
 
 

@@ -3,7 +3,7 @@
 While they are as they were, and those that were absent still are, another call would have the same answer. So the JVM
 side looks at the files instead, and gives the answer that it has. On S3 it looks only for those that should be absent,
 all at once, by a file system of Spark. Of another store it always asks for the state, but not again for a
-plan of the same snapshot of a lake.
+plan of the same snapshot of a lake, or of the same commit of a log without one.
 
 No answer is older than its grounds: the marks of the lake are taken before the lake is read, and the commit is the one
 that the answer is of. What came in between is a file that should be absent.
@@ -11,7 +11,8 @@ that the answer is of. What came in between is a file that should be absent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,11 +32,13 @@ Grounds: TypeAlias = list[Mapping[str, Any]] | None
 NO_LAKE = LakeMarks((), ())
 
 
-def lake_marks(table: TableHandle, *, is_read: bool) -> LakeMarks | None:
-    """Return the marks of the lake, if it is to be read: they are taken before. None if its changes leave none."""
+def lake_marks(table: TableHandle, *, is_read: bool, is_shared: bool = False) -> LakeMarks | None:
+    """Return the marks of the lake, if it is to be read: they are taken before. None if its changes leave none, and of
+    a store where a look for them would be one more: ``is_shared`` says that the reads take what it finds.
+    """
     if not is_read:
         return NO_LAKE
-    if not table.has_lake or not _is_local(table):
+    if not table.has_lake or not (is_shared or _is_local(table)):
         return None
     try:
         return table.open_lake().marks()
@@ -65,14 +68,28 @@ def grounds_of(table: TableHandle, pin: QueryPin, lake: LakeMarks | None) -> Gro
 def grounds_of_plan(table: TableHandle, pin: QueryPin, options: ReadOptions, lake: LakeMarks | None) -> Grounds:
     """Return the grounds of an answer that follows from the pin, such as a plan.
 
-    Of a lake's snapshot in another store these are no files at all: the snapshot stays as it is, and whoever has pinned
-    it has just found it to be the newest.
+    In another store than a disk these are no files of the log, nor any for a snapshot of the lake: the commit and the
+    snapshot stay as they are, and whoever has pinned one has just found it to be the newest. Of a commit the lake's
+    snapshot may be gone, if another engine expired it: then the lake has a newer version.
     """
-    is_fixed = pin.suffix == LAKE and not (pin.is_chosen or pin.is_rewritten)
+    is_fixed = pin.suffix in (None, LAKE) and not (pin.is_chosen or pin.is_rewritten)
     has_moment = options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
-    if is_fixed and not has_moment and not _is_local(table):
+    if not is_fixed or has_moment or _is_local(table):
+        return grounds_of(table, pin, lake)
+    if pin.suffix == LAKE or lake == NO_LAKE:
         return []
-    return grounds_of(table, pin, lake)
+    return None if lake is None else _of_store(table, lake.absent)
+
+
+@contextmanager
+def looked_at(table: TableHandle, pin: QueryPin, options: ReadOptions, state: TableState) -> Iterator[LakeMarks | None]:
+    """Let an answer that follows from the pin take the lake as one look finds it, and give the marks of that."""
+    is_read = reads_lake(pin, options, state)
+    if not is_read or not table.has_lake or pin.suffix is not None or _is_local(table):
+        yield lake_marks(table, is_read=is_read)
+        return
+    with table.open_lake().one_look():
+        yield lake_marks(table, is_read=True, is_shared=True)
 
 
 def _is_local(table: TableHandle) -> bool:

@@ -16,7 +16,7 @@ from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.catalog.description import properties_of
 from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
-from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of, grounds_of_plan, lake_marks, reads_lake
+from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of, grounds_of_plan, lake_marks, looked_at
 from streamhouse_spark.datasource.catalog.scan.groups import (
     Groups,
     are_of_one_bucket,
@@ -182,9 +182,9 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     filters = args.get("filters") or []
     read = _read_columns(state.schema, columns)
     node = parse_filters(filters, _filtered_types(state, pin))
-    lake = lake_marks(table, is_read=reads_lake(pin, options, state))
     asked = Question(table, state, pin, options, read, node, names_rows=ROW_ID.name in columns)
-    found = sources_of(asked)
+    with looked_at(table, pin, options, state) as lake:
+        found = sources_of(asked)
     metadata = _metadata(pin, columns)
     cores = max(1, args.get("parallelism") or 1)
     reached = _reached(table, args)

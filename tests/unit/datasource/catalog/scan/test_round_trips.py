@@ -10,7 +10,7 @@ import pytest
 
 from faults.sim import sim_world
 from round_trips import Cost, RemoteStorage
-from streamhouse_spark.datasource.catalog.scan import log_files
+from streamhouse_spark.datasource.catalog.scan import aggregates, log_files
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError, TableNotFoundError
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
@@ -110,6 +110,33 @@ def test_the_answer_of_a_lake_on_s3_rests_on_objects_that_are_absent(wh, memory,
         tier(mine)
         found = [exists(memory, key) for key in ground["absent"]]
         assert found == [True, True, False][: 1 + of_lake], "all but the mark of a lake that was dropped"
+
+
+def test_a_plan_of_lake_and_log_rests_on_the_lake_alone(wh, memory, remote, scans, monkeypatch):
+    """Whoever has the commit has just found it to be the newest; another engine may expire its snapshot."""
+    monkeypatch.setattr(log_files, "store_folder", lambda _: log_files.LogFolder("s3a-1-log://b/wh/"))
+    mine = made(wh)
+    more(mine, 3)
+    loaded = scans.load("s.orders")
+    function = {"function": "count_star", "column": None}
+    counted = aggregates.aggregate(scans.connection, {"pin": loaded["pin"], "aggregates": [function]})
+    for answer in (scans.plan(loaded).reply, counted):
+        (ground,) = answer["grounds"]
+        assert len(ground["absent"]) == 2
+        assert not any(exists(memory, key) for key in ground["absent"])
+    with remote.measured() as cost:
+        planned = scans.plan(loaded)
+    assert cost.depth == 1, cost
+    tier(mine)
+    assert [exists(memory, key) for key in ground["absent"]] == [True, False]
+    (later,) = scans.plan(loaded).reply["grounds"]
+    assert not any(exists(memory, key) for key in later["absent"])
+    assert planned["rows"] == 13
+
+
+def test_a_plan_of_a_log_alone_rests_on_its_commit(wh, scans):
+    more(wh.create_table("s.orders", "id BIGINT"), 3)
+    assert scans.plan(scans.load("s.orders")).reply["grounds"] == []
 
 
 def exists(storage: MemoryStorage, key: str) -> bool:
