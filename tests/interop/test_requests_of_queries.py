@@ -113,7 +113,7 @@ def test_a_query_of_lake_and_log_asks_python_for_no_plan_again(spark, warehouse,
     tier(table)
     table.append([{"id": ROWS, "v": 1.0}])
     found = [requests_of(far, spark, "SELECT sum(v) FROM streamhouse.far.both") for _ in range(4)][-1]
-    # Both looks are for the next record; then come one for the lake's next version and its mark, and the hot row's record.
+    # Two are for the next record, then come the lake's next version and its mark, and the record of the hot row.
     assert found == Counter({"look": 2 + 2 + 1, "parquet": 1})
     table.append([{"id": ROWS, "v": 1.0}])
     assert spark.sql("SELECT count(*) FROM streamhouse.far.both WHERE v >= 0").first() == (ROWS + 2,)
