@@ -343,9 +343,10 @@ class LakeTable(ABC):
         schema: TableSchema,
         statistics_of: Sequence[str] = (),
         node: Node = ALWAYS_TRUE,
+        buckets: Collection[int] | None = None,
     ) -> LakeScan:
         """Plan as `plan_read`, as whole files with their metadata; statistics for the columns of ``statistics_of``
-        and of the filter.
+        and of the filter. ``buckets`` are the only ones that are wanted; files of others may be among the answer.
 
         Raises as `plan_read` does.
         """

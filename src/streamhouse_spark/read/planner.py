@@ -324,14 +324,15 @@ def scan_pinned(table: TableHandle, pin: Pin, wanted: Wanted) -> LakeScan:
 
 def scan_lake(table: TableHandle, state: TableState, snapshot_id: int, wanted: Wanted) -> LakeScan:
     """Find the files of a lake snapshot by the columns that the state has. Raises `SnapshotExpiredError`."""
+    allowed = wanted.pruning.buckets(state)
     scan = table.open_lake(state).scan_files(
         snapshot_id=snapshot_id,
         columns=wanted.schema(state).names,
         schema=state.schema,
         statistics_of=wanted.statistics_of,
         node=wanted.pruning.node,
+        buckets=allowed,
     )
-    allowed = wanted.pruning.buckets(state)
     if allowed is None:
         return scan
     return replace(scan, files=tuple(file for file in scan.files if file.bucket is None or file.bucket in allowed))

@@ -11,8 +11,9 @@ from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.lake.file_match import lake_bounds
-from streamhouse_spark.lake.iceberg.schema import own_field
+from streamhouse_spark.lake.iceberg.schema import bucket_of, own_field
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics
 from streamhouse_spark.query.predicate_tree import Node, exactly, may_match
 from streamhouse_spark.schema.partition_fields import PartitionField
@@ -29,16 +30,37 @@ _WIDTHS_BYTES: Mapping[type[ice.IcebergType], tuple[int, ...]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class BucketFilter:
+    """The buckets that are wanted, and how a partition tells its bucket, see `bucket_of`."""
+
+    buckets: frozenset[int]
+    num_buckets: int
+    source_id: int | None
+
+    def leaves_out(self, file: DataFile, spec: PartitionSpec) -> bool:
+        bucket = bucket_of(spec, file.partition, self.num_buckets, self.source_id)
+        return bucket is not None and bucket not in self.buckets
+
+
 class PartitionFilter:
-    """A filter as far as it speaks of columns by which files are partitioned.
+    """A filter as far as it speaks of columns by which files are partitioned, and of buckets.
 
     A partition by years, months, days or hours may hold the moments of its neighbours too: engines have rounded moments
-    before 1970 in different ways. Partitions by ``truncate`` and ``bucket`` say nothing.
+    before 1970 in different ways. Partitions by ``truncate`` say nothing.
     """
 
-    def __init__(self, node: Node, names: Mapping[int, str], schema: TableSchema, metadata: TableMetadata) -> None:
+    def __init__(
+        self,
+        node: Node,
+        names: Mapping[int, str],
+        schema: TableSchema,
+        metadata: TableMetadata,
+        buckets: BucketFilter | None = None,
+    ) -> None:
         """``names`` are the columns of ``schema`` by their fields."""
         self._node = node
+        self._buckets = buckets
         self._specs = metadata.specs()
         self._types = field_types(metadata)
         self._columns = {i: column for i, name in names.items() if (column := schema.find(name)) is not None}
@@ -65,6 +87,8 @@ class PartitionFilter:
     def test(self, file: DataFile) -> bool:
         """Return False only if no row of the data file's partition can satisfy the filter."""
         spec = self._specs[file.spec_id]
+        if self._buckets is not None and self._buckets.leaves_out(file, spec):
+            return False
         partition = tuple(file.partition[position] for position in range(len(spec.fields)))
         key = (file.spec_id, *partition)
         if key not in self._known:

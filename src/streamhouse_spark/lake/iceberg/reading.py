@@ -4,7 +4,7 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
@@ -91,6 +91,7 @@ def scan_snapshot(
     schema: TableSchema,
     statistics_of: Sequence[str],
     node: Node,
+    buckets: Collection[int] | None,
 ) -> LakeScan:
     table = place.find()
     if table is None:
@@ -100,7 +101,7 @@ def scan_snapshot(
     known = iceberg_columns(table.metadata, place.spec)
     how = projection(lake, known, place.spec.schema, columns, schema)
     every = projection(lake, known, place.spec.schema, None, schema)
-    files = scan_files(table, snapshot, every, place.spec.num_buckets, statistics_of, node)
+    files = scan_files(table, snapshot, every, place.spec.num_buckets, statistics_of, node, buckets)
     same = same_by_name(table.metadata, how, place.spec.schemas)
     return LakeScan(_described(place, table.metadata, snapshot), how, files, same)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from pyiceberg import types as ice
@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
 from streamhouse_spark.lake.file_match import file_may_match
-from streamhouse_spark.lake.iceberg.partitions import PartitionFilter, decoded_bound, field_types
+from streamhouse_spark.lake.iceberg.partitions import BucketFilter, PartitionFilter, decoded_bound, field_types
 from streamhouse_spark.lake.iceberg.scan import is_only_of, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source, is_stored_as, plain_type
 from streamhouse_spark.lake.model.scan_files import ColumnStatistics, ScanFile
@@ -31,11 +31,13 @@ def scan_files(
     num_buckets: int,
     statistics_of: Sequence[str] = (),
     node: Node = ALWAYS_TRUE,
+    only_buckets: Collection[int] | None = None,
 ) -> tuple[ScanFile, ...]:
     """Find the data files of the snapshot that can hold rows of the filter, from the manifests that can name such
     files.
 
     Statistics are those of the filter's columns and of ``statistics_of``, columns of the table, which ``how`` reads.
+    Files of partitions that tell another bucket than ``only_buckets`` are left out.
     """
     names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
     types = field_types(table.metadata)
@@ -46,9 +48,10 @@ def scan_files(
         if name in looked_at and isinstance(types.get(field_id), ice.PrimitiveType)
     }
     specs = table.metadata.specs()
-    chosen = PartitionFilter(node, names, how.schema, table.metadata) if node.columns() else None
-    tasks = plan_tasks(table, snapshot, chosen)
     buckets = (num_buckets, bucket_source(table.metadata, num_buckets))
+    only = None if only_buckets is None else BucketFilter(frozenset(only_buckets), *buckets)
+    chosen = PartitionFilter(node, names, how.schema, table.metadata, only) if node.columns() else None
+    tasks = plan_tasks(table, snapshot, chosen)
     files = (_scan_file(task, table.location(), specs, names, wanted, buckets) for task in tasks)
     return tuple(file for file in files if file_may_match(file, how.schema, node))
 

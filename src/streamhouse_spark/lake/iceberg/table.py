@@ -192,10 +192,11 @@ class IcebergLake(LakeTable):
         schema: TableSchema,
         statistics_of: Sequence[str] = (),
         node: Node = ALWAYS_TRUE,
+        buckets: Collection[int] | None = None,
     ) -> LakeScan:
         from streamhouse_spark.lake.iceberg.reading import scan_snapshot
 
-        return scan_snapshot(self.place, snapshot_id, columns, schema, statistics_of, node)
+        return scan_snapshot(self.place, snapshot_id, columns, schema, statistics_of, node, buckets)
 
     def named_files(self, snapshot_id: int) -> Sequence[str]:
         from streamhouse_spark.lake.iceberg.foreign.named_files import named_files

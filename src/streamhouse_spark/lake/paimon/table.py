@@ -222,6 +222,7 @@ class PaimonLake(LakeTable):
         schema: TableSchema,
         statistics_of: Sequence[str] = (),
         node: Node = ALWAYS_TRUE,
+        buckets: Collection[int] | None = None,  # noqa: ARG002 - the caller leaves files of others out
     ) -> LakeScan:
         table = self._require_table(f"no snapshot {snapshot_id}")
         snapshot: Snapshot = self.place.snapshots.require(snapshot_id, table.snapshot)

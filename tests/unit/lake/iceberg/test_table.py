@@ -32,11 +32,14 @@ from streamhouse_spark.errors import (
     LakeMismatchError,
     SnapshotExpiredError,
 )
+from streamhouse_spark.lake.iceberg import scan_files as lake_files
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.model import scan_files
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakePlan, LakeSplit
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.table.tiering import tier_table
 from unit.lake.filters_of_reads import filter_of
 
 
@@ -321,3 +324,20 @@ def test_pyiceberg_prunes_by_bucket_and_partition(store):
     found = lake.place.load().scan(row_filter=EqualTo("id", wanted))
     assert len(list(found.plan_files())) <= 3
     assert found.to_arrow().num_rows == pc.sum(pc.equal(rows["id"], wanted)).as_py()
+
+
+def test_a_key_of_many_buckets_is_planned_by_the_files_of_its_own(wh, monkeypatch):
+    """Each file that is looked at costs as much as all others of the plan."""
+    table = wh.create_table("a.many", "id BIGINT, v STRING", buckets=16, properties={"bucket.key": "id"})
+    for start in (0, 100):
+        table.append([{"id": i, "v": "x"} for i in range(start, start + 100)])
+        tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    looked_at = []
+    right = lake_files._scan_file
+    monkeypatch.setattr(lake_files, "_scan_file", lambda task, *of: looked_at.append(task) or right(task, *of))
+    assert table.to_arrow(filter=[("id", "=", 77)])["id"].to_pylist() == [77]
+    assert len(looked_at) == 2
+    assert table.to_arrow(filter=[("id", "in", [77, 78]), ("v", "=", "x")]).num_rows == 2
+    assert len(looked_at) <= 2 + 4
+    assert table.to_arrow(filter=[("id", ">", 77)]).num_rows == 122
+    assert len(looked_at) >= 2 + 2 + 32
