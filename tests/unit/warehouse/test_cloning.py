@@ -266,6 +266,19 @@ def test_a_version_from_before_a_comment_a_default_or_a_constraint(wh, keyed):
     assert ids(table.to_arrow()) == [1, 2, 3, 4]
 
 
+def test_a_version_whose_partitioning_the_lake_does_not_have_yet(wh):
+    columns = "id BIGINT NOT NULL, day INT"
+    table = wh.create_table("d.t", columns, partition_by=["truncate(2, day)"])
+    add(table, 1, 2)
+    tier(table)
+    table.set_partitioning(["day"])
+    clone = wh.clone_table("d.t", "d.c")
+    add(clone, 3)
+    for each, wanted in ((clone, [1, 2, 3]), (table, [1, 2])):
+        tier(each)
+        assert ids(each.lake.to_arrow()) == ids(each.to_arrow()) == wanted
+
+
 @pytest.mark.paimon
 def test_a_table_that_has_rows_in_paimon_cannot_be_cloned(wh):
     table = new_table(wh, lake="paimon", name="d.p")

@@ -92,13 +92,15 @@ def _begun(metadata: TableMetadata, place: IcebergLocation, target: IcebergLocat
 
 
 def _columns(text: str, place: IcebergLocation, target: IcebergLocation) -> str:
-    """Return the map of columns as of the clone's schema, where the lake's differs from it in comments or defaults
-    alone. A lake that was brought up to other columns meanwhile stays what it is, so no round writes to it.
+    """Return the map of columns as of the clone's schema, where the lake was brought up to a later one that differs
+    from it in comments or defaults alone. With other columns it stays what it is, so no round writes to it.
     """
     new = target.spec.table_uuid
     known = ColumnMap.from_text(text, new, where=str(target.spec.path))
-    schema = place.spec.schemas.get(known.schema_id or 0) if known is not None else None
-    if known is None or schema is None or schema.plain_columns != target.spec.schema.plain_columns:
+    if known is None or known.schema_id is None or known.schema_id <= target.spec.schema_id:
+        return text
+    schema = place.spec.schemas.get(known.schema_id)
+    if schema is None or schema.plain_columns != target.spec.schema.plain_columns:
         return text
     return replace(known, schema_id=target.spec.schema_id).to_text(new)
 
