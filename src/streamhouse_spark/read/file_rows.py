@@ -17,7 +17,6 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, Sn
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_base import ReadBase, changed
 from streamhouse_spark.lake.parquet.access import StorageFiles
-from streamhouse_spark.lake.parquet.file_writer import named_offsets
 from streamhouse_spark.lake.parquet.numbered_rows import read_numbered
 from streamhouse_spark.log.commits.deletions import NO_FILE_ROWS, FileRows, have_same_files, joined_files, num_rows_of
 from streamhouse_spark.log.commits.state import TableState
@@ -161,6 +160,8 @@ def behind_looks(
 
 
 def _require_offsets(table: TableHandle, state: TableState, rows: Mapping[int, OffsetRuns]) -> None:
+    from streamhouse_spark.lake.parquet.file_writer import named_offsets
+
     wanted, lake = _of_lake(state, rows), table.open_lake().with_state(state)
     assert state.lake is not None
     if ADOPTED not in state.properties and all(map(named_offsets, lake.named_files(state.lake.snapshot_id))):
