@@ -12,8 +12,9 @@ microseconds.
 from __future__ import annotations
 
 import datetime as dt
+from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -231,17 +232,44 @@ class In:
     values: tuple[Any, ...]
     """The values without null; ``has_null`` stands for that."""
     has_null: bool
+    ascending: tuple[Any, ...] | None = field(init=False, repr=False, compare=False)
+    """The values as `ordered`, so that each question costs the logarithm of their number; None if they do not compare
+    with each other.
+    """
+
+    def __post_init__(self) -> None:
+        try:
+            ascending = tuple(sorted(map(ordered, self.values)))
+        except TypeError:
+            ascending = None
+        object.__setattr__(self, "ascending", ascending)
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
         found = bounds.get(self.column, UNKNOWN_BOUNDS)
         of_null = NULL if self.values or self.has_null else NULL | FALSE  # of no values, a setting decides
         possible = of_null if found.may_be_null else 0
         if found.may_have_value:
-            each = [_compared("=", found, ordered(value)) for value in self.values]
-            possible |= TRUE if any(one & TRUE for one in each) else 0
-            if all(one & FALSE for one in each):
+            possible |= TRUE if self._may_have(found) else 0
+            if not self._has_all(found):
                 possible |= NULL if self.has_null else FALSE
         return possible
+
+    def _may_have(self, found: Bounds) -> bool:
+        if self.ascending is None:
+            return True
+        place = bisect_left(self.ascending, found.low) if found.low is not None else 0
+        is_inside = place < len(self.ascending) and (found.high is None or self.ascending[place] <= found.high)
+        return is_inside or (found.may_be_nan and self.ascending[-1:] == (_NAN,))
+
+    def _has_all(self, found: Bounds) -> bool:
+        """Tell whether each value within the bounds is among these."""
+        is_one = found.low is not None and found.low == found.high
+        return (
+            is_one
+            and self.ascending is not None
+            and self._may_have(replace(found, may_be_nan=False))
+            and (not found.may_be_nan or found.low == _NAN)
+        )
 
     def values_of(self, column: str) -> frozenset[Any] | None:
         return frozenset(self.values) if column == self.column else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, Final
 
 import numpy as np
@@ -121,12 +121,9 @@ def _answers(node: IsNull | Compare | In, column: pa.Array) -> pa.BooleanArray |
             return pc.call_function(_TEXT_TESTS[operator], [column], options=pc.MatchSubstringOptions(value))
         case Compare(operator, _, value):
             return _compared(operator, column, value)
-        case In(_, values, has_null):
-            each = [_compared("=", column, value) for value in values]
-            known = [one for one in each if one is not None]
-            if has_null or not known or len(known) < len(each):
-                return None
-            return reduce(pc.or_kleene, known)
+        case In(_, _, has_null):
+            values = None if has_null else _constants(node, column.type)
+            return None if values is None else _among(column, values)
 
 
 def _compared(operator: str, column: pa.Array, value: Any) -> pa.BooleanArray | None:
@@ -137,6 +134,21 @@ def _compared(operator: str, column: pa.Array, value: Any) -> pa.BooleanArray | 
     if pa.types.is_floating(column.type) and operator in (">", ">="):  # to Spark NaN is above all numbers
         found = pc.or_(found, pc.is_nan(column))
     return pc.fill_null(found, False) if operator == "<=>" else found
+
+
+def _among(column: pa.Array, values: pa.Array) -> pa.BooleanArray:
+    """Return whether each value is one of ``values``, null for null; floats compare as numbers, so 0.0 equals -0.0."""
+    if pa.types.is_floating(column.type):
+        column, values = (pc.add(found, pa.scalar(0.0, column.type)) for found in (column, values))
+    found = pc.is_in(column, value_set=values)
+    return pc.if_else(column.is_valid(), found, None) if column.null_count else found
+
+
+@lru_cache(maxsize=16)
+def _constants(node: In, column: pa.DataType) -> pa.Array | None:
+    """Return the values in the column's type; None without values, or if one is not known there."""
+    found = [_constant(value, column) for value in node.values]
+    return pa.array(found, column) if found and all(one is not None for one in found) else None
 
 
 def _constant(value: Any, column: pa.DataType) -> pa.Scalar | None:

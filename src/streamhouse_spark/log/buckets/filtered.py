@@ -23,7 +23,9 @@ def filtered_buckets(
     arrays = [array for value in values if value is not None and (array := _key_array(value, key.type)) is not None]
     if None in values:
         arrays.append(pa.nulls(1, key.type))
-    return frozenset(int(buckets_of(array, num_buckets, lake_format)[0]) for array in arrays)
+    if not arrays:
+        return frozenset()
+    return frozenset(buckets_of(pa.concat_arrays(arrays), num_buckets, lake_format).tolist())
 
 
 def _key_array(value: Any, data_type: pa.DataType) -> pa.Array | None:
