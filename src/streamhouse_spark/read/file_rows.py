@@ -1,4 +1,8 @@
-"""Rows of lake files without offsets, as a statement names them: by file and position in the snapshot that it read."""
+"""Rows of lake files, as a statement names them: without offsets by file and position in the snapshot that it read.
+
+Rows with offsets are looked for again where another lake snapshot was recorded since: another engine may have written
+their files again, without offsets.
+"""
 
 from __future__ import annotations
 
@@ -155,24 +159,29 @@ def behind_looks(
         except OtherLakeError as error:
             state = error.state
         assert state.lake is not None
-        _require_offsets(table, state, rows())
+        if not have_offsets(table, state, rows()):
+            raise LostOffsetsError(
+                f"{state.name} changed while an operation that had read its rows was running: in lake snapshot "
+                f"{state.lake.snapshot_id} some of them have no offsets any more, because another engine wrote their "
+                "files again, or dropped them; nothing was written, run it again",
+                condition="COMMIT_CONFLICT",
+            )
         read = replace(read, looked_at=read.looked_at | {state.lake.snapshot_id})
 
 
-def _require_offsets(table: TableHandle, state: TableState, rows: Mapping[int, OffsetRuns]) -> None:
+def have_offsets(table: TableHandle, state: TableState, rows: Mapping[int, OffsetRuns]) -> bool:
+    """Tell whether those of the rows that the recorded lake snapshot has are still found there by their offsets. Where
+    all files are the table's own, their names tell, and no file is opened. Raises `SnapshotExpiredError`.
+    """
     from streamhouse_spark.lake.parquet.file_writer import named_offsets
 
-    wanted, lake = _of_lake(state, rows), table.open_lake().with_state(state)
-    assert state.lake is not None
+    wanted = _of_lake(state, rows)
+    if state.lake is None or not wanted:
+        return True
+    lake = table.open_lake().with_state(state)
     if ADOPTED not in state.properties and all(map(named_offsets, lake.named_files(state.lake.snapshot_id))):
-        return
-    held = lake.rows_with_offsets(state.lake.snapshot_id, wanted)
-    if num_rows_of(held) < num_rows_of(wanted):
-        raise LostOffsetsError(
-            f"{state.name} changed while rows of it were changed: another engine wrote their files again, or they went "
-            f"with a partition, in lake snapshot {state.lake.snapshot_id}; nothing was written, run it again",
-            condition="COMMIT_CONFLICT",
-        )
+        return True
+    return num_rows_of(lake.rows_with_offsets(state.lake.snapshot_id, wanted)) == num_rows_of(wanted)
 
 
 def _of_lake(state: TableState, rows: Mapping[int, OffsetRuns]) -> dict[int, OffsetRuns]:

@@ -230,8 +230,8 @@ class ChosenRows:
             self._follow(self._state, state)
         self._require_unchanged(state)
         assert self._base is not None
-        known = self._base.lake_snapshot_id, self._base.looked_at
-        base = replace(ReadBase.of(state), lake_snapshot_id=known[0], looked_at=known[1])
+        looked = self._base
+        base = replace(ReadBase.of(state), lake_snapshot_id=looked.lake_snapshot_id, looked_at=looked.looked_at)
         return deleting(state, self._rows, base, self._files)
 
     def _look(self, state: TableState) -> None:

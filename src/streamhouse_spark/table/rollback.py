@@ -47,12 +47,12 @@ from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.log.told import Deleted, deletions_in, dropped_in, drops_adopted, drops_rows, newest_first
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_batches
-from streamhouse_spark.read.file_rows import behind_looks, read_file
+from streamhouse_spark.read.file_rows import have_offsets, read_file
 from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.read.union_read import read_pin
 from streamhouse_spark.schema.variant import cast_rows
-from streamhouse_spark.table.row_deletion import deleting
+from streamhouse_spark.table.row_deletion import commit_behind_looks, deleting
 from streamhouse_spark.table.row_parts import require_deletable
 from streamhouse_spark.table.tags import pinned_segments, version_of
 from streamhouse_spark.write.append import Appends
@@ -158,12 +158,7 @@ def _unkeyed(table: TableHandle, now: TableState, then: TableState, *, dry_run: 
 
 def _require_offsets(table: TableHandle, now: TableState, then: TableState, gone: Mapping[int, OffsetRuns]) -> None:
     """Require that rows that go have offsets in the lake, too: another engine may have written their files again."""
-    tiered = {bucket: runs.within(OffsetRange(0, now.lake_offset(bucket))) for bucket, runs in gone.items()}
-    tiered = {bucket: runs for bucket, runs in tiered.items() if runs}
-    if now.lake is None or not tiered:
-        return
-    held = table.open_lake().with_state(now).rows_with_offsets(now.lake.snapshot_id, tiered)
-    if _num_rows(held) < _num_rows(tiered):
+    if not have_offsets(table, now, gone):
         raise _not_told(
             now, then, "rows that were appended since lost their offsets, as another engine wrote them again"
         )
@@ -342,18 +337,16 @@ def _among(offsets: npt.NDArray[np.int64], runs: OffsetRuns) -> npt.NDArray[np.b
 
 
 def _commit(table: TableHandle, now: TableState, gone: Mapping[int, OffsetRuns], staged: Staged | None) -> None:
-    def commit(read: ReadBase) -> None:
-        def plan(state: TableState, time_ms: int) -> Sequence[Action]:
-            read.require_there(state)
-            _require_unchanged(state, now)
-            deletions = deleting(state, gone, read)
-            if sum(_num_rows(deletion.rows) for deletion in deletions) < _num_rows(gone):
-                raise _changed(state, now, "rows that go were trimmed")
-            return deletions if staged is None else (*deletions, appending(state, staged, time_ms))
+    def plan(state: TableState, time_ms: int, read: ReadBase) -> Sequence[Action]:
+        read.require_there(state)
+        _require_unchanged(state, now)
+        deletions = deleting(state, gone, read)
+        if sum(_num_rows(deletion.rows) for deletion in deletions) < _num_rows(gone):
+            raise _changed(state, now, "rows that go were trimmed")
+        return deletions if staged is None else (*deletions, appending(state, staged, time_ms))
 
-        table.log.commit(plan, staged_ms=staged.staged_ms if staged is not None else None)
-
-    behind_looks(table, lambda: gone, ReadBase.of(now), commit)
+    staged_ms = staged.staged_ms if staged is not None else None
+    commit_behind_looks(table, gone, ReadBase.of(now), plan, staged_ms=staged_ms)
 
 
 def _require_unchanged(state: TableState, now: TableState) -> None:

@@ -4,9 +4,8 @@ log, or, without an offset, by its lake file and its position there (`read/file_
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -82,14 +81,11 @@ def commit_deletion(
     since, or another deleted one of them: nothing was deleted.
     """
 
-    def committed_of(base: ReadBase) -> Committed:
-        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-            actions = deleting(state, rows, base, files)
-            return actions or ((DeleteRows({}),) if transaction is not None else ())
+    def plan(state: TableState, _time_ms: int, base: ReadBase) -> Sequence[Action]:
+        actions = deleting(state, rows, base, files)
+        return actions or ((DeleteRows({}),) if transaction is not None else ())
 
-        return table.log.commit(plan, transaction=transaction)
-
-    committed = behind_looks(table, lambda: rows, read, committed_of)
+    committed = commit_behind_looks(table, rows, read, plan, transaction=transaction)
     if committed.replay_of is not None or committed.state is committed.before:
         return 0
     deletion = next((d for d in committed.state.deletions if d.commit == committed.state.version), None)
@@ -125,9 +121,28 @@ def commit_rewrite(
 
     marked = _rewriting(staged) if staged is not None else None
     staged_ms = staged.staged_ms if staged is not None else None
-    return behind_looks(
-        table, lambda: rows, read, lambda base: table.log.commit(partial(plan, base=base), staged_ms=staged_ms).state
-    )
+    return commit_behind_looks(table, rows, read, plan, staged_ms=staged_ms).state
+
+
+def commit_behind_looks(
+    table: TableHandle,
+    rows: Mapping[int, OffsetRuns],
+    read: ReadBase,
+    plan: Callable[[TableState, int, ReadBase], Sequence[Action]],
+    *,
+    transaction: Transaction | None = None,
+    staged_ms: int | None = None,
+) -> Committed:
+    """Commit as `CommitLog.commit` does, by a plan that deletes ``rows`` with `deleting`, and is given the base for
+    that: the one of ``read``, with the lake snapshots that were looked at since. See `read.file_rows.behind_looks`.
+    """
+
+    def commit(base: ReadBase) -> Committed:
+        return table.log.commit(
+            lambda state, time_ms: plan(state, time_ms, base), transaction=transaction, staged_ms=staged_ms
+        )
+
+    return behind_looks(table, lambda: rows, read, commit)
 
 
 def lost_partitions(state: TableState, read: ReadBase) -> bool:

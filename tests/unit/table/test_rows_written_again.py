@@ -5,12 +5,18 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from faults.sim import sim_world
 from foreign_engines import ENGINES
 from foreign_lake import NAME, ids, row, tier
+from round_trips import RemoteStorage
 from row_changes import replace_rows
+from streamhouse_spark.config.properties import ADOPTED
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.table import replacement, rollback, row_deletion
 from streamhouse_spark.table.rollback import rollback_to_version
+from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 OLD = list(range(6))
@@ -119,3 +125,17 @@ def test_a_round_of_ours_in_between_is_none(table, engine, other_process):
 
     replace_rows(table, lambda one: one["id"] in (2, 7, 9), lambda one: row(one["id"] + 30), tiered)
     require_rows(table, engine, [0, 1, 3, 4, 5, 6, 8, 20, 32, 37, 39])
+
+
+def test_a_look_opens_no_file_where_all_are_ours(table, store, clock):
+    """A statement beside a tiering service looks at a snapshot that was recorded meanwhile, and knows no other."""
+    remote = RemoteStorage(store)
+    mine = Warehouse("wh", storage=remote, world=sim_world(99, clock)).table(NAME)
+    read = ReadBase.of(mine.refresh())
+    table.append([row(20)])
+    tier(table)
+    with remote.measured() as cost:
+        row_deletion.commit_deletion(mine, {0: OffsetRuns.dense(1, 1)}, read)
+    is_adopted = ADOPTED in table.state.properties
+    assert any(key.endswith(".parquet") for key in cost.keys) == is_adopted
+    assert cost.depth <= (13 if is_adopted else 10), cost

@@ -30,13 +30,11 @@ from streamhouse_spark.log.commits.checkpoint import read_tagged
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.deletions import have_same_files, num_rows_of
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.commits.waiting import Committed
 from streamhouse_spark.log.lifecycle.branches import find_branch, published
-from streamhouse_spark.read.file_rows import behind_looks
 from streamhouse_spark.table.branching.branches import end_log, open_log
 from streamhouse_spark.table.branching.changes import BranchChanges, Publication, moved, require_same, sealed, told
 from streamhouse_spark.table.branching.published_rows import staged_rows
-from streamhouse_spark.table.row_deletion import deleting
+from streamhouse_spark.table.row_deletion import commit_behind_looks, deleting
 
 logger = logging.getLogger(__name__)
 
@@ -79,17 +77,15 @@ def _publish(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publ
     deleted, files, is_emptied = changes.deleted, changes.files, changes.is_emptied
     staged = staged_rows(table, changes.made, changes.added, rewrites=bool(deleted or files))
 
-    def commit(read: ReadBase) -> Committed:
-        def plan(state: TableState, time_ms: int) -> Sequence[Action]:
-            _require_right(state, changes)
-            emptying = truncating(state) if is_emptied else ()
-            deletions = deleting(state, deleted, read, files) if (deleted or files) and not is_emptied else ()
-            added = (appending(state, staged, time_ms, ends_after(state, emptying)),) if staged.segments else ()
-            return (*emptying, *deletions, *added, *changes.ending(state))
+    def plan(state: TableState, time_ms: int, read: ReadBase) -> Sequence[Action]:
+        _require_right(state, changes)
+        emptying = truncating(state) if is_emptied else ()
+        deletions = deleting(state, deleted, read, files) if (deleted or files) and not is_emptied else ()
+        added = (appending(state, staged, time_ms, ends_after(state, emptying)),) if staged.segments else ()
+        return (*emptying, *deletions, *added, *changes.ending(state))
 
-        return table.log.commit(plan, transaction=changes.transaction, staged_ms=staged.staged_ms)
-
-    committed = behind_looks(table, lambda: deleted, ReadBase.of(changes.base), commit)
+    read, transaction = ReadBase.of(changes.base), changes.transaction
+    committed = commit_behind_looks(table, deleted, read, plan, transaction=transaction, staged_ms=staged.staged_ms)
     num_deleted = changes.base.num_rows if is_emptied else num_rows_of(deleted) + num_rows_of(files)
     return told(table, changes, committed, staged.num_rows, num_deleted)
 

@@ -37,6 +37,7 @@ def can_be_keyed(
 
 
 def are_of_one_bucket(native: Sequence[NativeUnit], hot: Sequence[PythonUnit]) -> bool:
+    """Tell whether all units are of the same bucket, or there are none."""
     units: list[NativeUnit | PythonUnit] = [*native, *hot]
     return len({unit.bucket for unit in units}) <= 1
 
