@@ -116,7 +116,7 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     ask("check_options", name="sales.orders", mode="readStream", options={"failOnDataLoss": "false"})
     pin = {"pin": loaded["pin"], "options": {}}
     read = {"columns": ["id"], "filters": [], "limit": None, "parallelism": 2, "native_schemes": ["file"]}
-    planned = ask("plan", **pin, **read, hadoop_version="3.5.0", reads_once=True, drops_rows=True)
+    planned = ask("plan", **pin, **read, hadoop_version="3.5.0", reads_once=True, drops_rows=True, stays_keyed=False)
     check_keys(planned["hot"], "hot_group")
     counted = ask("aggregate", **pin, aggregates=[{"function": "count_star", "column": None}])
     assert counted["row"] == [1]

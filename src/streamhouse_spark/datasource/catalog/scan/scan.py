@@ -196,7 +196,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         parallelism=cores,
     )
     is_keyed = pin.suffix in (None, LAKE) and set(_known_bucket_key(state)) <= set(columns)
-    if filters and not args.get("stays_keyed"):  # a group of each other bucket would be a task of some milliseconds
+    if not args.get("stays_keyed") and filters:  # a group of each other bucket would be a task of some milliseconds
         is_keyed = is_keyed and not are_of_one_bucket(units.native, units.hot)
     groups = _groups(state, units, is_keyed=is_keyed, limit=None if filters else args.get("limit"), parallelism=cores)
     schema = offered_schema(pa.schema([available.field(name) for name in columns]), state.schema)
