@@ -10,7 +10,7 @@ from typing import Any
 from streamhouse_spark import Table
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
-from streamhouse_spark.read.commit_changes import plan_changes
+from streamhouse_spark.read.change_feed.commit_changes import plan_changes
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pieces import ReadPlan
 from streamhouse_spark.read.planner import Pruning

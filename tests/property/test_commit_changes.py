@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from changes_replayed import check_history
+from changes_replayed import check_history, first_there
 from faults.keyed_groups import KINDS, together
 from faults.sim import sim_world
 from streamhouse_spark.kv.tablets import close_tablets
@@ -30,10 +30,12 @@ STEPS = st.lists(
         st.tuples(st.just("partitions"), ROWS),
         st.tuples(st.just("where"), ROWS, DAYS),
         st.tuples(st.just("delete"), IDS),
+        st.tuples(st.just("drop"), DAYS),
         st.tuples(st.just("back"), st.integers(1, 9)),
         st.tuples(st.just("merge")),
         st.tuples(st.just("tier")),
         st.tuples(st.just("trim")),
+        st.tuples(st.just("compact")),
     ),
     max_size=10,
 )
@@ -64,17 +66,33 @@ def trim(table: Table) -> None:
         table.log.commit(lambda _state, _time_ms: (Trim(starts),))
 
 
+UPKEEP = {
+    "compact": lambda table: table.lake.compact(purge=True),
+    "merge": lambda table: table.merge_inline(),
+    "tier": tier,
+    "trim": trim,
+}
+
+
+@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
 @pytest.mark.parametrize("num_examples", [25, pytest.param(400, marks=pytest.mark.long)])
-def test_a_table_without_a_key(num_examples):
+def test_a_table_without_a_key(lake_format, num_examples):
     @settings(deadline=None, max_examples=num_examples)
-    @given(steps=STEPS)
-    def any_history(steps):
+    @given(steps=STEPS, tiers_each=st.booleans())
+    def any_history(steps, tiers_each):
         table = Warehouse("wh", storage=MemoryStorage(sim_world()), world=sim_world(1)).create_table(
-            "d.t", "id BIGINT, day INT", partition_by=["day"], buckets=2
+            "d.t",
+            "id BIGINT, day INT",
+            partition_by=["day"],
+            buckets=2,
+            properties={"table.datalake.format": lake_format},
         )
         for step in steps:
             done(table, step, table.append)
+            if tiers_each:
+                tier(table)
         check_history(table)
+        assert not tiers_each or first_there(table) == 1  # a lake snapshot has each row that the log lost
 
     any_history()
 
@@ -113,14 +131,12 @@ def done(table: Table, step: Any, write: Any) -> None:
             table.delete([(gone, 0), (gone, 1)])
         case ("delete", gone):
             table.delete(where=[("id", "=", gone)])
+        case ("drop", day):
+            table.drop_partition({"day": day})
         case ("back", back):
             table.rollback_to_version(max(1, table.refresh().version - back))
-        case ("merge",):
-            table.merge_inline()
-        case ("tier",):
-            tier(table)
-        case ("trim",):
-            trim(table)
+        case (upkeep,):
+            UPKEEP[upkeep](table)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "wal"])

@@ -227,11 +227,21 @@ def test_a_table_without_a_key_behind_tiering_and_trimming(spark, wh, log):
     assert changes(spark, log, "FROM VERSION 0", "*") == before
     trim(table)
     assert changes(spark, log, "FROM VERSION 0", "*") == before, "the lake has the rows"
+    older = changes(spark, log, "FROM VERSION 0")
     table.delete(where=[("id", "=", 1)])
     table.append([row(9, 0)])
     newest = table.state.version
+    more = [(1, 0, "delete", newest - 1), (9, 0, "insert", newest)]
+    both = f"FROM VERSION {newest - 1} TO VERSION {newest}"
+    assert changes(spark, log, both) == more, "a lake snapshot has the deleted row"
+    assert changes(spark, log, "FROM VERSION 0") == sorted([*older, *more], key=repr)
+    table.open_lake().compact(purge=True)
+    tier(spark, wh.url, [table.name])
+    assert changes(spark, log, both) == more
+    table.open_lake().compact(purge=True)
+    table.open_lake().expire(keep_last=1, keep_ms=0)
     assert first_there(spark, log) == newest, "the deleted row is nowhere"
-    assert changes(spark, log, f"FROM VERSION {newest}") == [(9, 0, "insert", newest)]
+    assert changes(spark, log, f"FROM VERSION {newest} TO VERSION {newest}") == more[1:]
 
 
 def test_columns_are_those_of_now(spark, keyed, wh):
@@ -290,6 +300,8 @@ def test_a_dropped_partition(spark, wh):
     assert net == [(2, "insert")]
     table.log.commit(lambda *_: [Trim({0: 2})])
     spark.sql(f"ALTER TABLE {name} DROP PARTITION (part = 'b')")
+    assert changes(spark, name, f"FROM VERSION {newest + 1}", "id, _change_type") == [(2, "delete")]
+    table.open_lake().expire(keep_last=1, keep_ms=0)
     text = r"INVALID_OPTION: .* commit \d+ \(tier\) removed rows from the lake that no record names"
     with pytest.raises(PySparkException, match=text):
         changes(spark, name, f"FROM VERSION {newest + 1}", "*")

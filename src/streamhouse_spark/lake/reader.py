@@ -14,9 +14,13 @@ from streamhouse_spark.core.parallel import in_parallel
 from streamhouse_spark.lake.column_map import ColumnMap, InnerOf, nothing_inside
 from streamhouse_spark.lake.model.values import FieldNames, LakePlan, LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.file_writer import may_hold, named_offsets
+from streamhouse_spark.lake.parquet.held_rows import read_held_rows
 from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, offset_file, read_offsets
 from streamhouse_spark.schema.inner_fields import Path, joined_path, paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
+
+PlacedRows = Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]
+"""Rows in batches, with the offset of each, in the order of the offsets."""
 
 
 def read_log_range(
@@ -28,7 +32,7 @@ def read_log_range(
     kept: Collection[str] | None = None,
     *,
     has_gaps: bool = False,
-) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+) -> PlacedRows:
     """Read a log range as `LakeTable.read_placed` does; ``plan`` is of the whole newest snapshot.
 
     Rows of files that are not ``kept`` are left out, once it is seen that the files hold the range.
@@ -37,6 +41,13 @@ def read_log_range(
     found = [file for file in _footers(files_at, splits, writers) if file is not None]
     may_lack = has_gaps and len(found) == len({s.location for s in splits}) and _says_all_offsets(plan, bucket, wanted)
     return read_offsets(files_at, found, bucket, wanted, plan.projection, kept, may_lack=may_lack)
+
+
+def read_held(files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, rows: OffsetRuns) -> PlacedRows:
+    """Read rows as `LakeTable.read_held` does; ``plan`` is of the whole snapshot."""
+    splits = [s for s in plan.splits if may_hold(s.location, bucket, rows.range)]
+    found = [file for file in _footers(files_at, splits, writers) if file is not None]
+    return read_held_rows(files_at, found, bucket, rows, plan.projection)
 
 
 def _footers(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection[str]) -> Iterable[OffsetFile | None]:

@@ -11,8 +11,6 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, Self
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
@@ -42,7 +40,7 @@ from streamhouse_spark.lake.model.values import (
 )
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.merge_on_read import read_split
-from streamhouse_spark.lake.reader import held_offsets, read_log_range, rows_with_offsets
+from streamhouse_spark.lake.reader import PlacedRows, held_offsets, read_held, read_log_range, rows_with_offsets
 from streamhouse_spark.lake.relocation import LakeRelocation
 from streamhouse_spark.lake.spec import LakeTableSpec
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
@@ -374,7 +372,7 @@ class LakeTable(ABC):
 
     def read_placed(
         self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE, *, has_gaps: bool = False
-    ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+    ) -> PlacedRows:
         """Read the rows of a log range with their offsets, in offset order; no file that has no row of the filter.
 
         Raises `OffsetsTrimmedError` before the first row when the lake's files do not hold the range exactly; those of
@@ -389,6 +387,13 @@ class LakeTable(ABC):
             kept = frozenset(split.location for split in chosen.splits)
         writers = self.place.spec.writers
         return read_log_range(self.place.files_at, plan, writers, bucket, wanted, kept, has_gaps=has_gaps)
+
+    def read_held(self, snapshot_id: int, bucket: int, rows: OffsetRuns) -> PlacedRows:
+        """Read the rows at these offsets that files of a snapshot hold, those too that it marks as deleted. Rows
+        between them may be among the answer. Raises `SnapshotExpiredError`, and `OffsetsTrimmedError` as `read_placed`.
+        """
+        plan = self.plan_read(snapshot_id=snapshot_id, schema=self.place.spec.schema)
+        return read_held(self.place.files_at, plan, self.place.spec.writers, bucket, rows)
 
     def rows_with_offsets(self, snapshot_id: int, rows: Mapping[int, OffsetRuns]) -> Mapping[int, OffsetRuns]:
         """Return those of the rows that files of a snapshot hold, as `lake.reader.rows_with_offsets` does.

@@ -63,6 +63,26 @@ class CommitRuns:
         kept = ends > starts
         return CommitRuns(starts[kept], ends[kept], self.versions[kept], self.times_us[kept], self.is_grouped[kept])
 
+    @property
+    def offsets(self) -> OffsetRuns:
+        """All offsets, without their commits."""
+        return OffsetRuns.concat([OffsetRuns(self.starts, self.ends - self.starts)])
+
+    def of_commit(self, number: int) -> OffsetRuns:
+        """Return the offsets of one commit."""
+        own = self.versions == number
+        return OffsetRuns.concat([OffsetRuns(self.starts[own], (self.ends - self.starts)[own])])
+
+    def among(self, rows: OffsetRuns) -> CommitRuns:
+        """Return the part at these offsets."""
+        ends = rows.starts + rows.lengths
+        first = np.searchsorted(ends, self.starts, side="right")
+        counts = np.maximum(np.searchsorted(rows.starts, self.ends, side="left") - first, 0)
+        own = np.repeat(np.arange(len(counts)), counts)
+        others = np.arange(len(own)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+        starts, last = np.maximum(self.starts[own], rows.starts[others]), np.minimum(self.ends[own], ends[others])
+        return CommitRuns(starts, last, self.versions[own], self.times_us[own], self.is_grouped[own])
+
     def reaches(self, offsets: OffsetRange) -> bool:
         """Tell whether a run has one of the offsets."""
         place = int(np.searchsorted(self.ends, offsets.start, side="right"))

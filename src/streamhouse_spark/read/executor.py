@@ -279,10 +279,15 @@ class PieceReader:
 
     def _placed(self, piece: ChangesPiece) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """Rows of the log, or of the lake where it was trimmed, with their offsets; of a lake file with positions."""
-        if isinstance(piece.rows, OffsetsPiece):
-            yield from self._trimmed(piece.rows.bucket, piece.rows.offsets)
-            return
         schema = self._plan.schema
+        if isinstance(piece.rows, OffsetsPiece):
+            bucket, snapshot_id = piece.rows.bucket, piece.rows.snapshot_id
+            if snapshot_id is None:
+                yield from self._trimmed(bucket, piece.rows.offsets)
+            else:
+                lake = self._table.open_lake().with_schema(schema)
+                yield from lake.read_held(snapshot_id, bucket, piece.commits.offsets)
+            return
         if isinstance(piece.rows, FileRowsPiece):
             yield from read_file(self._table, schema, piece.rows.snapshot_id, piece.rows.name)
             return

@@ -76,6 +76,8 @@ class OffsetsPiece:
     size_bytes: int
     has_gaps: bool = False
     """Whether rows of dropped partitions are left out; else they are an error."""
+    snapshot_id: int | None = None
+    """The lake snapshot whose files hold the rows, deleted ones too; None for the rows of the newest."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -84,6 +86,7 @@ class OffsetsPiece:
             "offsets": [self.offsets.start, self.offsets.end],
             "size_bytes": self.size_bytes,
             **({"has_gaps": True} if self.has_gaps else {}),
+            **({"snapshot_id": self.snapshot_id} if self.snapshot_id is not None else {}),
         }
 
 
@@ -260,7 +263,8 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
             return LakePiece.from_json(data)
         case "offsets":
             offsets = OffsetRange(*data["offsets"])
-            return OffsetsPiece(data["bucket"], offsets, data["size_bytes"], data.get("has_gaps", False))
+            how = data.get("has_gaps", False), data.get("snapshot_id")
+            return OffsetsPiece(data["bucket"], offsets, data["size_bytes"], *how)
         case "keyed":
             lake = LakeSplit.from_json(data["lake"]) if data["lake"] else None
             base = LogSplit.from_json(data["base"]) if data["base"] else None

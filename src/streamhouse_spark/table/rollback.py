@@ -40,12 +40,14 @@ from streamhouse_spark.kv.replay import KeyedLayout
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.log.append import Staged, appending
 from streamhouse_spark.log.commits.actions import Action, LakePair, Retier
-from streamhouse_spark.log.commits.deletions import NO_DELETIONS, NO_DROPPED_ROWS, DeleteRows, num_rows_of
+from streamhouse_spark.log.commits.deletions import NO_DELETIONS, NO_DROPPED_ROWS, DeleteRows, NameDropped, num_rows_of
 from streamhouse_spark.log.commits.history import require_kept, state_at
+from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.log.told import Deleted, deletions_in, dropped_in, drops_adopted, drops_rows, newest_first
 from streamhouse_spark.query.projection import Projection, parse_filter
+from streamhouse_spark.read.change_feed.lost_rows import lost_rows
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.file_rows import have_offsets, read_file
 from streamhouse_spark.read.pin import Pin, pin_newest
@@ -196,7 +198,8 @@ def _deleted_since(
         expected = record.number - 1
         dropped = dropped_in(record.actions)
         if dropped is not None and not dropped.tells_all(is_adopted=ADOPTED in now.properties):
-            raise _not_told(now, then, _UNNAMED)
+            for bucket, runs in _lost_with(table, now, then, record, dropped).items():
+                parts.setdefault(bucket, []).append(runs)
         for deletion in deletions_in(record):
             named.append(Deleted(record.number, deletion.rows, num_rows_of(deletion.files)))
             if deletion.files:
@@ -217,6 +220,20 @@ def _deleted_since(
     ever = {b: OffsetRuns.merged([found[b] for found in (since, then.deleted) if b in found]) for b in now.buckets}
     _require_named(now, then, pairs, lambda before, pair: _drops_of(now, before, pair, ever, named))
     return since, of_files
+
+
+def _lost_with(
+    table: TableHandle, now: TableState, then: TableState, record: Record, dropped: NameDropped
+) -> Mapping[int, OffsetRuns]:
+    """Return the rows of a dropped partition that its record does not name. Raises `InvalidOptionError` where the lake
+    no longer tells them.
+    """
+    actions = (action for part in record.attempts for action in part.actions)
+    pair = next((action for action in actions if isinstance(action, LakePair)), None)
+    lost = None if pair is None else lost_rows(table, record.number, pair, dropped)
+    if lost is None:
+        raise _not_told(now, then, _UNNAMED)
+    return lost
 
 
 def _require_named(

@@ -151,8 +151,8 @@ ELSEWHERE = {
     "since its stream of CHANGES began; start the query again": (
         "unit/datasource/catalog/scan/test_changes.py::test_a_batch_has_the_columns_that_its_stream_began_with"
     ),
-    "read/commit_changes.py OFFSETS_TRIMMED: CHANGES of … from": (
-        "unit/read/test_commit_changes.py::test_records_that_are_gone"
+    "read/change_feed/commit_changes.py OFFSETS_TRIMMED: CHANGES of … from": (
+        "unit/read/change_feed/test_commit_changes.py::test_records_that_are_gone"
     ),
     "CONSTRAINT_VIOLATED": "unit/table/test_constraints.py::TestWrites::test_an_append_in_breach_writes_nothing",
     "tag versions while they are new": (

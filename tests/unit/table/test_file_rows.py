@@ -31,7 +31,7 @@ from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.deletions import DeleteRows
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import fold
-from streamhouse_spark.read.commit_changes import plan_changes
+from streamhouse_spark.read.change_feed.commit_changes import plan_changes
 from streamhouse_spark.read.deleted_rows import require_undeleted
 from streamhouse_spark.read.pieces import FileRowsPiece, piece_from_json
 from streamhouse_spark.read.planner import Pruning

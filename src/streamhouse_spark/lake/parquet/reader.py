@@ -400,7 +400,7 @@ def read_offsets(
         _require_cover(runs, bucket, wanted)
     if kept is not None:
         parts = [(file, runs) for file, runs in parts if file.location in kept]
-    return _merged(files_at, parts, wanted, projection)
+    return rows_in_order(files_at, parts, wanted, projection)
 
 
 def _require_cover(parts: Sequence[OffsetRuns], bucket: int, wanted: OffsetRange) -> None:
@@ -420,9 +420,10 @@ def _require_cover(parts: Sequence[OffsetRuns], bucket: int, wanted: OffsetRange
         )
 
 
-def _merged(
+def rows_in_order(
     files_at: FilesAt, parts: list[tuple[OffsetFile, OffsetRuns]], wanted: OffsetRange, projection: LakeProjection
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+    """Read rows of files in the order of their offsets, all of which are ``wanted``; each row is of one file."""
     waiting = sorted(parts, key=lambda part: part[1].range.start)
     cursors: list[RowCursor] = []
     begin = wanted.start

@@ -19,7 +19,14 @@ from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.lake.parquet.live_rows import LiveRows, live_rows
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.actions import LakePair
-from streamhouse_spark.log.commits.deletions import NameDropped, joined_files, newly_lacking, num_rows_of, waiting
+from streamhouse_spark.log.commits.deletions import (
+    FileRows,
+    NameDropped,
+    joined_files,
+    newly_lacking,
+    num_rows_of,
+    waiting,
+)
 from streamhouse_spark.log.commits.state import TableState
 
 T = TypeVar("T")
@@ -40,10 +47,8 @@ def dropped_with(state: TableState, lake: LakeTable, pair: LakePair) -> list[Nam
     tiered = {b: OffsetRange(log.start, min(log.end, pair.offsets.get(b, 0))) for b, log in state.buckets.items()}
     ranges = {bucket: offsets for bucket, offsets in tiered.items() if offsets.start < offsets.end}
     with suppress(SnapshotExpiredError, LakeRolledBackError, LakeMismatchError):
-        if (drop := _the_drop(state, lake, pair)) is not None and (
-            lost := _lost(state, lake, drop, ranges)
-        ) is not None:
-            return [lost]
+        if (lost := lost_with(state, lake, pair)) is not None:
+            return [_named(lost, ranges)]
     with suppress(SnapshotExpiredError):
         held = lake.held_offsets(pair.snapshot_id, ranges) if ranges else {}
         if held is not None:
@@ -51,6 +56,14 @@ def dropped_with(state: TableState, lake: LakeTable, pair: LakePair) -> list[Nam
             missing = _missing(ranges, [dict(held), dict(state.deleted), *named])
             return [NameDropped(missing, grown, total=grown)]
     return []
+
+
+def _named(lost: LostRows, ranges: Mapping[int, OffsetRange]) -> NameDropped:
+    """Name the lost rows with offsets as far as the log has them, in these ranges, and all others."""
+    held = {bucket: runs.within(ranges[bucket]) for bucket, runs in lost.rows.items() if bucket in ranges}
+    rows = {bucket: runs for bucket, runs in held.items() if runs}
+    snapshot_id = lost.snapshot_id if lost.files else None
+    return NameDropped(rows, lost.num_counted, lost.files, snapshot_id, lost.num_rows)
 
 
 def _missing(ranges: Mapping[int, OffsetRange], known: list[dict[int, OffsetRuns]]) -> dict[int, OffsetRuns]:
@@ -92,8 +105,31 @@ def _the_drop(state: TableState, lake: LakeTable, pair: LakePair) -> _Drop | Non
     return None
 
 
-def _lost(state: TableState, lake: LakeTable, drop: _Drop, ranges: Mapping[int, OffsetRange]) -> NameDropped | None:
-    """Return the rows of files that a drop took away; None where these are not as many as it says."""
+class LostRows(NamedTuple):
+    """The rows that a drop of partitions took away, those that were deleted before left out."""
+
+    rows: Mapping[int, OffsetRuns]
+    """Bucket → offsets."""
+    files: FileRows
+    """Rows without offsets, as the snapshot has them."""
+    snapshot_id: int
+    """The lake snapshot before the drop."""
+    num_counted: int
+    """How many of the rows that the lake lacks this accounts for, see `NameDropped.count`."""
+
+    @property
+    def num_rows(self) -> int:
+        return num_rows_of(self.rows) + num_rows_of(self.files)
+
+
+def lost_with(state: TableState, lake: LakeTable, pair: LakePair) -> LostRows | None:
+    """Return the rows that a lake snapshot lacks first behind a state, because their partition was dropped.
+
+    Files tell them: those that went, and those that came instead. None where these have not as many rows as the drop
+    says, or it is not one alone. Raises `SnapshotExpiredError`, `LakeRolledBackError`, `LakeMismatchError`.
+    """
+    if (drop := _the_drop(state, lake, pair)) is None:
+        return None
     schema, place = lake.place.spec.schema, lake.place
     before = lake.plan_read(snapshot_id=drop.older, schema=schema)
     after = lake.plan_read(snapshot_id=drop.newer, schema=schema)
@@ -110,10 +146,7 @@ def _lost(state: TableState, lake: LakeTable, drop: _Drop, ranges: Mapping[int, 
     named, masked = state.dropped_rows.named.rows, joined_files(state.deletions)
     count = drop.num_rows - num_rows_of(files)
     own, files = _without(_without(own, state.deleted), named), _without(files, masked)
-    held = {bucket: runs.within(ranges[bucket]) for bucket, runs in own.items() if bucket in ranges}
-    rows = {bucket: runs for bucket, runs in held.items() if runs}
-    total = num_rows_of(own) + num_rows_of(files)
-    return NameDropped(rows, count, files, drop.older if files else None, total)
+    return LostRows(own, files, drop.older, count)
 
 
 def _without(rows: Mapping[T, OffsetRuns], others: Mapping[T, OffsetRuns]) -> dict[T, OffsetRuns]:

@@ -40,7 +40,7 @@ from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.lake.parquet.reader import offset_file
 from streamhouse_spark.lake.tiering import job
 from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
-from streamhouse_spark.read.commit_changes import plan_changes
+from streamhouse_spark.read.change_feed.commit_changes import plan_changes
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.pieces import FileRowsPiece, ReadPlan, piece_from_json
 from streamhouse_spark.read.planner import Pruning

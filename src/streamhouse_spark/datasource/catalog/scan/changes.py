@@ -15,7 +15,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
-from streamhouse_spark.read.commit_changes import news, range_of_times, require_changes
+from streamhouse_spark.read.change_feed.commit_changes import news, range_of_times, require_changes
 from streamhouse_spark.schema.reserved_names import require_unlike
 from streamhouse_spark.table.tags import version_of
 from streamhouse_spark.warehouse.connection import Connection

@@ -17,8 +17,8 @@ from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.query.predicate_tree import Node
+from streamhouse_spark.read.change_feed.commit_changes import plan_changes
 from streamhouse_spark.read.columns_then import same_columns, state_of_time
-from streamhouse_spark.read.commit_changes import plan_changes
 from streamhouse_spark.read.deleted_rows import require_changes_told
 from streamhouse_spark.read.pieces import (
     ArchivePiece,

@@ -8,11 +8,13 @@ a partition some of whose rows the log no longer had) is refused with the number
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from streamhouse_spark.config.properties import ADOPTED, CHANGELOG_IMAGE, NOTHING_ADOPTED
+import numpy as np
+
+from streamhouse_spark.config.properties import CHANGELOG_IMAGE
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
@@ -20,33 +22,25 @@ from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, Sn
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.log.archive.pages import archived
-from streamhouse_spark.log.commits.actions import Action, Append, LakePair, Retier, moves_rows
-from streamhouse_spark.log.commits.deletions import DeleteRows, NameDropped, num_rows_of
+from streamhouse_spark.log.commits.actions import moves_rows
+from streamhouse_spark.log.commits.deletions import DeleteRows
 from streamhouse_spark.log.commits.history import state_at
-from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit, whole_range
-from streamhouse_spark.log.told import (
-    Commit,
-    Deleted,
-    commits_back,
-    deletions_in,
-    dropped_in,
-    drops_adopted,
-    drops_rows,
-    newest_first,
+from streamhouse_spark.log.told import Commit, commits_back, deletions_in, dropped_in, newest_first
+from streamhouse_spark.read.change_feed.archived_changes import (
+    archived_commits,
+    first_archived_after,
+    last_archived_before,
 )
-from streamhouse_spark.read.archived_changes import archived_commits, first_archived_after, last_archived_before
+from streamhouse_spark.read.change_feed.cold_rows import ColdRows, find_added, find_removed
+from streamhouse_spark.read.change_feed.commit_parts import FIRST, Parts, parts_of
+from streamhouse_spark.read.change_feed.untold import require_told
 from streamhouse_spark.read.commit_runs import CommitRuns
-from streamhouse_spark.read.history import operation_of
 from streamhouse_spark.read.pieces import ChangesPiece, FileRowsPiece, LogPiece, OffsetsPiece
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.read.ranges import LAKE_RANGE_ROWS, row_bytes
 from streamhouse_spark.storage.base import Storage
-
-Parts = dict[int, list[tuple[OffsetRuns, int, int, bool]]]
-"""Bucket → offsets, each with number, time and whether it is grouped of their commit: see `CommitRuns.of`."""
-_FIRST: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +68,7 @@ def range_of_times(
             first = record.number
         elif last:
             break
-    if first == reached > _FIRST:
+    if first == reached > FIRST:
         first = first_archived_after(storage, state, start_us, reached, includes=includes[0]) or 0
         if end_us is not None and not last:
             last = last_archived_before(storage, state, end_us, includes=includes[1])
@@ -112,10 +106,10 @@ def plan_changes(
     Raises `OffsetsTrimmedError`, naming the first commit from which on all are there, `SnapshotExpiredError` as
     `state_at`, `InvalidOptionError` for a commit whose changes no record tells.
     """
-    if last < max(first, _FIRST):
+    if last < max(first, FIRST):
         return ChangesPlan(state, ())
     require_changes(state)
-    first = max(first, _FIRST)
+    first = max(first, FIRST)
     older = archived_commits(table, state, first, last, after_us)
     if older is None:
         return _plan_of_records(table, state, first, last, pruning, is_net=is_net, after_us=after_us)
@@ -139,16 +133,19 @@ def _plan_of_records(
 ) -> ChangesPlan:
     then = _state_at(table, state, first, last)
     commits = _commits(table.storage, then, first, last, after_us)
-    _require_told(table, then, commits, is_net=is_net)
+    lost = require_told(table, then, commits, is_net=is_net)
     source = state
     if state.truncation is not None and state.truncation.commit > last:
         source = replace(then, schema_id=state.schema_id, schemas=state.schemas)
-    added, removed = _parts(commits)
-    _require_kept(source, commits, first)
-    of_files = _file_pieces(table, source, commits, first)
+    added, removed = parts_of(commits, lost)
     if is_net and removed:
         added, removed = _without(added, removed), _without(removed, added)
-    return ChangesPlan(source, (*_pieces(source, added, removed, pruning), *of_files))
+    changes = [_Changes(CommitRuns.of(parts), bucket) for bucket, parts in sorted(added.items())]
+    changes += [_Changes(CommitRuns.of(parts), bucket, is_deleted=True) for bucket, parts in sorted(removed.items())]
+    changes = _with_cold(table, source, changes)
+    _require_kept(source, changes, first)
+    of_files = _file_pieces(table, source, commits, first)
+    return ChangesPlan(source, (*_pieces(source, changes, pruning), *of_files))
 
 
 class News(NamedTuple):
@@ -166,7 +163,7 @@ def news(table: TableHandle, state: TableState, first: int, last: int, after_us:
 
     Raises as `plan_changes` does for records that are no longer kept.
     """
-    first = max(first, _FIRST)
+    first = max(first, FIRST)
     if last < first:
         return None
     older = archived_commits(table, state, first, last, after_us)
@@ -217,121 +214,7 @@ def _not_kept(state: TableState, first: int, reached: int) -> OffsetsTrimmedErro
     )
 
 
-def _require_told(table: TableHandle, then: TableState, commits: Sequence[Commit], *, is_net: bool) -> None:
-    """Require that records tell the rows that each commit added and removed. Raises `InvalidOptionError`.
-
-    A row without an offset may have been added in the same range, at an offset that it lost: then no net is known.
-    """
-    first = commits[0].record.number
-    truncated = then.truncation.commit if then.truncation is not None else 0
-    if found := next((commit.record for commit in commits if commit.record.number == truncated), None):
-        raise _untold(then, found, "removed all rows at once")
-    if first == _FIRST and then.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
-        raise _untold(then, commits[0].record, "took over the rows of a lake table")
-    if then.primary_key:
-        return
-    before: LakePair | None = None
-    deleted = _ever_deleted(then, commits)
-    for commit in commits:
-        dropped = dropped_in(commit.record.actions)
-        is_untold = dropped is not None and not dropped.tells_all(is_adopted=ADOPTED in then.properties)
-        if dropped is not None and dropped.files and is_net:
-            raise _untold(then, commit.record, "removed rows that have no offsets, with their partition")
-        for action in (action for part in commit.record.attempts for action in part.actions):
-            if isinstance(action, DeleteRows) and action.files and is_net:
-                raise _untold(then, commit.record, "deleted rows that have no offsets")
-            if isinstance(action, Retier) and action.starts:
-                raise _untold(then, commit.record, "gave up rows that only the lake had")
-            if not isinstance(action, LakePair):
-                continue
-            before = before if before is not None else _pair_before(table, then, action, first)
-            is_more = action.dropped_rows > (before.dropped_rows if before is not None else 0)
-            is_drop = is_more and _drops(table, then, before, action, commits, deleted)
-            if is_untold or (is_drop and dropped is None):
-                raise _untold(then, commit.record, "removed rows from the lake that no record names")
-            before = action
-
-
-def _drops(
-    table: TableHandle,
-    then: TableState,
-    before: LakePair | None,
-    pair: LakePair,
-    commits: Sequence[Commit],
-    deleted: Mapping[int, OffsetRuns],
-) -> bool:
-    """Tell whether a lake snapshot lacks more rows than the one before, and not for deletions that records name.
-
-    Rows that were adopted have no offsets, so of their table each row that it lacks has to be one that a record
-    deleted: of the range, or before it, where the lake had it until then.
-    """
-    if ADOPTED not in then.properties:
-        return drops_rows(before, pair, deleted)
-    first, told = commits[0].record.number, before.told if before is not None else 0
-    older = state_at(table.log, table.storage, first - 1).deletions if told < first - 1 else ()
-    named = [Deleted(one.commit, one.rows, num_rows_of(one.files)) for one in older]
-    for record in (commit.record for commit in commits):
-        actions = (action for part in record.attempts for action in part.actions)
-        rows = (action for action in actions if isinstance(action, DeleteRows))
-        named += [Deleted(record.number, action.rows, num_rows_of(action.files)) for action in rows]
-    return drops_adopted(before, pair, deleted, named)
-
-
-def _ever_deleted(then: TableState, commits: Sequence[Commit]) -> Mapping[int, OffsetRuns]:
-    """Return the rows that records deleted, as far as the commits and the state behind them tell."""
-    parts = {bucket: [runs] for bucket, runs in then.deleted.items()}
-    for bucket, found in _parts(commits)[1].items():
-        parts.setdefault(bucket, []).extend(runs for runs, *_ in found)
-    return {bucket: OffsetRuns.merged(found) for bucket, found in parts.items()}
-
-
-def _pair_before(table: TableHandle, then: TableState, pair: LakePair, first: int) -> LakePair | None:
-    """Return the lake snapshot that was recorded before one, the first since the commit ``first``."""
-    if not pair.dropped_rows or first == _FIRST:
-        return None
-    place = next((i for i, known in enumerate(then.lake_history) if known == pair), 0)
-    return then.lake_history[place - 1] if place else state_at(table.log, table.storage, first - 1).recorded_lake
-
-
-def _untold(then: TableState, record: Record, what: str) -> InvalidOptionError:
-    added = [s for part in record.attempts for a in part.actions if isinstance(a, Append) for s in a.segments]
-    operation = operation_of(record.actions, added, is_keyed=bool(then.primary_key))
-    return InvalidOptionError(
-        f"CHANGES of {then.name}: commit {record.number} ({operation}) {what}, which is no change of single rows; "
-        f"begin at version {record.number + 1}, or compare the table VERSION AS OF {max(record.number - 1, 1)} and of "
-        f"{record.number}"
-    )
-
-
 # -- rows -------------------------------------------------------------------------------------------------------------
-
-
-def _parts(commits: Sequence[Commit]) -> tuple[Parts, Parts]:
-    """Return the offsets that the commits appended, and those that they deleted."""
-    added: Parts = {}
-    removed: Parts = {}
-    for commit in commits:
-        number, attempts = commit.record.number, commit.record.attempts
-        writers: dict[int, set[int]] = {}
-        appended: dict[int, list[OffsetRuns]] = {}
-        for place, part in enumerate(attempts):
-            is_told = _tells_dropped(part.actions)
-            for action in part.actions:
-                if isinstance(action, Append):
-                    for segment in action.segments:
-                        writers.setdefault(segment.bucket, set()).add(place)
-                        runs = OffsetRuns.dense(segment.base_offset, segment.num_rows)
-                        appended.setdefault(segment.bucket, []).append(runs)
-                elif isinstance(action, DeleteRows) and not is_told:
-                    for bucket, runs in action.rows.items():
-                        removed.setdefault(bucket, []).append((runs, number, commit.time_us, False))
-        if (dropped := dropped_in(commit.record.actions)) is not None:
-            for bucket, runs in dropped.rows.items():
-                removed.setdefault(bucket, []).append((runs, number, commit.time_us, False))
-        for bucket, parts in appended.items():
-            joined = OffsetRuns.union(parts), number, commit.time_us, len(writers[bucket]) > 1
-            added.setdefault(bucket, []).append(joined)
-    return added, removed
 
 
 def _file_pieces(
@@ -373,11 +256,6 @@ def _require_files(table: TableHandle, source: TableState, action: DeleteRows, n
     )
 
 
-def _tells_dropped(actions: Sequence[Action]) -> bool:
-    """Tell whether the rows that a record with these actions deletes were dropped with their partition before."""
-    return any(isinstance(action, Retier) for action in actions)
-
-
 def _without(parts: Parts, others: Parts) -> Parts:
     """Return the offsets that the others do not have."""
     found: Parts = {}
@@ -388,65 +266,82 @@ def _without(parts: Parts, others: Parts) -> Parts:
     return {bucket: of_bucket for bucket, of_bucket in found.items() if of_bucket}
 
 
-def _require_kept(source: TableState, commits: Sequence[Commit], first: int) -> None:
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """The rows of a bucket that commits appended, or those that they deleted."""
+
+    commits: CommitRuns
+    bucket: int
+    is_deleted: bool = False
+    cold: tuple[ColdRows, ...] = ()
+    """Rows that the log no longer has, where the lake has them."""
+
+
+def _with_cold(table: TableHandle, source: TableState, changes: Sequence[_Changes]) -> list[_Changes]:
+    """Look in the lake for the rows that the log no longer has. With a primary key it has rows and no changes."""
+    if source.primary_key:
+        return list(changes)
+    trimmed = [(one, one.commits.within(OffsetRange(0, source.buckets[one.bucket].start))) for one in changes]
+    added = {one.bucket: rows.offsets for one, rows in trimmed if rows and not one.is_deleted}
+    removed = [
+        (number, {one.bucket: rows.of_commit(number)})
+        for one, rows in trimmed
+        if one.is_deleted
+        for number in np.unique(rows.versions).tolist()
+    ]
+    of_added = tuple(find_added(table, source, added)) if added else ()
+    of_removed = tuple(find_removed(table, source, removed)) if removed else ()
+    return [
+        replace(one, cold=tuple(c for c in (of_removed if one.is_deleted else of_added) if c.bucket == one.bucket))
+        for one in changes
+    ]
+
+
+def _require_kept(source: TableState, changes: Sequence[_Changes], first: int) -> None:
     """Require that log or lake still have the rows of all commits. Raises `OffsetsTrimmedError`."""
-    gone = [commit.record.number for commit in commits if _has_gone(source, commit.record)]
+    gone = 0
+    for one in changes:
+        trimmed = one.commits.within(OffsetRange(0, source.buckets[one.bucket].start))
+        lost = trimmed.offsets.without(OffsetRuns.merged([cold.rows for cold in one.cold]))
+        gone = max(gone, int(trimmed.among(lost).versions.max(initial=0)))
     if not gone:
         return
-    reached = gone[-1] + 1
-    rest = f"the first version that is there is {reached}"
-    if reached > source.version:
-        rest = f"none of its versions is there until more is committed, as version {reached}"
+    rest = f"the first version that is there is {gone + 1}"
+    if gone >= source.version:
+        rest = f"none of its versions is there until more is committed, as version {gone + 1}"
     raise OffsetsTrimmedError(
-        f"CHANGES of {source.name} from version {first}: the log no longer has the rows of commit {gone[-1]}; {rest}"
+        f"CHANGES of {source.name} from version {first}: the log no longer has the rows of commit {gone}; {rest}"
     )
 
 
-def _has_gone(source: TableState, record: Record) -> bool:
-    told = (part.actions for part in record.attempts if not _tells_dropped(part.actions))
-    for action in (action for actions in told for action in actions):
-        if isinstance(action, Append):
-            if any(not _is_there(source, s.bucket, s.offsets) for s in action.segments):
-                return True
-        elif isinstance(action, DeleteRows | NameDropped):
-            starts: Mapping[int, int] = {bucket: log.start for bucket, log in source.buckets.items()}
-            if any(runs.range.start < starts[bucket] for bucket, runs in action.rows.items() if runs):
-                return True
-    return False
-
-
-def _is_there(source: TableState, bucket: int, offsets: OffsetRange) -> bool:
-    """Tell whether the log has the rows, or else the lake, which lacks deleted ones and knows no changes."""
-    start = source.buckets[bucket].start
-    if offsets.start >= start:
-        return True
-    is_whole = source.has_lake and not source.primary_key and not source.deletions
-    return is_whole and min(offsets.end, start) <= source.lake_offset(bucket)
-
-
-def _pieces(source: TableState, added: Parts, removed: Parts, pruning: Pruning) -> Iterator[ChangesPiece]:
+def _pieces(source: TableState, changes: Sequence[_Changes], pruning: Pruning) -> Iterator[ChangesPiece]:
     allowed = pruning.buckets(source)
-    for is_deleted, parts in ((False, added), (True, removed)):
-        for bucket, of_bucket in sorted(parts.items()):
-            if allowed is None or bucket in allowed:
-                yield from _of_bucket(source, bucket, CommitRuns.of(of_bucket), pruning, is_deleted=is_deleted)
+    for one in changes:
+        if allowed is None or one.bucket in allowed:
+            yield from _of_bucket(source, one, pruning)
 
 
-def _of_bucket(
-    source: TableState, bucket: int, commits: CommitRuns, pruning: Pruning, *, is_deleted: bool
-) -> Iterator[ChangesPiece]:
+def _of_bucket(source: TableState, of_bucket: _Changes, pruning: Pruning) -> Iterator[ChangesPiece]:
+    bucket, commits, is_deleted = of_bucket.bucket, of_bucket.commits, of_bucket.is_deleted
     start = source.buckets[bucket].start
-    trimmed = commits.within(OffsetRange(0, start))
-    for begin in range(trimmed.range.start, trimmed.range.end, LAKE_RANGE_ROWS) if trimmed else ():
-        part = OffsetRange(begin, min(begin + LAKE_RANGE_ROWS, trimmed.range.end))
-        piece = OffsetsPiece(bucket, part, len(part) * row_bytes(source, bucket))
-        yield ChangesPiece(piece, trimmed.within(part), is_deleted)
+    for cold in of_bucket.cold:
+        yield from _of_lake(source, cold, commits.among(cold.rows), is_deleted=is_deleted)
     if not (held := commits.within(OffsetRange(start, max(start, commits.range.end)))):
         return
     is_grouped = bool(held.is_grouped.any())
     split = _chosen(source, whole_range(source, bucket, held.range), held, Pruning() if is_grouped else pruning)
     if split.segments:
         yield ChangesPiece(LogPiece(split), held, is_deleted, source.primary_key if is_grouped else ())
+
+
+def _of_lake(source: TableState, cold: ColdRows, commits: CommitRuns, *, is_deleted: bool) -> Iterator[ChangesPiece]:
+    """Cut rows that only the lake has into pieces, which begin and end with one of them."""
+    while commits:
+        begin = commits.range.start
+        part = commits.within(OffsetRange(begin, begin + LAKE_RANGE_ROWS))
+        size_bytes = part.num_rows * row_bytes(source, cold.bucket)
+        yield ChangesPiece(OffsetsPiece(cold.bucket, part.range, size_bytes, False, cold.snapshot_id), part, is_deleted)
+        commits = commits.within(OffsetRange(part.range.end, max(part.range.end, commits.range.end)))
 
 
 def _chosen(source: TableState, split: LogSplit, commits: CommitRuns, pruning: Pruning) -> LogSplit:

@@ -18,7 +18,7 @@ from streamhouse_spark.log.archive import keeping
 from streamhouse_spark.log.archive.pages import read_page
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS
-from streamhouse_spark.read.commit_changes import news, plan_changes, range_of_times
+from streamhouse_spark.read.change_feed.commit_changes import news, plan_changes, range_of_times
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.parts import binlog_parts
 from streamhouse_spark.read.pieces import ArchivePiece, LogPiece, ReadPlan, piece_from_json

@@ -19,8 +19,8 @@ from streamhouse_spark.log.commits.actions import Retier, Trim, Truncate
 from streamhouse_spark.log.segments.scan import whole_range
 from streamhouse_spark.log.told import times_us
 from streamhouse_spark.query.predicate_tree import Compare
+from streamhouse_spark.read.change_feed.commit_changes import news, plan_changes, range_of_times
 from streamhouse_spark.read.change_rows import cut_changes, net_changes
-from streamhouse_spark.read.commit_changes import news, plan_changes, range_of_times
 from streamhouse_spark.read.commit_runs import CommitRuns
 from streamhouse_spark.read.pieces import ChangesPiece, LogPiece, OffsetsPiece, piece_from_json
 from streamhouse_spark.read.planner import Pruning
@@ -299,13 +299,15 @@ def test_rows_of_a_dropped_partition_are_deleted(wh):
     check_history(table)
 
 
-def test_a_partition_whose_rows_the_log_did_not_have_is_refused(wh):
+def test_a_partition_whose_rows_the_log_did_not_have_is_refused_once_the_lake_does_not_tell_them(wh):
     table = wh.create_table("parts", "id BIGINT, day INT", buckets=1, partition_by=["day"])
     table.append([{"id": number, "day": number % 2} for number in range(4)])
     table.drop_partition({"day": 5})
     table.log.commit(lambda *_: [Trim({0: 2})])
     table.drop_partition({"day": 1})
     dropped = table.refresh().version
+    assert [(c["id"], c["_change_type"]) for c in changes(table, dropped, dropped)] == [(1, "delete"), (3, "delete")]
+    table.open_lake().expire(keep_last=1, keep_ms=0)
     with pytest.raises(InvalidOptionError, match=f"commit {dropped} .*removed rows from the lake that no record names"):
         changes(table, dropped, dropped)
 

@@ -1,0 +1,107 @@
+"""Rows that the log no longer has, in lake snapshots that have them.
+
+A snapshot lacks the rows that were deleted before it was made, and its files may lack them or mark them. So such a row
+is looked for in the snapshots that the recorded one was made from, as far as these are kept: files name the offsets of
+their rows, and a row never has another offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.errors import SnapshotExpiredError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.model.values import LakeSnapshot
+from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.read.change_feed.commit_parts import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class ColdRows:
+    """Rows of a bucket that files of one lake snapshot hold, whether it marks them as deleted or not."""
+
+    snapshot_id: int | None
+    """None for the newest, which lacks no row that it ever had."""
+    bucket: int
+    rows: OffsetRuns
+
+
+def find_added(table: TableHandle, state: TableState, rows: Rows) -> Iterator[ColdRows]:
+    """Find rows, some of which may be deleted by now. Those that no snapshot has are left out.
+
+    Most are in the recorded snapshot. The oldest that is kept lacks the fewest of the others. Nothing is asked of the
+    lake where no row ever left it.
+    """
+    if state.lake is not None and not state.deletions and not state.lake.dropped_rows:
+        held = {b: runs.within(OffsetRange(0, state.lake_offset(b))) for b, runs in rows.items()}
+        yield from (ColdRows(None, bucket, runs) for bucket, runs in sorted(held.items()) if runs)
+        return
+    search = _Search(table, state)
+    newest_first = list(search.each())
+    for snapshot in (*newest_first[:1], *reversed(newest_first[1:])):
+        if not rows:
+            return
+        found = search.held(snapshot, rows)
+        yield from _of(snapshot, found)
+        rows = _without(rows, found)
+
+
+def find_removed(table: TableHandle, state: TableState, rows: Iterable[tuple[int, Rows]]) -> Iterator[ColdRows]:
+    """Find rows, given with the commits that deleted them. Those that no snapshot has are left out.
+
+    Each is in the newest snapshot that does not lack what its commit deleted, unless it was tiered later, or another
+    engine wrote its file again.
+    """
+    search, waiting = _Search(table, state), sorted(rows, key=lambda part: part[0])
+    wanted: Rows = {}
+    for snapshot in search.each():
+        while waiting and waiting[-1][0] > snapshot.told:
+            wanted = _joined(wanted, waiting.pop()[1])
+        if wanted:
+            found = search.held(snapshot, wanted)
+            yield from _of(snapshot, found)
+            wanted = _without(wanted, found)
+        if not wanted and not waiting:
+            return
+
+
+class _Search:
+    """Looks at the snapshots that a state's recorded one was made from."""
+
+    def __init__(self, table: TableHandle, state: TableState) -> None:
+        self._recorded = state.lake.snapshot_id if state.lake is not None else None
+        self._lake: LakeTable = table.open_lake().with_state(state)
+
+    def each(self) -> Iterator[LakeSnapshot]:
+        """Give them, the newest first, as far as they are kept."""
+        return self._lake.ancestors(self._recorded) if self._recorded is not None else iter(())
+
+    def held(self, snapshot: LakeSnapshot, rows: Rows) -> Rows:
+        """Return those of the rows that its files hold; none where it expired meanwhile."""
+        below = {b: runs.within(OffsetRange(0, snapshot.offsets.get(b, 0))) for b, runs in rows.items()}
+        below = {bucket: runs for bucket, runs in below.items() if runs}
+        if not below:
+            return {}
+        try:
+            found = self._lake.rows_with_offsets(snapshot.id, below)
+        except SnapshotExpiredError:
+            return {}
+        return {bucket: runs for bucket, runs in found.items() if runs}
+
+
+def _of(snapshot: LakeSnapshot, found: Rows) -> Iterator[ColdRows]:
+    return (ColdRows(snapshot.id, bucket, runs) for bucket, runs in sorted(found.items()))
+
+
+def _without(rows: Rows, others: Rows) -> Rows:
+    left = {bucket: runs.without(others[bucket]) if bucket in others else runs for bucket, runs in rows.items()}
+    return {bucket: runs for bucket, runs in left.items() if runs}
+
+
+def _joined(rows: Rows, others: Rows) -> Rows:
+    both = {bucket: OffsetRuns.union([rows[bucket], others[bucket]]) for bucket in rows if bucket in others}
+    return {**rows, **others, **both}

@@ -1,0 +1,112 @@
+"""Commits whose records do not tell row by row which rows they added and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.actions import Append, LakePair, Retier
+from streamhouse_spark.log.commits.deletions import DeleteRows, num_rows_of
+from streamhouse_spark.log.commits.history import state_at
+from streamhouse_spark.log.commits.record import Record
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.told import Commit, Deleted, dropped_in, drops_adopted, drops_rows
+from streamhouse_spark.read.change_feed.commit_parts import FIRST, Rows, parts_of
+from streamhouse_spark.read.change_feed.lost_rows import lost_rows
+from streamhouse_spark.read.history import operation_of
+
+
+def require_told(
+    table: TableHandle, then: TableState, commits: Sequence[Commit], *, is_net: bool
+) -> Mapping[int, Rows]:
+    """Require that records tell the rows that each commit added and removed, or the lake those that went with a
+    partition: these are returned, by the numbers of the commits. Raises `InvalidOptionError`.
+
+    A row without an offset may have been added in the same range, at an offset that it lost: then no net is known.
+    """
+    first = commits[0].record.number
+    truncated = then.truncation.commit if then.truncation is not None else 0
+    if found := next((commit.record for commit in commits if commit.record.number == truncated), None):
+        raise _untold(then, found, "removed all rows at once")
+    if first == FIRST and then.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
+        raise _untold(then, commits[0].record, "took over the rows of a lake table")
+    lost: dict[int, Rows] = {}
+    if then.primary_key:
+        return lost
+    before: LakePair | None = None
+    deleted = _ever_deleted(then, commits)
+    for commit in commits:
+        dropped = dropped_in(commit.record.actions)
+        is_untold = dropped is not None and not dropped.tells_all(is_adopted=ADOPTED in then.properties)
+        if dropped is not None and dropped.files and is_net:
+            raise _untold(then, commit.record, "removed rows that have no offsets, with their partition")
+        for action in (action for part in commit.record.attempts for action in part.actions):
+            if isinstance(action, DeleteRows) and action.files and is_net:
+                raise _untold(then, commit.record, "deleted rows that have no offsets")
+            if isinstance(action, Retier) and action.starts:
+                raise _untold(then, commit.record, "gave up rows that only the lake had")
+            if not isinstance(action, LakePair):
+                continue
+            before = before if before is not None else _pair_before(table, then, action, first)
+            is_more = action.dropped_rows > (before.dropped_rows if before is not None else 0)
+            is_drop = is_more and _drops(table, then, before, action, commits, deleted)
+            if is_untold or (is_drop and dropped is None):
+                if (rows := lost_rows(table, commit.record.number, action, dropped)) is None:
+                    raise _untold(then, commit.record, "removed rows from the lake that no record names")
+                lost[commit.record.number] = rows
+            before = action
+    return lost
+
+
+def _drops(
+    table: TableHandle,
+    then: TableState,
+    before: LakePair | None,
+    pair: LakePair,
+    commits: Sequence[Commit],
+    deleted: Mapping[int, OffsetRuns],
+) -> bool:
+    """Tell whether a lake snapshot lacks more rows than the one before, and not for deletions that records name.
+
+    Rows that were adopted have no offsets, so of their table each row that it lacks has to be one that a record
+    deleted: of the range, or before it, where the lake had it until then.
+    """
+    if ADOPTED not in then.properties:
+        return drops_rows(before, pair, deleted)
+    first, told = commits[0].record.number, before.told if before is not None else 0
+    older = state_at(table.log, table.storage, first - 1).deletions if told < first - 1 else ()
+    named = [Deleted(one.commit, one.rows, num_rows_of(one.files)) for one in older]
+    for record in (commit.record for commit in commits):
+        actions = (action for part in record.attempts for action in part.actions)
+        rows = (action for action in actions if isinstance(action, DeleteRows))
+        named += [Deleted(record.number, action.rows, num_rows_of(action.files)) for action in rows]
+    return drops_adopted(before, pair, deleted, named)
+
+
+def _ever_deleted(then: TableState, commits: Sequence[Commit]) -> Mapping[int, OffsetRuns]:
+    """Return the rows that records deleted, as far as the commits and the state behind them tell."""
+    parts = {bucket: [runs] for bucket, runs in then.deleted.items()}
+    for bucket, found in parts_of(commits)[1].items():
+        parts.setdefault(bucket, []).extend(runs for runs, *_ in found)
+    return {bucket: OffsetRuns.merged(found) for bucket, found in parts.items()}
+
+
+def _pair_before(table: TableHandle, then: TableState, pair: LakePair, first: int) -> LakePair | None:
+    """Return the lake snapshot that was recorded before one, the first since the commit ``first``."""
+    if not pair.dropped_rows or first == FIRST:
+        return None
+    place = next((i for i, known in enumerate(then.lake_history) if known == pair), 0)
+    return then.lake_history[place - 1] if place else state_at(table.log, table.storage, first - 1).recorded_lake
+
+
+def _untold(then: TableState, record: Record, what: str) -> InvalidOptionError:
+    added = [s for part in record.attempts for a in part.actions if isinstance(a, Append) for s in a.segments]
+    operation = operation_of(record.actions, added, is_keyed=bool(then.primary_key))
+    return InvalidOptionError(
+        f"CHANGES of {then.name}: commit {record.number} ({operation}) {what}, which is no change of single rows; "
+        f"begin at version {record.number + 1}, or compare the table VERSION AS OF {max(record.number - 1, 1)} and of "
+        f"{record.number}"
+    )
