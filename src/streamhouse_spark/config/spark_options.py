@@ -63,7 +63,8 @@ OPTIONS: Final = (
     Option(
         "skipChangeCommits",
         ("readStream",),
-        "true: of a table without a primary key, go on behind commits that delete rows which were read (default false)",
+        "true: of a table without a primary key, go on behind commits that delete rows which were read, and of a "
+        "`$changelog` leave deletions out (default false)",
     ),
     Option("readChangeFeed", _READS, "true: read the changelog, with _change_type, _log_offset, _commit_timestamp"),
     Option("includeMetadata", _READS, "true: add _bucket, _log_offset and _commit_timestamp to the columns"),

@@ -154,6 +154,13 @@ class OffsetRuns:
         kept = ends > starts
         return OffsetRuns(starts[kept], (ends - starts)[kept])
 
+    def holds(self, offsets: Int64Array) -> npt.NDArray[np.bool_]:
+        """Tell for each of some offsets whether the runs have it."""
+        run = np.searchsorted(self.starts, offsets, side="right") - 1
+        ends = self.starts + self.lengths
+        found: npt.NDArray[np.bool_] = (run >= 0) & (offsets < ends[np.maximum(run, 0)])
+        return found
+
     def rows_at(self, offsets: OffsetRuns) -> Int64Array:
         """Return the row numbers of offsets, all of which the runs have."""
         wanted = offsets.offsets()

@@ -15,7 +15,8 @@ from streamhouse_spark.lake.column_map import ColumnMap, InnerOf, nothing_inside
 from streamhouse_spark.lake.model.values import FieldNames, LakePlan, LakeProjection, LakeSplit
 from streamhouse_spark.lake.parquet.file_writer import may_hold, named_offsets
 from streamhouse_spark.lake.parquet.held_rows import read_held_rows
-from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, offset_file, read_offsets
+from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, deleted_positions, offset_file, read_offsets
+from streamhouse_spark.query.row_selection import without
 from streamhouse_spark.schema.inner_fields import Path, joined_path, paths
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
@@ -37,10 +38,32 @@ def read_log_range(
 
     Rows of files that are not ``kept`` are left out, once it is seen that the files hold the range.
     """
-    splits = [s for s in plan.splits if not s.position_deletes and may_hold(s.location, bucket, wanted)]
+    splits = [s for s in plan.splits if may_hold(s.location, bucket, wanted) and (has_gaps or not s.position_deletes)]
     found = [file for file in _footers(files_at, splits, writers) if file is not None]
-    may_lack = has_gaps and len(found) == len({s.location for s in splits}) and _says_all_offsets(plan, bucket, wanted)
-    return read_offsets(files_at, found, bucket, wanted, plan.projection, kept, may_lack=may_lack)
+    may_lack = has_gaps and len(found) == len({s.location for s in splits}) and _says_all_offsets(plan)
+    rows = read_offsets(files_at, found, bucket, wanted, plan.projection, kept, may_lack=may_lack)
+    marked = _marked(files_at, splits, {file.location: file for file in found if file.bucket == bucket})
+    return _without(rows, marked) if marked else rows
+
+
+def _marked(files_at: FilesAt, splits: Sequence[LakeSplit], files: Mapping[str, OffsetFile]) -> OffsetRuns:
+    """Return the offsets of rows of these files that files of deleted positions name."""
+    deletes = {s.location: s.position_deletes for s in splits if s.position_deletes and s.location in files}
+
+    def of_file(location: str) -> OffsetRuns:
+        positions = deleted_positions(files_at(location), location, deletes[location])
+        return OffsetRuns.of(files[location].runs.offsets_of(positions))
+
+    return OffsetRuns.merged(list(in_parallel(of_file, list(deletes))))
+
+
+def _without(rows: PlacedRows, marked: OffsetRuns) -> PlacedRows:
+    for offsets, batch in rows:
+        gone = marked.holds(offsets)
+        if not gone.any():
+            yield offsets, batch
+        elif not gone.all():
+            yield offsets[~gone], without(batch, gone)
 
 
 def read_held(files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, rows: OffsetRuns) -> PlacedRows:
@@ -59,13 +82,9 @@ def _footers(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection
     return in_parallel(footer, list(dict.fromkeys(split.location for split in splits)))
 
 
-def _says_all_offsets(plan: LakePlan, bucket: int, wanted: OffsetRange) -> bool:
-    """Tell whether each row that may be of the range has an offset: then a missing one is not there any more."""
-    return all(
-        named_offsets(split.location) is not None
-        and not (split.position_deletes and may_hold(split.location, bucket, wanted))
-        for split in plan.splits
-    )
+def _says_all_offsets(plan: LakePlan) -> bool:
+    """Tell whether each row has an offset: then a missing one is not there any more."""
+    return all(named_offsets(split.location) is not None for split in plan.splits)
 
 
 def rows_with_offsets(

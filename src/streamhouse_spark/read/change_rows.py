@@ -15,14 +15,21 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.row_ids import NO_PLACE
 from streamhouse_spark.core.slicing import one_array, taken_rows
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.keys.keyed_batch import sorted_indexes
-from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, with_fields
+from streamhouse_spark.log.segments.metadata_columns import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    LOG_OFFSET,
+    with_fields,
+)
 from streamhouse_spark.log.segments.scan import cut_split
 from streamhouse_spark.read.commit_runs import Int64Array
-from streamhouse_spark.read.pieces import ChangesPiece, LogPiece
+from streamhouse_spark.read.pieces import ChangesPiece, FileRowsPiece, LogPiece
 
 _NAMES = {
     ChangeType.INSERT: "insert",
@@ -52,7 +59,8 @@ def cut_changes(piece: ChangesPiece, target_bytes: int) -> Iterator[ChangesPiece
 def change_batches(
     piece: ChangesPiece, found: Iterable[tuple[Int64Array, pa.RecordBatch]], fields: Sequence[pa.Field]
 ) -> Iterator[pa.RecordBatch]:
-    """Give the changes of a piece with the metadata columns before their own.
+    """Give the changes of a piece with the metadata columns before their own. A row without an offset, and a net
+    change, has the offset `NO_PLACE`.
 
     ``found`` has rows with their offsets, in the order of these. Of a table with a primary key the first column is the
     kind of change, and the columns of the piece's ``key`` are among the others.
@@ -63,7 +71,7 @@ def change_batches(
         runs = commits.find(offsets)
         if not commits.is_grouped[runs].any():
             yield from _net(piece, waiting, fields)
-            yield from _told(piece, runs, batch, fields)
+            yield from _told(piece, runs, batch, fields, offsets)
             continue
         versions = np.where(commits.is_grouped[runs] & (runs >= 0), commits.versions[runs], -1)
         borders = [0, *(np.flatnonzero(np.diff(versions)) + 1).tolist(), len(versions)]
@@ -74,20 +82,22 @@ def change_batches(
             if version >= 0:
                 waiting.append((version, part))
             else:
-                yield from _told(piece, runs[first:last], part, fields)
+                yield from _told(piece, runs[first:last], part, fields, offsets[first:last])
     yield from _net(piece, waiting, fields)
 
 
 def _told(
-    piece: ChangesPiece, runs: Int64Array, batch: pa.RecordBatch, fields: Sequence[pa.Field]
+    piece: ChangesPiece, runs: Int64Array, batch: pa.RecordBatch, fields: Sequence[pa.Field], offsets: Int64Array
 ) -> Iterator[pa.RecordBatch]:
     """Give the rows that a commit is known of, as they are."""
     there = runs >= 0
     if not there.all():
-        batch, runs = batch.filter(pa.array(there)), runs[there]
+        batch, runs, offsets = batch.filter(pa.array(there)), runs[there], offsets[there]
     if batch.num_rows:
         commits = piece.commits
-        yield _with_fields(piece, batch, commits.versions[runs], commits.times_us[runs], fields)
+        if isinstance(piece.rows, FileRowsPiece):
+            offsets = np.full(batch.num_rows, NO_PLACE, np.int64)
+        yield _with_fields(piece, batch, commits.versions[runs], commits.times_us[runs], fields, offsets)
 
 
 def _net(
@@ -102,7 +112,7 @@ def _net(
     time_us = piece.commits.times_us[np.argmax(piece.commits.versions == version)]
     for batch in rows.to_batches():
         filled = np.full(batch.num_rows, version, np.int64), np.full(batch.num_rows, time_us, np.int64)
-        yield _with_fields(piece, batch, *filled, fields)
+        yield _with_fields(piece, batch, *filled, fields, np.full(batch.num_rows, NO_PLACE, np.int64))
 
 
 def net_changes(changes: Sequence[pa.RecordBatch], key: Sequence[str]) -> pa.Table:
@@ -128,7 +138,12 @@ def net_changes(changes: Sequence[pa.RecordBatch], key: Sequence[str]) -> pa.Tab
 
 
 def _with_fields(
-    piece: ChangesPiece, batch: pa.RecordBatch, versions: Int64Array, times_us: Int64Array, fields: Sequence[pa.Field]
+    piece: ChangesPiece,
+    batch: pa.RecordBatch,
+    versions: Int64Array,
+    times_us: Int64Array,
+    fields: Sequence[pa.Field],
+    offsets: Int64Array,
 ) -> pa.RecordBatch:
     columns, schema = batch.columns, batch.schema
     kinds = np.full(batch.num_rows, ChangeType.DELETE if piece.is_deleted else ChangeType.INSERT, np.int8)
@@ -136,6 +151,7 @@ def _with_fields(
         kinds, columns, schema = columns[0].to_numpy(), columns[1:], pa.schema(list(schema)[1:])
     values = {
         CHANGE_TYPE.name: lambda: _names().take(pa.array(kinds)),
+        LOG_OFFSET.name: lambda: pa.array(offsets),
         COMMIT_VERSION.name: lambda: pa.array(versions),
         COMMIT_TIMESTAMP.name: lambda: pa.array(times_us).cast(COMMIT_TIMESTAMP.type),
     }

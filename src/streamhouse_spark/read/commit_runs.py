@@ -68,6 +68,13 @@ class CommitRuns:
         """All offsets, without their commits."""
         return OffsetRuns.concat([OffsetRuns(self.starts, self.ends - self.starts)])
 
+    def since(self, time_us: int) -> CommitRuns:
+        """Return the part of commits that are shown with this time or a later one."""
+        kept = self.times_us >= time_us
+        return CommitRuns(
+            self.starts[kept], self.ends[kept], self.versions[kept], self.times_us[kept], self.is_grouped[kept]
+        )
+
     def of_commit(self, number: int) -> OffsetRuns:
         """Return the offsets of one commit."""
         own = self.versions == number

@@ -13,33 +13,79 @@ from dataclasses import replace
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
-from streamhouse_spark.log.commits.deletions import Deletions, joined
+from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark.log.commits.deletions import Deletion, Deletions, joined
 from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.told import deletions_in, newest_first
+from streamhouse_spark.storage.base import Storage
 
 
-def known_at(state: TableState, commit: int) -> TableState:
-    """Return the state with the deletions up to a commit alone, so that a read of it can be repeated."""
+def known_at(storage: Storage, state: TableState, commit: int) -> TableState:
+    """Return the state with the deletions up to a commit alone, so that a read of it can be repeated.
+
+    Where the state has one of several commits before and behind it as one, their records tell which rows are whose, as
+    long as they are kept.
+    """
     if not state.deletions or state.deletions[-1].commit <= commit:
         return state
-    return replace(state, deletions=Deletions(d for d in state.deletions if d.first_commit <= commit))
+    known = [deletion for deletion in state.deletions if deletion.first_commit <= commit]
+    if known and known[-1].commit > commit:
+        known[-1] = _up_to(storage, state, known[-1], commit)
+    return replace(state, deletions=Deletions(known))
+
+
+def _up_to(storage: Storage, state: TableState, deletion: Deletion, commit: int) -> Deletion:
+    """Return the part of a deletion that is of commits up to one."""
+    later, reached = [], state.version + 1
+    for record in newest_first(storage, state):
+        if record.number <= commit:
+            break
+        reached = record.number
+        if reached <= deletion.commit:
+            later += [action for action in deletions_in(record) if action.rows]
+    if reached > commit + 1:
+        return deletion
+    left = {}
+    for bucket, runs in deletion.rows.items():
+        left[bucket] = runs.without(
+            OffsetRuns.merged([action.rows[bucket] for action in later if bucket in action.rows])
+        )
+    return replace(deletion, commit=commit, rows={bucket: runs for bucket, runs in left.items() if runs})
+
+
+def lost_rows(state: TableState) -> bool:
+    """Tell whether rows of a table without a primary key were deleted, or went with a partition: then its changes are
+    more than its appended rows.
+    """
+    dropped = state.lake is not None and state.lake.dropped_rows > 0
+    return not state.primary_key and (dropped or bool(state.deletions))
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Rows of dropped partitions that a reader of the log leaves out."""
+    """Rows that a reader of the log leaves out, besides those that the state knows to be deleted."""
 
     rows: Mapping[int, OffsetRuns]
-    """Bucket → those that the log still holds."""
+    """Bucket → those of dropped partitions that the log still holds."""
     lake_may_lack: bool
     """Whether all rows that the lake lacks below the log's start are to be left out."""
 
 
 def dropped_by(state: TableState, commit: int) -> LeftOut:
-    """Return the rows of partitions that were dropped up to a commit, so that a read of it can be repeated."""
+    """Return the rows of partitions that were dropped up to a commit, so that a read of it can be repeated.
+
+    The lake may lack these and deleted ones, but none that was deleted or dropped later: a repeated read has it.
+    """
     named = joined(deletion for deletion in state.dropped_rows.named if deletion.first_commit <= commit)
-    has_dropped = state.lake is not None and state.lake.dropped_rows > 0
-    return LeftOut(named, has_dropped and state.dropped_rows.newest <= commit)
+    newest = max(state.dropped_rows.newest, state.deletions[-1].commit if state.deletions else 0)
+    return LeftOut(named, lost_rows(state) and newest <= commit)
+
+
+def deleted_alone(state: TableState) -> LeftOut:
+    """Return what a batch leaves out: rows of dropped partitions are given as long as the log holds them, and an error
+    after that. So the lake may lack rows only where no partition was dropped.
+    """
+    return LeftOut({}, bool(state.deletions) and not state.dropped_rows.newest)
 
 
 def require_undeleted(state: TableState, positions: Mapping[int, int], commit: int, *, who: str, advice: str) -> None:
@@ -64,13 +110,3 @@ def require_undeleted(state: TableState, positions: Mapping[int, int], commit: i
                     f"commit {deletion.commit} deleted rows of {state.name} that {who} has read, the first of them "
                     f"offset {read.range.start} of bucket {bucket}: what was made of them is out of date; {advice}"
                 )
-
-
-def require_changes_told(state: TableState, what: str) -> None:
-    """Require that the changes of a log table are its appended rows. Raises `InvalidOptionError`."""
-    if state.deletions:
-        deletion = state.deletions[-1]
-        raise InvalidOptionError(
-            f"{what} cannot tell of deleted rows yet, and commit {deletion.commit} deleted some; read the rows that "
-            "are there from the table itself"
-        )

@@ -35,7 +35,7 @@ from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, read_split, require_not_truncated
 from streamhouse_spark.query.predicate_tree import ALWAYS_TRUE, Node
 from streamhouse_spark.query.row_mask import RowMask
-from streamhouse_spark.query.row_selection import NO_PLACES, Places, live, live_parts, matching
+from streamhouse_spark.query.row_selection import NO_PLACES, Places, live, live_parts, matching, without
 from streamhouse_spark.read.archive import ArchiveReader
 from streamhouse_spark.read.binlog import binlog_batches
 from streamhouse_spark.read.change_rows import change_batches
@@ -367,11 +367,20 @@ class PieceReader:
                 yield add_log_positions(batch, self._metadata, piece.bucket, None, ids=ids)
 
     def _of_offsets(self, piece: OffsetsPiece) -> Iterator[pa.RecordBatch]:
-        for found, batch in self._trimmed(piece.bucket, piece.offsets, self._node, has_gaps=piece.has_gaps):
+        for found, batch in self._live_trimmed(piece):
             yield add_log_positions(batch, self._metadata, piece.bucket, pa.array(found)) if self._metadata else batch
 
+    def _live_trimmed(self, piece: OffsetsPiece) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+        """A trimmed range, without the rows that are to be left out."""
+        for offsets, batch in self._trimmed(piece.bucket, piece.offsets, self._node, lacking=piece.snapshot_id):
+            gone = None if piece.deleted is None else piece.deleted.holds(offsets)
+            if gone is None or not gone.any():
+                yield offsets, batch
+            elif not gone.all():
+                yield offsets[~gone], without(batch, gone)
+
     def _trimmed(
-        self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, has_gaps: bool = False
+        self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, lacking: int | None = None
     ) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """A trimmed range from the lake. Where losses are no failure, those are found by halving, and left out."""
         table = self._table
@@ -379,7 +388,7 @@ class PieceReader:
             lake = table.open_lake().with_schema(
                 self._plan.schema
             )  # this process may know an older schema of the table
-            yield from lake.read_placed(bucket, offsets, node, has_gaps=has_gaps)
+            yield from lake.read_placed(bucket, offsets, node, lacking=lacking)
         except OffsetsTrimmedError:  # raised before the first row
             state = table.refresh()
             if self._fail_on_data_loss:
@@ -389,8 +398,8 @@ class PieceReader:
                 logger.warning("%s: offsets %s of bucket %d are lost, skipping them", table.name, offsets, bucket)
                 return
             middle = (offsets.start + offsets.end) // 2
-            yield from self._trimmed(bucket, OffsetRange(offsets.start, middle), node, has_gaps=has_gaps)
-            yield from self._trimmed(bucket, OffsetRange(middle, offsets.end), node, has_gaps=has_gaps)
+            yield from self._trimmed(bucket, OffsetRange(offsets.start, middle), node, lacking=lacking)
+            yield from self._trimmed(bucket, OffsetRange(middle, offsets.end), node, lacking=lacking)
 
     # -- tables with a primary key --------------------------------------------------------------------------------
 

@@ -74,10 +74,11 @@ class OffsetsPiece:
     bucket: int
     offsets: OffsetRange
     size_bytes: int
-    has_gaps: bool = False
-    """Whether rows of dropped partitions are left out; else they are an error."""
     snapshot_id: int | None = None
-    """The lake snapshot whose files hold the rows, deleted ones too; None for the rows of the newest."""
+    """The lake snapshot that is read, whose missing rows are left out; None for the newest, of which none may be
+    missing. Of changes its files have the rows, deleted ones too."""
+    deleted: OffsetRuns | None = None
+    """Rows to leave out, which the lake may not lack yet."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -85,8 +86,8 @@ class OffsetsPiece:
             "bucket": self.bucket,
             "offsets": [self.offsets.start, self.offsets.end],
             "size_bytes": self.size_bytes,
-            **({"has_gaps": True} if self.has_gaps else {}),
             **({"snapshot_id": self.snapshot_id} if self.snapshot_id is not None else {}),
+            **({"deleted": self.deleted.to_text()} if self.deleted is not None else {}),
         }
 
 
@@ -263,8 +264,8 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
             return LakePiece.from_json(data)
         case "offsets":
             offsets = OffsetRange(*data["offsets"])
-            how = data.get("has_gaps", False), data.get("snapshot_id")
-            return OffsetsPiece(data["bucket"], offsets, data["size_bytes"], *how)
+            deleted = OffsetRuns.from_text(data["deleted"], where="a plan") if "deleted" in data else None
+            return OffsetsPiece(data["bucket"], offsets, data["size_bytes"], data.get("snapshot_id"), deleted)
         case "keyed":
             lake = LakeSplit.from_json(data["lake"]) if data["lake"] else None
             base = LogSplit.from_json(data["base"]) if data["base"] else None

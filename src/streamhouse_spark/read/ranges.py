@@ -12,7 +12,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import archived
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import plan_range, require_not_truncated, without_rows
-from streamhouse_spark.read.deleted_rows import LeftOut
+from streamhouse_spark.read.deleted_rows import LeftOut, deleted_alone
 from streamhouse_spark.read.pieces import ArchivePiece, BinlogPiece, LogPiece, OffsetsPiece, Piece, ReadPlan
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -47,14 +47,13 @@ def range_pieces(
 ) -> tuple[Piece, ...]:
     """Cut offset ranges of buckets into pieces, in the order of their offsets.
 
-    ``dropped`` are rows of dropped partitions to leave out. None gives those that the log still holds, and makes those
-    that only the lake would have an error.
+    ``dropped`` are rows to leave out besides those that the state knows to be deleted. None is what a batch leaves out.
 
     Raises `OffsetsTrimmedError` where neither log nor lake has them, or a truncation took them away; with
     ``fail_on_data_loss`` False they are left out, with a warning.
     """
     pieces: list[Piece] = []
-    held = archived(state)
+    held, left_out = archived(state), deleted_alone(state) if dropped is None else dropped
     for bucket, asked in ranges.items():
         offsets = _not_truncated(state, bucket, asked, fail_on_data_loss=fail_on_data_loss)
         start = state.buckets[bucket].start
@@ -64,14 +63,14 @@ def range_pieces(
             if kept:
                 trimmed = OffsetRange(trimmed.start, kept[0].offsets.start)
             if trimmed:
-                has_gaps = dropped is not None and dropped.lake_may_lack
+                lacking = state.lake.snapshot_id if left_out.lake_may_lack and state.lake is not None else None
                 pieces.extend(
-                    _trimmed_pieces(state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss, has_gaps=has_gaps)
+                    _trimmed_pieces(state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss, lacking=lacking)
                 )
             pieces.extend(kept)
         if offsets.end > start:
             split = plan_range(state, bucket, OffsetRange(max(offsets.start, start), offsets.end))
-            pieces.append(LogPiece(without_rows(split, dropped.rows.get(bucket) if dropped is not None else None)))
+            pieces.append(LogPiece(without_rows(split, left_out.rows.get(bucket))))
     return tuple(pieces)
 
 
@@ -120,7 +119,7 @@ def _not_truncated(state: TableState, bucket: int, wanted: OffsetRange, *, fail_
 
 
 def _trimmed_pieces(
-    state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool, has_gaps: bool
+    state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool, lacking: int | None
 ) -> Iterator[Piece]:
     in_lake = state.has_lake and not state.primary_key  # of which the lake has no changes
     tiered = state.lake_offset(bucket) if in_lake else 0
@@ -135,7 +134,7 @@ def _trimmed_pieces(
                 f"{text}; begin at startingOffsets=earliest, or skip them with failOnDataLoss=false"
             )
         logger.warning("%s: skipping them", text)
-    if held and state.deletions:  # the lake's rows at these offsets may be deleted, here or in it
+    if held and state.deletions and lacking is None:  # the lake may lack rows that were deleted later
         text = f"{state.name}: offsets {held} of bucket {bucket} are in the lake only, and rows were deleted since"
         if fail_on_data_loss:
             raise OffsetsTrimmedError(
@@ -144,6 +143,8 @@ def _trimmed_pieces(
             )
         logger.warning("%s: skipping them", text)
         return
+    deleted = state.deleted.get(bucket)
     for start in range(held.start, held.end, LAKE_RANGE_ROWS):
         part = OffsetRange(start, min(start + LAKE_RANGE_ROWS, held.end))
-        yield OffsetsPiece(bucket, part, len(part) * row_bytes(state, bucket), has_gaps)
+        gone = None if deleted is None else deleted.within(part) or None
+        yield OffsetsPiece(bucket, part, len(part) * row_bytes(state, bucket), lacking, gone)

@@ -17,7 +17,6 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -297,7 +296,7 @@ def _read_files(table: TableHandle, now: TableState, action: DeleteRows) -> pa.T
     found = [now.schema.arrow.empty_table()]
     for name, runs in action.files.items():
         for positions, batch in read_file(table, now.schema, action.snapshot_id, name):
-            found.append(pa.Table.from_batches([batch.filter(pa.array(_among(positions, runs)))]))
+            found.append(pa.Table.from_batches([batch.filter(pa.array(runs.holds(positions)))]))
     rows = pa.concat_tables(found)
     if rows.num_rows != num_rows_of(action.files):
         raise CorruptDataError(
@@ -335,7 +334,7 @@ def _read(table: TableHandle, now: TableState, then: TableState, lost: Mapping[i
         runs = lost.get(batch.column(BUCKET.name)[0].as_py()) if batch.num_rows else None
         if runs is not None:
             offsets = pc.fill_null(batch.column(LOG_OFFSET.name), -1).to_numpy(zero_copy_only=False)
-            chosen = batch.filter(pa.array(_among(offsets, runs)))
+            chosen = batch.filter(pa.array(runs.holds(offsets)))
             found.append(cast_rows(pa.Table.from_batches([chosen]).select(names), found[0].schema))
     rows = pa.concat_tables(found)
     if rows.num_rows != _num_rows(lost):
@@ -344,13 +343,6 @@ def _read(table: TableHandle, now: TableState, then: TableState, lost: Mapping[i
             f"are still found by their offsets; choose a later commit of {now.name}$history"
         )
     return rows
-
-
-def _among(offsets: npt.NDArray[np.int64], runs: OffsetRuns) -> npt.NDArray[np.bool_]:
-    place = np.searchsorted(runs.starts, offsets, side="right") - 1
-    ends = runs.starts + runs.lengths
-    found: npt.NDArray[np.bool_] = (place >= 0) & (offsets < ends[np.maximum(place, 0)])
-    return found
 
 
 def _commit(table: TableHandle, now: TableState, gone: Mapping[int, OffsetRuns], staged: Staged | None) -> None:

@@ -149,18 +149,24 @@ class _BinlogView:
 
 
 def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:
-    """Read every change of a state, by the state's columns, each bucket in offset order. Log tables only insert.
+    """Read every change of a state, by the state's columns, each bucket in offset order.
 
-    Of a table with a primary key these are the changes that the hot log and the archive hold, because the lake keeps
-    rows only.
-    Trimmed rows of a log table are read from the lake, which keeps no commit times: they are null. A table that was
-    never tiered has lost its trimmed rows, so its changelog begins where the log does. Raises `OffsetsTrimmedError` if
-    the lake no longer holds trimmed rows, before the first row of that bucket.
+    A table without a primary key has inserts only, until rows of it are deleted or dropped with a partition. Then its
+    changes are those from the first commit on from which all are there, the inserts first. Of a table with a primary
+    key these are the changes that the hot log and the archive hold, because the lake keeps rows only.
+
+    Trimmed rows of a log table that lost none are read from the lake, which keeps no commit times: they are null. A
+    table that was never tiered has lost its trimmed rows, so its changelog begins where the log does. Raises
+    `OffsetsTrimmedError` if the lake no longer holds trimmed rows, before the first row of that bucket.
     """
-    from streamhouse_spark.read.deleted_rows import require_changes_told
+    from streamhouse_spark.read.change_feed.commit_changes import plan_told
+    from streamhouse_spark.read.deleted_rows import lost_rows
     from streamhouse_spark.read.executor import read_batches  # it loads the readers of both lakes
 
-    require_changes_told(state, f"{table.name}$changelog")
+    if lost_rows(state):
+        told = ReadPlan(table.name, table.uuid, state.schema, plan_told(table, state, state.version).pieces)
+        yield from read_batches(table, told, CHANGELOG_FIELDS)
+        return
     held = archived(state)
     for bucket, log in state.buckets.items():
         first = state.first_offset(bucket)

@@ -10,6 +10,7 @@ import pytest
 
 from changes_replayed import changes, replayed, version
 from foreign_lake import BY_REGION, NAME, adopted, appended, ids, lake_of, rewritten, row, stock, tier
+from property.stream_driver import Query
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.core.offset_runs import OffsetRuns
@@ -477,6 +478,22 @@ class TestHistory:
         assert piece_from_json(piece.to_json()).to_json() == piece.to_json()
         with pytest.raises(InvalidOptionError, match="deleted rows that have no offsets"):
             changes(table, before + 1, newest, is_net=True)
+
+    def test_the_changelog_has_them_without_an_offset_and_its_streams_end(self, table, wh):
+        table.append([row(9)])
+        query = Query(f"{table.name}$changelog")
+        query.run(wh)
+        table.delete(where=[("id", "in", [1, 9])])
+        found = wh.view(f"{table.name}$changelog").to_arrow(columns=["id", "_change_type", "_log_offset"])
+        told = [(9, "insert", 0), (9, "delete", 0), (1, "delete", -1)]
+        assert [tuple(one.values()) for one in found.to_pylist()] == told
+        with pytest.raises(OffsetsTrimmedError, match=r"deleted rows of .* that have no offsets, so that nobody knows"):
+            query.run(wh)
+        query.options["skipChangeCommits"] = "true"
+        query.run(wh)
+        anew = Query(query.name)
+        anew.run(wh)
+        assert anew.rows == [], "9 came and went"
 
     def test_changes_of_a_snapshot_that_is_gone(self, table, clock):
         table.append([row(9)])

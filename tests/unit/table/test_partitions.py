@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -24,6 +25,8 @@ from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.tiering import recording
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
+from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.table import partitions as partition_life
 from streamhouse_spark.table.views import open_view
@@ -189,12 +192,31 @@ def ends_of(table):
 def test_the_hot_log_keeps_its_history_until_it_is_trimmed(table, clock):
     table.append(rows(0, 4) + rows(4, 2, TUE))
     table.drop_partition({"day": MON})
-    assert ids(open_view(table, "changelog").to_arrow()) == list(range(6))
+    told = sorted([*range(6), *range(4)])
+    assert ids(open_view(table, "changelog").to_arrow()) == told, "four of the rows went again"
+    clock.advance(2 * HOUR_MS)
+    assert table.maintain().trimmed_to
+    assert ids(open_view(table, "changelog").to_arrow()) == told, "a lake snapshot has them"
+    table.open_lake().expire(keep_last=1, keep_ms=0)
+    assert ids(open_view(table, "changelog").to_arrow()) == [], "the changes from the first commit on with all rows"
+    assert ids(table.to_arrow()) == [4, 5]
+
+
+def test_reads_by_offsets_have_dropped_rows_until_the_log_is_trimmed(table, clock):
+    table.append(rows(0, 4) + rows(4, 2, TUE))
+    table.drop_partition({"day": MON})
+    state = table.refresh()
+    ranges = {bucket: OffsetRange(0, end) for bucket, end in state.ends.items() if end}
+
+    def read(state):
+        plan = plan_ranges(table, state, ranges, ["id"], fail_on_data_loss=True)
+        return ids(pa.Table.from_batches(list(read_batches(table, plan))))
+
+    assert read(state) == list(range(6))
     clock.advance(2 * HOUR_MS)
     assert table.maintain().trimmed_to
     with pytest.raises(OffsetsTrimmedError):
-        open_view(table, "changelog").to_arrow()
-    assert ids(table.to_arrow()) == [4, 5]
+        read(table.refresh())
 
 
 def test_time_travel_still_reads_it(table, clock):

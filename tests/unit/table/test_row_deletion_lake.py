@@ -26,6 +26,8 @@ from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits import deletions
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import as_stored
+from streamhouse_spark.read.deleted_rows import dropped_by
+from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.service.tiering_service import oldest_waiting_ms
 from streamhouse_spark.table.row_deletion import commit_deletion, lost_partitions
@@ -149,8 +151,18 @@ def test_they_are_forgotten_when_the_log_is_trimmed(table):
     assert ids(table.to_arrow()) == [0, 1, 3, 4, 5]
     assert table.state.num_rows == 5
     ranges = {bucket: OffsetRange(0, end) for bucket, end in table.state.ends.items() if end}
+    plan = plan_ranges(table, table.state, ranges, ["id"], fail_on_data_loss=True)
+    assert ids(pa.Table.from_batches(list(read_batches(table, plan)))) == [0, 1, 3, 4, 5]
+    waiting = table.state
+    table.delete(where=[("id", "=", 4)])
+    plan = plan_ranges(table, table.refresh(), ranges, ["id"], fail_on_data_loss=True)
+    assert ids(pa.Table.from_batches(list(read_batches(table, plan)))) == [0, 1, 3, 5], "the lake has 4 until a round"
+    tier(table)
+    plan = plan_ranges(table, waiting, ranges, ["id"], fail_on_data_loss=True)
+    assert ids(pa.Table.from_batches(list(read_batches(table, plan)))) == [0, 1, 3, 4, 5], "as it was"
+    later = dropped_by(table.refresh(), waiting.version)
     with pytest.raises(OffsetsTrimmedError, match="rows were deleted since"):
-        plan_ranges(table, table.state, ranges, ["id"], fail_on_data_loss=True)
+        plan_ranges(table, table.state, ranges, ["id"], fail_on_data_loss=True, dropped=later)
 
 
 def test_a_crash_between_the_lakes_commit_and_the_record(table, other_process, monkeypatch):

@@ -29,7 +29,7 @@ from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET, ROW_ID
 from streamhouse_spark.log.segments.scan import LogSplit
-from streamhouse_spark.read.deleted_rows import dropped_by, require_changes_told, require_undeleted
+from streamhouse_spark.read.deleted_rows import dropped_by, require_undeleted
 from streamhouse_spark.read.pieces import ArchivePiece, LogPiece
 from streamhouse_spark.read.ranges import range_pieces
 from streamhouse_spark.schema.evolution import is_stored_alike, require_same_columns
@@ -120,14 +120,16 @@ def backlog(
             f"a stream of {name} begins with rows of its snapshots by key, which real-time mode cannot read; {CATCH_UP}"
         )
     require_held(state, {b: OffsetRange(0, end) for b, end in begin.offsets.items() if end > 0})
-    if tells_changes:
-        require_changes_told(state, f"a stream of {name}$changelog")
     if not options.skips_change_commits:
         advice = "start it with a new checkpointLocation, or go on behind the deletion with skipChangeCommits=true"
+        if tells_changes:
+            advice = (
+                f"{CATCH_UP}: micro-batches tell of deletions; or go on behind this one with skipChangeCommits=true"
+            )
         require_undeleted(state, begin.offsets, commit_of(begin), who="this stream", advice=advice)
     starts = {b: max(begin.offsets.get(b, 0), state.first_offset(b)) for b in state.buckets}
     ranges = {b: OffsetRange(o, state.buckets[b].end) for b, o in starts.items() if o < state.buckets[b].end}
-    dropped = None if tells_changes else dropped_by(state, state.version)
+    dropped = None if tells_changes and state.primary_key else dropped_by(state, state.version)
     pieces = range_pieces(state, ranges, fail_on_data_loss=strict, dropped=dropped)
     splits: dict[int, LogSplit] = {}
     for piece in pieces:

@@ -38,13 +38,14 @@ from streamhouse_spark.datasource.worker_errors import OneLineErrors
 from streamhouse_spark.errors import DifferentHistoryError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.archive.pages import change_starts
+from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.consumers import move_consumer
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.log.segments.scan import LogSplit
-from streamhouse_spark.read.deleted_rows import dropped_by, known_at, require_changes_told, require_undeleted
+from streamhouse_spark.read.deleted_rows import dropped_by, known_at, lost_rows, require_undeleted
 from streamhouse_spark.read.parts import binlog_parts, parts
-from streamhouse_spark.read.pieces import ReadPlan, StartPiece
+from streamhouse_spark.read.pieces import ChangesPiece, ReadPlan, StartPiece
 from streamhouse_spark.read.planner import Pruning, pruned
 from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.schema.evolution import require_same_columns
@@ -149,7 +150,8 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
                 known = self._begin(table, state)  # the first end is asked for before the beginning
             initial, rows = (known.initial, known.rows) if known is not None else (None, None)
             rows = rows and rows.read_to(rows.num_files)
-            return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows).to_json()
+            begun = self._begun_at(state, known) if known is not None else None
+            return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows, begun).to_json()
         begin = self._offset(table, start)
         self._require_same_rows(table, begin.truncation, truncation)
         max_rows, max_bytes = compat.limit_rows_and_bytes(
@@ -167,11 +169,12 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         if max_rows is not None or max_bytes is not None:
             ends = limited_ends(state, starts, ends, max_rows=max_rows, max_bytes=max_bytes)
         is_same = ends == dict(begin.offsets) and truncation == begin.truncation and rows is None
-        if is_same and not self._history.moved(start):
+        if is_same and not self._history.moved(start) and not self._has_deletions(state, begin):
             self._require_more(table, ends, newest, ends)
             return start  # the same text: nothing new
         rows = rows and rows.read_to(rows.num_files)
-        return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows).to_json()
+        begun = self._begun_at(state, begin) if initial is not None else None
+        return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows, begun).to_json()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         return compat.read_limit(self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger)
@@ -226,7 +229,9 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
             if stop > begin.offsets.get(bucket, 0)
         }
         require_held(state, ranges)
-        state = self._without_deleted(state, begin, final)
+        deleted = self._deleted_pieces(table, state, begin, final)
+        dropped = None if self._tells_changes and state.primary_key else dropped_by(state, commit_of(final))
+        state = self._without_deleted(table, state, begin, final)
         first = self._start_pieces(table, state, begin, final)
         if self._is_binlog:
             kept = change_starts(state)
@@ -235,10 +240,9 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
             plan = plan_ranges(table, state, wider, self._table_columns, fail_on_data_loss=strict)
             started = parts(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
             return started + binlog_parts(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
-        dropped = None if self._tells_changes else dropped_by(state, commit_of(final))
         strict = self._options.fail_on_data_loss
         plan = plan_ranges(table, state, ranges, columns, fail_on_data_loss=strict, dropped=dropped)
-        return parts(replace(plan, pieces=(*first, *pruned(state, plan.pieces, pruning))))
+        return parts(replace(plan, pieces=(*first, *pruned(state, plan.pieces, pruning), *deleted)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)
@@ -321,17 +325,45 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
     def _require_same_rows(self, table: TableHandle, begun: int, ended: int) -> None:
         require_same_rows(table.name, begun, ended, strict=self._options.fail_on_data_loss)
 
-    def _without_deleted(self, state: TableState, begin: StreamOffset, end: StreamOffset) -> TableState:
+    def _without_deleted(
+        self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
+    ) -> TableState:
         """Return the state with the deletions that the batch's end knows of: the batch may be repeated.
 
         Raises `OffsetsTrimmedError` where one that its beginning does not know of took rows of earlier batches.
         """
-        if self._tells_changes:
-            require_changes_told(state, f"a stream of {state.name}$changelog")
-        if not self._options.skips_change_commits:
-            advice = "start it with a new checkpointLocation, or go on behind the deletion with skipChangeCommits=true"
+        if not self._options.skips_change_commits and (begin.history is None or not self._is_told(state)):
+            advice = (
+                "start it with a new checkpointLocation, go on behind the deletion with skipChangeCommits=true, or "
+                f"stream {state.name}$changelog, which tells of deletions"
+            )
             require_undeleted(state, begin.offsets, commit_of(begin), who="this stream", advice=advice)
-        return known_at(state, commit_of(end))
+        return known_at(table.storage, state, commit_of(end))
+
+    def _is_told(self, state: TableState) -> bool:
+        """Tell whether the stream shows rows of a table without a primary key that are deleted behind its positions."""
+        return self._tells_changes and not state.primary_key and not self._options.skips_change_commits
+
+    def _has_deletions(self, state: TableState, begin: StreamOffset) -> bool:
+        """Tell whether rows were deleted behind a position, and the stream shows that."""
+        return self._is_told(state) and bool(state.deletions) and state.deletions[-1].commit > commit_of(begin)
+
+    def _begun_at(self, state: TableState, begin: StreamOffset) -> HistoryMark | None:
+        """Return where the stream began, if it is told of deletions."""
+        return begin.begun or begin.history if self._is_told(state) else None
+
+    def _deleted_pieces(
+        self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
+    ) -> tuple[ChangesPiece, ...]:
+        """Return the rows before the batch that were deleted since its beginning, up to its end. Rows that are deleted
+        before they are read are in no batch.
+        """
+        if begin.history is None or not self._is_told(state) or not lost_rows(state):
+            return ()
+        from streamhouse_spark.read.change_feed.commit_changes import plan_deleted  # it looks into the lake
+
+        first = max(commit_of(begin), truncation_of(state)) + 1
+        return plan_deleted(table, state, first, commit_of(end), begin.offsets)
 
     def _start_pieces(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset

@@ -67,18 +67,21 @@ class StreamOffset:
     The first offsets of a stream carry them to the end, as they do ``initial``."""
     history: HistoryMark | None = None
     """The newest record with rows that the log had when the position was taken; None in older checkpoints."""
+    begun: HistoryMark | None = None
+    """The ``history`` of where a stream began that is told of deletions, carried as ``initial`` is."""
 
     @property
     def is_initial(self) -> bool:
         """Whether nothing was read before."""
-        is_begun = self.rows is not None and self.rows.num_read > 0
+        is_begun = (self.rows is not None and self.rows.num_read > 0) or self.begun not in (None, self.history)
         return self.initial is not None and dict(self.initial) == dict(self.offsets) and not is_begun
 
     def begin_of_batch(self, end: StreamOffset) -> StreamOffset:
         """Return the beginning of the batch that ends at ``end``, when Spark says that it begins here."""
         if self.is_initial and end.initial is not None:
             rows = end.rows.read_to(0) if end.rows is not None else None
-            return StreamOffset(end.table_uuid, end.initial, truncation=end.truncation, rows=rows, history=end.history)
+            history = end.begun or end.history
+            return StreamOffset(end.table_uuid, end.initial, truncation=end.truncation, rows=rows, history=history)
         return self
 
     def files_before(self, end: StreamOffset) -> range:
@@ -99,6 +102,8 @@ class StreamOffset:
             out["rows"] = self.rows.to_json()
         if self.history is not None:
             out["history"] = list(self.history)
+        if self.begun is not None:
+            out["begun"] = list(self.begun)
         return out
 
     @classmethod
@@ -122,6 +127,7 @@ class StreamOffset:
                 int(data.get("truncation", 0)),
                 StartRows.from_json(data["rows"]) if version == ROWS_VERSION else None,
                 HistoryMark.from_json(data["history"]) if "history" in data else None,
+                HistoryMark.from_json(data["begun"]) if "begun" in data else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptDataError(

@@ -8,7 +8,8 @@ a partition some of whose rows the log no longer had) is refused with the number
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ from streamhouse_spark.read.change_feed.archived_changes import (
 )
 from streamhouse_spark.read.change_feed.cold_rows import ColdRows, find_added, find_removed
 from streamhouse_spark.read.change_feed.commit_parts import FIRST, Parts, parts_of
-from streamhouse_spark.read.change_feed.untold import require_told
+from streamhouse_spark.read.change_feed.untold import NotTold, require_told
 from streamhouse_spark.read.commit_runs import CommitRuns
 from streamhouse_spark.read.pieces import ChangesPiece, FileRowsPiece, LogPiece, OffsetsPiece
 from streamhouse_spark.read.planner import Pruning
@@ -81,6 +82,16 @@ def range_of_times(
     return first, last
 
 
+def last_before(storage: Storage, state: TableState, end_us: int) -> int:
+    """Return the last commit before a time, told as `range_of_times` tells it; 0 where none is kept."""
+    earliest_ms = state.time_ms
+    for record in newest_first(storage, state):
+        earliest_ms = min(earliest_ms, record.time_ms)
+        if earliest_ms * 1000 < end_us:
+            return record.number
+    return 0
+
+
 def require_changes(state: TableState) -> None:
     """Require that the log tells changes in full. Raises `InvalidOptionError` for ``table.changelog.image`` WAL."""
     if state.primary_key and state.properties.get(CHANGELOG_IMAGE, "full").lower() == "wal":
@@ -110,15 +121,66 @@ def plan_changes(
         return ChangesPlan(state, ())
     require_changes(state)
     first = max(first, FIRST)
-    older = archived_commits(table, state, first, last, after_us)
-    if older is None:
-        return _plan_of_records(table, state, first, last, pruning, is_net=is_net, after_us=after_us)
-    pieces = tuple(older.pieces(pruning))
-    if last <= older.last or older.has_all:
-        return ChangesPlan(state, pieces)
-    begin, after_us = older.last + 1, older.after_us(after_us)
-    newer = _plan_of_records(table, state, begin, last, pruning, is_net=is_net, after_us=after_us)
-    return replace(newer, pieces=(*pieces, *newer.pieces))
+    with _its_error():
+        older = archived_commits(table, state, first, last, after_us)
+        if older is None:
+            return _plan_of_records(table, state, first, last, pruning, is_net=is_net, after_us=after_us)
+        pieces = tuple(older.pieces(pruning))
+        if last <= older.last or older.has_all:
+            return ChangesPlan(state, pieces)
+        begin, after_us = older.last + 1, older.after_us(after_us)
+        newer = _plan_of_records(table, state, begin, last, pruning, is_net=is_net, after_us=after_us)
+        return replace(newer, pieces=(*pieces, *newer.pieces))
+
+
+def plan_told(table: TableHandle, state: TableState, last: int) -> ChangesPlan:
+    """Find the changes of a table without a primary key up to the commit ``last``, from the first one on from which
+    all are there: that which emptied the table last, if there is one, with the rows that came instead.
+    """
+    first = emptied = state.truncation.commit if state.truncation is not None else FIRST
+    while first <= last:
+        try:
+            return _plan_of_records(table, state, first, last, Pruning(), is_emptied=first == emptied)
+        except NotTold as found:
+            first = found.first
+    return ChangesPlan(state, ())
+
+
+def plan_deleted(
+    table: TableHandle, state: TableState, first: int, last: int, below: Mapping[int, int]
+) -> tuple[ChangesPiece, ...]:
+    """Find the rows of a table without a primary key that the commits from ``first`` to ``last`` deleted, those that
+    went with their partition too, as far as their offsets are below some.
+
+    Raises `OffsetsTrimmedError` where commits or rows are no longer kept, or deleted rows have no offsets,
+    `InvalidOptionError` for a commit whose deletions no record tells.
+    """
+    if last < max(first, FIRST):
+        return ()
+    with _its_error():
+        commits = _commits(table.storage, state, first, last, None)
+        lost = require_told(table, state, commits)
+        for commit in commits:
+            if any(action.files for action in deletions_in(commit.record)):
+                raise OffsetsTrimmedError(
+                    f"commit {commit.record.number} deleted rows of {state.name} that have no offsets, so that nobody "
+                    "knows whether this stream told of them; start it with a new checkpointLocation, or go on behind "
+                    "the deletion with skipChangeCommits=true"
+                )
+        told = ((bucket, CommitRuns.of(parts)) for bucket, parts in sorted(parts_of(commits, lost)[1].items()))
+        read = [(bucket, runs.within(OffsetRange(0, below.get(bucket, 0)))) for bucket, runs in told]
+        changes = _with_cold(table, state, [_Changes(runs, bucket, is_deleted=True) for bucket, runs in read if runs])
+        _require_kept(state, changes, first)
+        return tuple(_pieces(state, changes, Pruning()))
+
+
+@contextmanager
+def _its_error() -> Iterator[None]:
+    """Raise in place of `NotTold` the error that it has."""
+    try:
+        yield
+    except NotTold as found:
+        raise found.error from found.__cause__
 
 
 def _plan_of_records(
@@ -128,12 +190,14 @@ def _plan_of_records(
     last: int,
     pruning: Pruning,
     *,
-    is_net: bool,
-    after_us: int | None,
+    is_net: bool = False,
+    after_us: int | None = None,
+    is_emptied: bool = False,
 ) -> ChangesPlan:
+    """``is_emptied`` says that no row from before ``first`` is asked for, should this commit have emptied the table."""
     then = _state_at(table, state, first, last)
     commits = _commits(table.storage, then, first, last, after_us)
-    lost = require_told(table, then, commits, is_net=is_net)
+    lost = require_told(table, then, commits, is_net=is_net, is_emptied=is_emptied)
     source = state
     if state.truncation is not None and state.truncation.commit > last:
         source = replace(then, schema_id=state.schema_id, schemas=state.schemas)
@@ -174,7 +238,8 @@ def news(table: TableHandle, state: TableState, first: int, last: int, after_us:
         return found
     if older is not None:
         first, after_us = older.last + 1, older.after_us(after_us)
-    commits = _commits(table.storage, _state_at(table, state, first, last), first, last, after_us)
+    with _its_error():
+        commits = _commits(table.storage, _state_at(table, state, first, last), first, last, after_us)
     moving = (c for c in reversed(commits) if moves_rows(c.record.actions) or dropped_in(c.record.actions) is not None)
     newest = next(moving, None)
     return found if newest is None else News(newest.record.number, newest.record.attempt, newest.time_us)
@@ -205,13 +270,14 @@ def _commits(storage: Storage, then: TableState, first: int, last: int, after_us
     return found
 
 
-def _not_kept(state: TableState, first: int, reached: int) -> OffsetsTrimmedError:
+def _not_kept(state: TableState, first: int, reached: int) -> NotTold:
     if held := archived(state):
         reached = min(reached, held.first_commit)
-    return OffsetsTrimmedError(
+    error = OffsetsTrimmedError(
         f"CHANGES of {state.name} from version {first}: its record is no longer kept; the first version that is there "
         f"is {reached}"
     )
+    return NotTold(error, reached)
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------
@@ -223,7 +289,7 @@ def _file_pieces(
     """Return the rows without offsets that the commits deleted, or that went with a partition, of each file of a lake
     snapshot as one piece.
 
-    Raises `OffsetsTrimmedError` where the lake snapshot that had the file is gone.
+    Raises `NotTold` where the lake snapshot that had the file is gone.
     """
     found: dict[tuple[int, str], list[tuple[OffsetRuns, int, int, bool]]] = {}
     for commit in commits:
@@ -241,7 +307,7 @@ def _file_pieces(
 
 
 def _require_files(table: TableHandle, source: TableState, action: DeleteRows, number: int, first: int) -> None:
-    """Require that the lake still has the files in which a commit deleted rows. Raises `OffsetsTrimmedError`."""
+    """Require that the lake still has the files in which a commit deleted rows. Raises `NotTold`."""
     assert action.snapshot_id is not None
     try:
         names = StorageFiles(table.storage)
@@ -250,10 +316,11 @@ def _require_files(table: TableHandle, source: TableState, action: DeleteRows, n
             return
     except SnapshotExpiredError:
         pass
-    raise OffsetsTrimmedError(
+    error = OffsetsTrimmedError(
         f"CHANGES of {source.name} from version {first}: commit {number} deleted rows that have no offsets, and the "
         f"lake no longer has snapshot {action.snapshot_id} with them; the first version that is there is {number + 1}"
     )
+    raise NotTold(error, number + 1)
 
 
 def _without(parts: Parts, others: Parts) -> Parts:
@@ -298,7 +365,7 @@ def _with_cold(table: TableHandle, source: TableState, changes: Sequence[_Change
 
 
 def _require_kept(source: TableState, changes: Sequence[_Changes], first: int) -> None:
-    """Require that log or lake still have the rows of all commits. Raises `OffsetsTrimmedError`."""
+    """Require that log or lake still have the rows of all commits. Raises `NotTold`."""
     gone = 0
     for one in changes:
         trimmed = one.commits.within(OffsetRange(0, source.buckets[one.bucket].start))
@@ -309,9 +376,10 @@ def _require_kept(source: TableState, changes: Sequence[_Changes], first: int) -
     rest = f"the first version that is there is {gone + 1}"
     if gone >= source.version:
         rest = f"none of its versions is there until more is committed, as version {gone + 1}"
-    raise OffsetsTrimmedError(
+    error = OffsetsTrimmedError(
         f"CHANGES of {source.name} from version {first}: the log no longer has the rows of commit {gone}; {rest}"
     )
+    raise NotTold(error, gone + 1)
 
 
 def _pieces(source: TableState, changes: Sequence[_Changes], pruning: Pruning) -> Iterator[ChangesPiece]:
@@ -340,7 +408,7 @@ def _of_lake(source: TableState, cold: ColdRows, commits: CommitRuns, *, is_dele
         begin = commits.range.start
         part = commits.within(OffsetRange(begin, begin + LAKE_RANGE_ROWS))
         size_bytes = part.num_rows * row_bytes(source, cold.bucket)
-        yield ChangesPiece(OffsetsPiece(cold.bucket, part.range, size_bytes, False, cold.snapshot_id), part, is_deleted)
+        yield ChangesPiece(OffsetsPiece(cold.bucket, part.range, size_bytes, cold.snapshot_id), part, is_deleted)
         commits = commits.within(OffsetRange(part.range.end, max(part.range.end, commits.range.end)))
 
 

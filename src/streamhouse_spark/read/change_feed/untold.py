@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from streamhouse_spark.config.properties import ADOPTED, NOTHING_ADOPTED
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Append, LakePair, Retier
 from streamhouse_spark.log.commits.deletions import DeleteRows, num_rows_of
@@ -19,20 +19,31 @@ from streamhouse_spark.read.change_feed.lost_rows import lost_rows
 from streamhouse_spark.read.history import operation_of
 
 
+class NotTold(Exception):  # noqa: N818 - whoever asked gets the error that it has
+    """The changes of a range are not all there. Those from the commit ``first`` on may be."""
+
+    def __init__(self, error: StreamhouseError, first: int) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.first = first
+
+
 def require_told(
-    table: TableHandle, then: TableState, commits: Sequence[Commit], *, is_net: bool
+    table: TableHandle,
+    then: TableState,
+    commits: Sequence[Commit],
+    *,
+    is_net: bool = False,
+    is_emptied: bool = False,
 ) -> Mapping[int, Rows]:
     """Require that records tell the rows that each commit added and removed, or the lake those that went with a
-    partition: these are returned, by the numbers of the commits. Raises `InvalidOptionError`.
+    partition: these are returned, by the numbers of the commits. Raises `NotTold`.
 
     A row without an offset may have been added in the same range, at an offset that it lost: then no net is known.
+    With ``is_emptied`` the first commit may have emptied the table: rows from before are not asked for.
     """
+    _require_no_other_table(then, commits, is_emptied=is_emptied)
     first = commits[0].record.number
-    truncated = then.truncation.commit if then.truncation is not None else 0
-    if found := next((commit.record for commit in commits if commit.record.number == truncated), None):
-        raise _untold(then, found, "removed all rows at once")
-    if first == FIRST and then.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
-        raise _untold(then, commits[0].record, "took over the rows of a lake table")
     lost: dict[int, Rows] = {}
     if then.primary_key:
         return lost
@@ -59,6 +70,17 @@ def require_told(
                 lost[commit.record.number] = rows
             before = action
     return lost
+
+
+def _require_no_other_table(then: TableState, commits: Sequence[Commit], *, is_emptied: bool) -> None:
+    """Require that no commit emptied the table, or took over another's rows. Raises `NotTold`."""
+    first = commits[0].record
+    emptied = then.truncation.commit if then.truncation is not None else 0
+    found = next((commit.record for commit in commits if commit.record.number == emptied), None)
+    if found is not None and not (is_emptied and found is first):
+        raise _untold(then, found, "removed all rows at once")
+    if first.number == FIRST and then.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
+        raise _untold(then, first, "took over the rows of a lake table")
 
 
 def _drops(
@@ -102,11 +124,12 @@ def _pair_before(table: TableHandle, then: TableState, pair: LakePair, first: in
     return then.lake_history[place - 1] if place else state_at(table.log, table.storage, first - 1).recorded_lake
 
 
-def _untold(then: TableState, record: Record, what: str) -> InvalidOptionError:
+def _untold(then: TableState, record: Record, what: str) -> NotTold:
     added = [s for part in record.attempts for a in part.actions if isinstance(a, Append) for s in a.segments]
     operation = operation_of(record.actions, added, is_keyed=bool(then.primary_key))
-    return InvalidOptionError(
+    error = InvalidOptionError(
         f"CHANGES of {then.name}: commit {record.number} ({operation}) {what}, which is no change of single rows; "
         f"begin at version {record.number + 1}, or compare the table VERSION AS OF {max(record.number - 1, 1)} and of "
         f"{record.number}"
     )
+    return NotTold(error, record.number + 1)

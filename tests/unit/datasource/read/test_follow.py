@@ -254,6 +254,17 @@ def test_what_ends_a_stream_of_micro_batches_ends_it(wh, table, change):
         query.follow(position)
 
 
+def test_a_stream_of_changes_ends_at_a_deletion_that_micro_batches_tell(wh, table):
+    query = Query(wh, "db.t$changelog")
+    query.follow(query.begin())
+    position = query.reached()
+    deleted(wh, table)
+    with pytest.raises(OffsetsTrimmedError, match=r"availableNow=True\).* micro-batches tell of deletions"):
+        query.follow(position)
+    query.follow(query.reached())
+    Query(wh, "db.t$changelog", skipChangeCommits="true").follow(position)
+
+
 def test_options_let_it_go_on(wh, table):
     query = Query(wh, "db.t", failOnDataLoss="false", skipChangeCommits="true")
     query.follow(query.begin())

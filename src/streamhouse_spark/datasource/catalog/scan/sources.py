@@ -10,6 +10,7 @@ from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.scan.options import is_range
 from streamhouse_spark.datasource.catalog.scan.query_pin import CHANGES, QueryPin
 from streamhouse_spark.datasource.read.bounds import batch_ranges, require_offsets_of_all
+from streamhouse_spark.datasource.read.changelog import plan_changelog
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.history import require_kept
@@ -19,7 +20,7 @@ from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.query.predicate_tree import Node
 from streamhouse_spark.read.change_feed.commit_changes import plan_changes
 from streamhouse_spark.read.columns_then import same_columns, state_of_time
-from streamhouse_spark.read.deleted_rows import require_changes_told
+from streamhouse_spark.read.deleted_rows import lost_rows
 from streamhouse_spark.read.pieces import (
     ArchivePiece,
     BinlogPiece,
@@ -169,9 +170,10 @@ def _changes(asked: Question) -> Sources:
 
 def _ranges(asked: Question) -> Sources:
     state, options, pruning = asked.state, asked.options, asked.wanted.pruning
-    if asked.pin.suffix == CHANGELOG:
-        require_changes_told(state, asked.pin.name)
-    else:
+    if asked.pin.suffix == CHANGELOG and lost_rows(state):
+        plan = plan_changelog(asked.table, state, options)
+        return _kept(asked, Sources(plan.state, asked.wanted.schema(state), pieces=plan.pieces, are_exact=False))
+    if asked.pin.suffix != CHANGELOG:
         require_offsets_of_all(state, options)
     allowed = pruning.buckets(state)
     ranges = {

@@ -194,7 +194,9 @@ def _python_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact
         case LakePiece(split):
             is_whole = split.is_plain and not piece.leaves_out
             return PythonUnit(piece, bucket, split.num_rows, size_bytes, are_exact and is_whole)
-        case OffsetsPiece(_, offsets) | ArchivePiece(_, offsets):
+        case OffsetsPiece(_, offsets):
+            return PythonUnit(piece, bucket, len(offsets), size_bytes, are_exact and piece.snapshot_id is None)
+        case ArchivePiece(_, offsets):
             return PythonUnit(piece, bucket, len(offsets), size_bytes, are_exact)
         case KeyedPiece(_, lake):
             num_rows = lake.num_rows if lake is not None else max(1, size_bytes // _KEYED_ROW_BYTES)

@@ -1,0 +1,73 @@
+"""The changelog of a table without a primary key that lost rows, as a batch read asks for a part of it.
+
+Offsets tell the rows that were appended, and nothing at them tells that one was deleted. So commits are asked: times
+choose among these, and offsets among the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from streamhouse_spark.config.spark_options import FULL, LATEST, ReadOptions
+from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.datasource.read.bounds import batch_ranges
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.read.change_feed.commit_changes import (
+    ChangesPlan,
+    last_before,
+    plan_changes,
+    plan_told,
+    range_of_times,
+)
+from streamhouse_spark.read.pieces import ChangesPiece
+from streamhouse_spark.read.planner import Pruning
+
+
+def plan_changelog(table: TableHandle, state: TableState, options: ReadOptions) -> ChangesPlan:
+    """Find the changes that the options ask for: without a time from the first commit on from which all are there.
+
+    Raises `InvalidOptionError` as `batch_ranges`, and `OffsetsTrimmedError` for a time from which on they are not all
+    there, unless ``failOnDataLoss`` is false.
+    """
+    ranges = _rows_asked(state, options)
+    last, end_ms = state.version, options.ending_timestamp_ms
+    if end_ms is not None:
+        last = last_before(table.storage, state, end_ms * 1000)
+    if options.starting_timestamp_ms is None or not options.fail_on_data_loss:
+        plan = plan_told(table, state, last)
+    else:
+        start_us = options.starting_timestamp_ms * 1000
+        first, _ = range_of_times(table.storage, state, start_us, None, includes=(True, True))
+        plan = plan_changes(table, state, first, last, Pruning())
+    if options.starting_timestamp_ms is not None and not options.fail_on_data_loss:
+        plan = replace(plan, pieces=tuple(_since(plan.pieces, options.starting_timestamp_ms * 1000)))
+    return plan if ranges is None else replace(plan, pieces=tuple(_within(plan.pieces, ranges)))
+
+
+def _rows_asked(state: TableState, options: ReadOptions) -> Mapping[int, OffsetRange] | None:
+    """Return the offsets of the rows whose changes are asked for; None for all."""
+    by_start = options.starting_timestamp_ms is None and options.starting_offsets != FULL
+    by_end = options.ending_timestamp_ms is None and options.ending_offsets != LATEST
+    if not (by_start or by_end):
+        return None
+    given = replace(options, starting_timestamp_ms=None, ending_timestamp_ms=None)
+    given = given if by_start else replace(given, starting_offsets=FULL)
+    ranges = batch_ranges(state, given if by_end else replace(given, ending_offsets=LATEST))
+    return ranges if by_start else {bucket: OffsetRange(0, rows.end) for bucket, rows in ranges.items()}
+
+
+def _within(pieces: tuple[ChangesPiece, ...], ranges: Mapping[int, OffsetRange]) -> Iterator[ChangesPiece]:
+    """Leave out rows at other offsets, and those that have none."""
+    for piece in pieces:
+        offsets = ranges.get(piece.bucket) if piece.bucket is not None else None
+        if offsets is not None and (commits := piece.commits.within(offsets)):
+            yield replace(piece, commits=commits)
+
+
+def _since(pieces: tuple[ChangesPiece, ...], start_us: int) -> Iterator[ChangesPiece]:
+    """Leave out the changes of commits that are shown with an earlier time."""
+    for piece in pieces:
+        if commits := piece.commits.since(start_us):
+            yield replace(piece, commits=commits)
