@@ -26,10 +26,10 @@ from streamhouse_spark.lake.tiering import recording
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.deletions import NameDropped
 from streamhouse_spark.read import file_rows
-from streamhouse_spark.read.change_feed import cold_rows, commit_changes, untold
+from streamhouse_spark.read.change_feed import cold_rows, commit_changes, emptied_rows, untold
 from streamhouse_spark.read.pieces import OffsetsPiece
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import row_deletion
+from streamhouse_spark.table import rollback, row_deletion
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -52,7 +52,7 @@ def a_dropped_partition_is_told_whole_whoever_recorded_it() -> Iterator[None]:
 
 @plant
 def changes_leave_out_rows_of_files_that_went() -> Iterator[None]:
-    with patched((commit_changes, "_file_pieces", lambda *_: ())):
+    with patched((commit_changes, "file_pieces", lambda *_: ())):
         yield
 
 
@@ -78,6 +78,19 @@ def old_rows_are_looked_for_in_one_lake_snapshot() -> Iterator[None]:
 @plant
 def rows_of_a_dropped_partition_are_those_that_its_record_names() -> Iterator[None]:
     with patched((untold, "lost_rows", lambda *_: {})):
+        yield
+
+
+@plant
+def an_emptied_table_had_the_rows_that_were_deleted_before() -> Iterator[None]:
+    with patched((emptied_rows, "_without", lambda rows, _: {key: runs for key, runs in rows.items() if runs})):
+        yield
+
+
+@plant
+def a_rollback_beyond_a_truncation_adds_to_what_is_there() -> Iterator[None]:
+    right = rollback.commit_staged
+    with patched((rollback, "commit_staged", lambda *given, **named: right(*given, require=named["require"]))):
         yield
 
 
@@ -177,6 +190,19 @@ def old_rows_that_go() -> None:
     assert first_there(table) == 1
 
 
+def a_table_that_is_emptied_and_comes_back() -> None:
+    world = sim_world(1)
+    table = Warehouse("wh", storage=MemoryStorage(world), world=world).create_table("t", "id BIGINT", buckets=1)
+    table.append([{"id": number} for number in range(4)])
+    tier(table)
+    table.delete(where=[("id", "=", 2)])
+    before = table.refresh().version
+    table.overwrite([{"id": 9}])
+    check_history(table)
+    table.rollback_to_version(before)
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [0, 1, 3]
+
+
 def a_stream_of_changes() -> None:
     world = sim_world(1)
     wh = Warehouse("wh", storage=MemoryStorage(world), world=world)
@@ -219,6 +245,8 @@ FINDERS: dict[str, Callable[[], Any]] = {
     "changes_leave_out_rows_of_files_that_went": a_drop,
     "old_rows_are_looked_for_in_one_lake_snapshot": old_rows_that_go,
     "rows_of_a_dropped_partition_are_those_that_its_record_names": old_rows_that_go,
+    "an_emptied_table_had_the_rows_that_were_deleted_before": a_table_that_is_emptied_and_comes_back,
+    "a_rollback_beyond_a_truncation_adds_to_what_is_there": a_table_that_is_emptied_and_comes_back,
     "a_stream_of_changes_is_told_of_each_deletion_again": a_stream_of_changes,
     "the_first_batch_of_a_stream_begins_where_it_ends": a_stream_of_changes,
     "a_lagging_reader_has_rows_that_wait_for_a_round": a_lagging_stream,

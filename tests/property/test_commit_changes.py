@@ -36,6 +36,7 @@ STEPS = st.lists(
         st.tuples(st.just("tier")),
         st.tuples(st.just("trim")),
         st.tuples(st.just("compact")),
+        st.tuples(st.just("all"), ROWS),
     ),
     max_size=10,
 )
@@ -127,6 +128,10 @@ def done(table: Table, step: Any, write: Any) -> None:
             table.overwrite_partitions(rows(pairs))
         case ("where", pairs, day):
             table.overwrite(rows((n, d) for n, d in pairs if d == day), where=[("day", "=", day)])
+        case ("all", pairs) if table.state.primary_key:
+            write(rows(pairs))  # of a table with a key such a commit is refused
+        case ("all", pairs):
+            table.overwrite(rows(pairs))
         case ("delete", gone) if table.state.primary_key:
             table.delete([(gone, 0), (gone, 1)])
         case ("delete", gone):

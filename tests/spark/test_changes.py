@@ -275,16 +275,28 @@ def test_what_is_refused(spark, keyed, make, wh):
     )
     database, _, table = log.rpartition(".")
     refused(f"{database}.`{table}$changelog`", "FROM VERSION 1", "INVALID_NAME: .* is a view of one")
-    spark.sql(f"TRUNCATE TABLE {log}")
+    spark.sql(f"TRUNCATE TABLE {keyed}")
+    text = r"INVALID_OPTION: .* commit 7 \(truncate\) removed all rows at once.* begin at version 8"
+    refused(keyed, "FROM VERSION 3", text)
+
+
+@pytest.mark.parametrize(
+    "statement", ["TRUNCATE TABLE {}", "INSERT OVERWRITE {} SELECT 9L AS id, 'n9' AS name, 0 AS n"]
+)
+def test_a_table_that_was_emptied(spark, make, wh, statement):
+    log = made_log(make("log", LOG), wh)
+    spark.sql(statement.format(log))
     opened(wh, log).append([row(5, 0)])
-    text = r"INVALID_OPTION: .* commit 4 \(truncate\) removed all rows at once.* begin at version 5"
-    refused(log, "FROM VERSION 3", text)
-    assert changes(spark, log, "FROM VERSION 5") == [(5, 0, "insert", 5)]
-    assert changes(spark, log, "FROM VERSION 0 TO VERSION 3") == [
-        (1, 0, "insert", 2),
-        (2, 0, "insert", 2),
-        (3, 0, "insert", 3),
-    ]
+    inserted = [(1, 0, "insert", 2), (2, 0, "insert", 2), (3, 0, "insert", 3)]
+    emptied = [(number, 0, "delete", 4) for number in (1, 2, 3)]
+    instead = [(9, 0, "insert", 4)] if statement.startswith("INSERT") else []
+    every = sorted([*inserted, *emptied, *instead, (5, 0, "insert", 5)], key=repr)
+    assert changes(spark, log, "FROM VERSION 0") == every
+    assert changes(spark, log, "FROM VERSION 0 TO VERSION 3") == inserted
+    net = sorted([*instead, (5, 0, "insert", 5)], key=repr)
+    assert changes(spark, log, "FROM VERSION 0 WITH (deduplicationMode = 'netChanges')") == net
+    spark.sql(f"CALL streamhouse.system.rollback_to_version('{log.partition('.')[2]}', 3)")
+    assert sorted(row.id for row in spark.table(log).collect()) == [1, 2, 3]
 
 
 def test_a_dropped_partition(spark, wh):

@@ -2,8 +2,9 @@
 
 **Commit point:** the one record that deletes rows and adds others. Before it nothing has changed. Offsets are never
 used again: of a table without a primary key the rows above the version's ends are deleted by their offsets, and rows
-deleted since are added again, with new offsets. With a primary key the record has the net change of each key. So union
-reads, changes and the next tiering round follow as they follow any other statement.
+deleted since are added again, with new offsets. Where a commit since removed all rows at once, the record does so
+again, and adds all rows of the version. With a primary key the record has the net change of each key. So union reads,
+changes and the next tiering round follow as they follow any other statement.
 
 The record names what it saw: an append, a deletion or a change of columns that others commit meanwhile is a conflict,
 and is never undone in silence.
@@ -37,7 +38,7 @@ from streamhouse_spark.kv.keyed_properties import engine_of
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.replay import KeyedLayout
 from streamhouse_spark.lake.parquet.access import StorageFiles
-from streamhouse_spark.log.append import Staged, appending
+from streamhouse_spark.log.append import Staged, appending, commit_staged
 from streamhouse_spark.log.commits.actions import Action, LakePair, Retier
 from streamhouse_spark.log.commits.deletions import NO_DELETIONS, NO_DROPPED_ROWS, DeleteRows, NameDropped, num_rows_of
 from streamhouse_spark.log.commits.history import require_kept, state_at
@@ -135,7 +136,7 @@ def _require_same_form(now: TableState, then: TableState) -> None:
 def _unkeyed(table: TableHandle, now: TableState, then: TableState, *, dry_run: bool) -> RollbackReport:
     require_deletable(now)
     if now.first_offsets != then.first_offsets:
-        raise _not_told(now, then, "all its rows were removed since (truncate, overwrite, or a lake built anew)")
+        return _beyond_emptying(table, now, then, dry_run=dry_run)
     deleted, of_files = _deleted_since(table, now, then)
     _require_files(table, now, then, of_files)
     gone, lost = {}, {}
@@ -154,6 +155,22 @@ def _unkeyed(table: TableHandle, now: TableState, then: TableState, *, dry_run: 
         added = [_read(table, now, then, lost)] if lost else []
         added += [_read_files(table, now, action) for _, action in of_files]
         _commit(table, now, gone, _staged(table, now, pa.concat_tables(added)) if num_added else None)
+    return report
+
+
+def _beyond_emptying(table: TableHandle, now: TableState, then: TableState, *, dry_run: bool) -> RollbackReport:
+    """Roll back beyond a commit that removed all rows at once: the record does so again, and adds the rows of then."""
+    pin = pin_newest(then)
+    _require_log_kept(table, pin)
+    rows = read_pin(table, pin, Projection.of(then.schema, None, None))
+    report = RollbackReport(table.name, then.version, now.version, now.num_rows, rows.num_rows, dry_run)
+    if not dry_run:
+
+        def require(state: TableState) -> None:
+            ReadBase.of(now).require_there(state)
+            _require_unchanged(state, now)
+
+        commit_staged(table.log, _staged(table, now, rows), overwrite=True, require=require)
     return report
 
 

@@ -7,6 +7,7 @@ import random
 import pyarrow.compute as pc
 import pytest
 
+from changes_replayed import check_history
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
@@ -130,17 +131,58 @@ class TestLogTables:
     def test_what_cannot_be_told_is_refused_before_anything_is_written(self, wh):
         table = new_table(wh)
         table.append(rows(1))
-        version = table.refresh().version
-        table.truncate()
         newest = table.refresh().version
-        with pytest.raises(InvalidOptionError, match="all its rows were removed"):
-            table.rollback_to_version(version)
         table.add_columns("note STRING")
         with pytest.raises(InvalidOptionError, match="its columns changed since"):
             table.rollback_to_version(newest)
         with pytest.raises(InvalidOptionError, match="has no commit 99"):
             table.rollback_to_version(99)
         assert table.refresh().version == newest + 1
+
+    @pytest.mark.parametrize("lake", ["iceberg", "paimon"])
+    @pytest.mark.parametrize("tiers", [False, True])
+    def test_all_rows_that_were_removed_at_once_come_back(self, wh, lake, tiers):
+        table = new_table(wh, lake=lake)
+        table.append(rows(1, 2, 3))
+        table.delete(where=pc.field("id") == 2)
+        if tiers:
+            tier(table)
+            trim(table)
+        table.append(rows(4))
+        version = table.refresh().version
+        table.truncate()
+        emptied = table.refresh().version
+        assert table.rollback_to_version(version, dry_run=True).rows_added == 3
+        assert content(table) == []
+        table.overwrite(rows(7, 8))
+        if tiers:
+            tier(table)
+        report = table.rollback_to_version(version)
+        assert (report.rows_deleted, report.rows_added) == (2, 3)
+        assert content(table) == [(1, 1), (3, 0), (4, 1)]
+        tier(table)
+        assert content_of(table.lake.to_arrow()) == content(table)
+        check_history(table)
+        table.rollback_to_version(emptied)
+        assert content(table) == []
+        table.rollback_to_version(emptied - 1)
+        assert content(table) == [(1, 1), (3, 0), (4, 1)]
+
+    def test_a_row_that_comes_after_a_removal_of_all_is_a_conflict(self, wh, other_process, monkeypatch):
+        table = new_table(wh)
+        table.append(rows(1))
+        version, other = table.refresh().version, other_process()
+        table.truncate()
+        really = rollback.commit_staged
+
+        def late(*given, **named):
+            other.table("d.t").append(rows(9))
+            return really(*given, **named)
+
+        monkeypatch.setattr(rollback, "commit_staged", late)
+        with pytest.raises(CommitConflictError, match="rows were added"):
+            table.rollback_to_version(version)
+        assert content(table) == [(9, 0)]
 
     def test_rows_without_offsets_cannot_come_back_and_a_later_commit_can(self, wh, monkeypatch):
         """As those of lake files that another engine wrote."""

@@ -30,13 +30,13 @@ class ColdRows:
     rows: OffsetRuns
 
 
-def find_added(table: TableHandle, state: TableState, rows: Rows) -> Iterator[ColdRows]:
+def find_added(table: TableHandle, state: TableState, rows: Rows, *, is_emptied: bool) -> Iterator[ColdRows]:
     """Find rows, some of which may be deleted by now. Those that no snapshot has are left out.
 
     Most are in the recorded snapshot. The oldest that is kept lacks the fewest of the others. Nothing is asked of the
-    lake where no row ever left it.
+    lake where no row ever left it, unless all did since, which ``is_emptied`` says.
     """
-    if state.lake is not None and not state.deletions and not state.lake.dropped_rows:
+    if state.lake is not None and not (is_emptied or state.deletions or state.lake.dropped_rows):
         held = {b: runs.within(OffsetRange(0, state.lake_offset(b))) for b, runs in rows.items()}
         yield from (ColdRows(None, bucket, runs) for bucket, runs in sorted(held.items()) if runs)
         return

@@ -1,9 +1,9 @@
 """Changes of a table between two commits, as Spark's ``CHANGES`` shows them: which rows each commit added and removed.
 
 Commits are told by their records, and rows by the log. A log table's rows at offsets that a record appends are
-inserts, those that it deletes by their offsets are deletes, and so are those of a partition that was dropped while the
-log had them all. With a primary key the log has the changes themselves. What no record tells row by row (a truncation,
-a partition some of whose rows the log no longer had) is refused with the number of its commit.
+inserts, those that it deletes by their offsets are deletes, and so are those of a dropped partition, and all rows from
+before a commit that emptied the table. With a primary key the log has the changes themselves, and a commit that emptied
+the table is refused with its number, as is one whose rows are no longer kept.
 """
 
 from __future__ import annotations
@@ -13,34 +13,36 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
 from streamhouse_spark.config.properties import CHANGELOG_IMAGE
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.log.archive.pages import archived
 from streamhouse_spark.log.commits.actions import moves_rows
-from streamhouse_spark.log.commits.deletions import DeleteRows
-from streamhouse_spark.log.commits.history import state_at
+from streamhouse_spark.log.commits.history import require_kept, state_at
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.segments.scan import LogSplit, whole_range
 from streamhouse_spark.log.told import Commit, commits_back, deletions_in, dropped_in, newest_first
 from streamhouse_spark.read.change_feed.archived_changes import (
     archived_commits,
     first_archived_after,
     last_archived_before,
 )
-from streamhouse_spark.read.change_feed.cold_rows import ColdRows, find_added, find_removed
-from streamhouse_spark.read.change_feed.commit_parts import FIRST, Parts, parts_of
-from streamhouse_spark.read.change_feed.untold import NotTold, require_told
+from streamhouse_spark.read.change_feed.change_pieces import (
+    RowChanges,
+    changes_of,
+    file_pieces,
+    pieces_of,
+    require_rows,
+    with_cold,
+)
+from streamhouse_spark.read.change_feed.commit_parts import FIRST, parts_of, without_parts
+from streamhouse_spark.read.change_feed.emptied_rows import emptied_pieces, rows_of
+from streamhouse_spark.read.change_feed.untold import NotTold, require_told, untold
 from streamhouse_spark.read.commit_runs import CommitRuns
-from streamhouse_spark.read.pieces import ChangesPiece, FileRowsPiece, LogPiece, OffsetsPiece
+from streamhouse_spark.read.pieces import ChangesPiece, LogPiece
 from streamhouse_spark.read.planner import Pruning
-from streamhouse_spark.read.ranges import LAKE_RANGE_ROWS, row_bytes
 from streamhouse_spark.storage.base import Storage
 
 
@@ -169,9 +171,10 @@ def plan_deleted(
                 )
         told = ((bucket, CommitRuns.of(parts)) for bucket, parts in sorted(parts_of(commits, lost)[1].items()))
         read = [(bucket, runs.within(OffsetRange(0, below.get(bucket, 0)))) for bucket, runs in told]
-        changes = _with_cold(table, state, [_Changes(runs, bucket, is_deleted=True) for bucket, runs in read if runs])
-        _require_kept(state, changes, first)
-        return tuple(_pieces(state, changes, Pruning()))
+        deleted = [RowChanges(runs, bucket, is_deleted=True) for bucket, runs in read if runs]
+        changes = with_cold(table, state, deleted, is_emptied=False)
+        require_rows(state, changes, first)
+        return tuple(pieces_of(state, changes, Pruning()))
 
 
 @contextmanager
@@ -197,19 +200,67 @@ def _plan_of_records(
     """``is_emptied`` says that no row from before ``first`` is asked for, should this commit have emptied the table."""
     then = _state_at(table, state, first, last)
     commits = _commits(table.storage, then, first, last, after_us)
+    emptied = then.truncation.commit if then.truncation is not None and not then.primary_key else 0
+    place = next((i for i, commit in enumerate(commits) if commit.record.number == emptied), None)
+    if place is None or (is_emptied and not place):
+        return _plan_of_commits(table, state, then, commits, pruning, is_net=is_net, is_emptied=is_emptied)
+    older = _emptied(table, state, commits[: place + 1], pruning, is_net=is_net)
+    newer = _plan_of_commits(table, state, then, commits[place:], pruning, is_net=is_net, is_emptied=True)
+    return replace(newer, pieces=(*older, *newer.pieces))
+
+
+def _emptied(
+    table: TableHandle, state: TableState, commits: Sequence[Commit], pruning: Pruning, *, is_net: bool
+) -> tuple[ChangesPiece, ...]:
+    """Find the changes of commits of which the last emptied the table: its rows are deletions. For a net change no row
+    came that went in them.
+
+    Raises `NotTold` where they are no longer kept, or it is not known which rows these were.
+    """
+    first, last = commits[0].record, commits[-1]
+    added = parts_of(commits[:-1])[0] if is_net else {}
+    try:
+        before = state_at(table.log, table.storage, last.record.number - 1)
+        rows = rows_of(table, before)
+        if not rows.is_sure or (is_net and added and rows.files):
+            raise untold(before, last.record, "removed all rows at once")
+        source = replace(before, schema_id=state.schema_id, schemas=state.schemas)
+        snapshot_id = before.lake.snapshot_id if before.lake is not None else None
+        rows = rows.without({b: OffsetRuns.union([runs for runs, *_ in parts]) for b, parts in added.items()})
+        found = list(emptied_pieces(source, rows, last, snapshot_id))
+        if first.number < last.record.number:
+            span, after_us = (first.number, last.record.number - 1), commits[0].time_us - 1  # each has the same time
+            older = _plan_of_records(table, state, *span, pruning, is_net=is_net, after_us=after_us)
+            found = [*(piece for piece in older.pieces if piece.is_deleted or not is_net), *found]
+        segments = [s for piece in found if isinstance(piece.rows, LogPiece) for s in piece.rows.split.segments]
+        require_kept(table.log, before, segments)
+    except SnapshotExpiredError as error:
+        raise untold(state, last.record, "removed all rows at once") from error
+    return tuple(found)
+
+
+def _plan_of_commits(
+    table: TableHandle,
+    state: TableState,
+    then: TableState,
+    commits: Sequence[Commit],
+    pruning: Pruning,
+    *,
+    is_net: bool,
+    is_emptied: bool,
+) -> ChangesPlan:
+    first, last = commits[0].record.number, commits[-1].record.number
     lost = require_told(table, then, commits, is_net=is_net, is_emptied=is_emptied)
-    source = state
-    if state.truncation is not None and state.truncation.commit > last:
+    source, was_emptied = state, state.truncation is not None and state.truncation.commit > last
+    if was_emptied:
         source = replace(then, schema_id=state.schema_id, schemas=state.schemas)
     added, removed = parts_of(commits, lost)
     if is_net and removed:
-        added, removed = _without(added, removed), _without(removed, added)
-    changes = [_Changes(CommitRuns.of(parts), bucket) for bucket, parts in sorted(added.items())]
-    changes += [_Changes(CommitRuns.of(parts), bucket, is_deleted=True) for bucket, parts in sorted(removed.items())]
-    changes = _with_cold(table, source, changes)
-    _require_kept(source, changes, first)
-    of_files = _file_pieces(table, source, commits, first)
-    return ChangesPlan(source, (*_pieces(source, changes, pruning), *of_files))
+        added, removed = without_parts(added, removed), without_parts(removed, added)
+    changes = with_cold(table, source, changes_of(added, removed), is_emptied=was_emptied)
+    require_rows(source, changes, first)
+    of_files = file_pieces(table, source, commits, first)
+    return ChangesPlan(source, (*pieces_of(source, changes, pruning), *of_files))
 
 
 class News(NamedTuple):
@@ -278,143 +329,3 @@ def _not_kept(state: TableState, first: int, reached: int) -> NotTold:
         f"is {reached}"
     )
     return NotTold(error, reached)
-
-
-# -- rows -------------------------------------------------------------------------------------------------------------
-
-
-def _file_pieces(
-    table: TableHandle, source: TableState, commits: Sequence[Commit], first: int
-) -> Iterator[ChangesPiece]:
-    """Return the rows without offsets that the commits deleted, or that went with a partition, of each file of a lake
-    snapshot as one piece.
-
-    Raises `NotTold` where the lake snapshot that had the file is gone.
-    """
-    found: dict[tuple[int, str], list[tuple[OffsetRuns, int, int, bool]]] = {}
-    for commit in commits:
-        for action in deletions_in(commit.record):
-            if not action.files:
-                continue
-            assert action.snapshot_id is not None
-            _require_files(table, source, action, commit.record.number, first)
-            for name, runs in action.files.items():
-                parts = found.setdefault((action.snapshot_id, name), [])
-                parts.append((runs, commit.record.number, commit.time_us, False))
-    for (snapshot_id, name), parts in sorted(found.items()):
-        rows = CommitRuns.of(parts)
-        yield ChangesPiece(FileRowsPiece(name, snapshot_id, rows.num_rows * row_bytes(source, 0)), rows, True)
-
-
-def _require_files(table: TableHandle, source: TableState, action: DeleteRows, number: int, first: int) -> None:
-    """Require that the lake still has the files in which a commit deleted rows. Raises `NotTold`."""
-    assert action.snapshot_id is not None
-    try:
-        names = StorageFiles(table.storage)
-        files = table.open_lake().with_state(source).named_files(action.snapshot_id)
-        if action.files.keys() <= set(map(names.name_of, files)):
-            return
-    except SnapshotExpiredError:
-        pass
-    error = OffsetsTrimmedError(
-        f"CHANGES of {source.name} from version {first}: commit {number} deleted rows that have no offsets, and the "
-        f"lake no longer has snapshot {action.snapshot_id} with them; the first version that is there is {number + 1}"
-    )
-    raise NotTold(error, number + 1)
-
-
-def _without(parts: Parts, others: Parts) -> Parts:
-    """Return the offsets that the others do not have."""
-    found: Parts = {}
-    for bucket, of_bucket in parts.items():
-        gone = OffsetRuns.union([runs for runs, *_ in others.get(bucket, [])])
-        left = [(runs.without(gone), version, time_us, False) for runs, version, time_us, _ in of_bucket]
-        found[bucket] = [part for part in left if part[0]]
-    return {bucket: of_bucket for bucket, of_bucket in found.items() if of_bucket}
-
-
-@dataclass(frozen=True, slots=True)
-class _Changes:
-    """The rows of a bucket that commits appended, or those that they deleted."""
-
-    commits: CommitRuns
-    bucket: int
-    is_deleted: bool = False
-    cold: tuple[ColdRows, ...] = ()
-    """Rows that the log no longer has, where the lake has them."""
-
-
-def _with_cold(table: TableHandle, source: TableState, changes: Sequence[_Changes]) -> list[_Changes]:
-    """Look in the lake for the rows that the log no longer has. With a primary key it has rows and no changes."""
-    if source.primary_key:
-        return list(changes)
-    trimmed = [(one, one.commits.within(OffsetRange(0, source.buckets[one.bucket].start))) for one in changes]
-    added = {one.bucket: rows.offsets for one, rows in trimmed if rows and not one.is_deleted}
-    removed = [
-        (number, {one.bucket: rows.of_commit(number)})
-        for one, rows in trimmed
-        if one.is_deleted
-        for number in np.unique(rows.versions).tolist()
-    ]
-    of_added = tuple(find_added(table, source, added)) if added else ()
-    of_removed = tuple(find_removed(table, source, removed)) if removed else ()
-    return [
-        replace(one, cold=tuple(c for c in (of_removed if one.is_deleted else of_added) if c.bucket == one.bucket))
-        for one in changes
-    ]
-
-
-def _require_kept(source: TableState, changes: Sequence[_Changes], first: int) -> None:
-    """Require that log or lake still have the rows of all commits. Raises `NotTold`."""
-    gone = 0
-    for one in changes:
-        trimmed = one.commits.within(OffsetRange(0, source.buckets[one.bucket].start))
-        lost = trimmed.offsets.without(OffsetRuns.merged([cold.rows for cold in one.cold]))
-        gone = max(gone, int(trimmed.among(lost).versions.max(initial=0)))
-    if not gone:
-        return
-    rest = f"the first version that is there is {gone + 1}"
-    if gone >= source.version:
-        rest = f"none of its versions is there until more is committed, as version {gone + 1}"
-    error = OffsetsTrimmedError(
-        f"CHANGES of {source.name} from version {first}: the log no longer has the rows of commit {gone}; {rest}"
-    )
-    raise NotTold(error, gone + 1)
-
-
-def _pieces(source: TableState, changes: Sequence[_Changes], pruning: Pruning) -> Iterator[ChangesPiece]:
-    allowed = pruning.buckets(source)
-    for one in changes:
-        if allowed is None or one.bucket in allowed:
-            yield from _of_bucket(source, one, pruning)
-
-
-def _of_bucket(source: TableState, of_bucket: _Changes, pruning: Pruning) -> Iterator[ChangesPiece]:
-    bucket, commits, is_deleted = of_bucket.bucket, of_bucket.commits, of_bucket.is_deleted
-    start = source.buckets[bucket].start
-    for cold in of_bucket.cold:
-        yield from _of_lake(source, cold, commits.among(cold.rows), is_deleted=is_deleted)
-    if not (held := commits.within(OffsetRange(start, max(start, commits.range.end)))):
-        return
-    is_grouped = bool(held.is_grouped.any())
-    split = _chosen(source, whole_range(source, bucket, held.range), held, Pruning() if is_grouped else pruning)
-    if split.segments:
-        yield ChangesPiece(LogPiece(split), held, is_deleted, source.primary_key if is_grouped else ())
-
-
-def _of_lake(source: TableState, cold: ColdRows, commits: CommitRuns, *, is_deleted: bool) -> Iterator[ChangesPiece]:
-    """Cut rows that only the lake has into pieces, which begin and end with one of them."""
-    while commits:
-        begin = commits.range.start
-        part = commits.within(OffsetRange(begin, begin + LAKE_RANGE_ROWS))
-        size_bytes = part.num_rows * row_bytes(source, cold.bucket)
-        yield ChangesPiece(OffsetsPiece(cold.bucket, part.range, size_bytes, cold.snapshot_id), part, is_deleted)
-        commits = commits.within(OffsetRange(part.range.end, max(part.range.end, commits.range.end)))
-
-
-def _chosen(source: TableState, split: LogSplit, commits: CommitRuns, pruning: Pruning) -> LogSplit:
-    """Leave out the segments without rows of the commits, and those that a filter surely does not want."""
-    kept = tuple(
-        s for s in split.segments if commits.reaches(s.offsets) and pruning.keeps_segment(source, s, split.offsets)
-    )
-    return replace(split, segments=kept, schemas={s.schema_id: split.schemas[s.schema_id] for s in kept})

@@ -54,3 +54,13 @@ def parts_of(commits: Sequence[Commit], lost: Mapping[int, Rows] = NOTHING_LOST)
 def tells_dropped(actions: Sequence[Action]) -> bool:
     """Tell whether the rows that a record with these actions deletes were dropped with their partition before."""
     return any(isinstance(action, Retier) for action in actions)
+
+
+def without_parts(parts: Parts, others: Parts) -> Parts:
+    """Return the offsets that the others do not have."""
+    found: Parts = {}
+    for bucket, of_bucket in parts.items():
+        gone = OffsetRuns.union([runs for runs, *_ in others.get(bucket, [])])
+        left = [(runs.without(gone), version, time_us, False) for runs, version, time_us, _ in of_bucket]
+        found[bucket] = [part for part in left if part[0]]
+    return {bucket: of_bucket for bucket, of_bucket in found.items() if of_bucket}

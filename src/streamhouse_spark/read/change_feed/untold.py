@@ -53,12 +53,12 @@ def require_told(
         dropped = dropped_in(commit.record.actions)
         is_untold = dropped is not None and not dropped.tells_all(is_adopted=ADOPTED in then.properties)
         if dropped is not None and dropped.files and is_net:
-            raise _untold(then, commit.record, "removed rows that have no offsets, with their partition")
+            raise untold(then, commit.record, "removed rows that have no offsets, with their partition")
         for action in (action for part in commit.record.attempts for action in part.actions):
             if isinstance(action, DeleteRows) and action.files and is_net:
-                raise _untold(then, commit.record, "deleted rows that have no offsets")
+                raise untold(then, commit.record, "deleted rows that have no offsets")
             if isinstance(action, Retier) and action.starts:
-                raise _untold(then, commit.record, "gave up rows that only the lake had")
+                raise untold(then, commit.record, "gave up rows that only the lake had")
             if not isinstance(action, LakePair):
                 continue
             before = before if before is not None else _pair_before(table, then, action, first)
@@ -66,7 +66,7 @@ def require_told(
             is_drop = is_more and _drops(table, then, before, action, commits, deleted)
             if is_untold or (is_drop and dropped is None):
                 if (rows := lost_rows(table, commit.record.number, action, dropped)) is None:
-                    raise _untold(then, commit.record, "removed rows from the lake that no record names")
+                    raise untold(then, commit.record, "removed rows from the lake that no record names")
                 lost[commit.record.number] = rows
             before = action
     return lost
@@ -78,9 +78,9 @@ def _require_no_other_table(then: TableState, commits: Sequence[Commit], *, is_e
     emptied = then.truncation.commit if then.truncation is not None else 0
     found = next((commit.record for commit in commits if commit.record.number == emptied), None)
     if found is not None and not (is_emptied and found is first):
-        raise _untold(then, found, "removed all rows at once")
+        raise untold(then, found, "removed all rows at once")
     if first.number == FIRST and then.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
-        raise _untold(then, first, "took over the rows of a lake table")
+        raise untold(then, first, "took over the rows of a lake table")
 
 
 def _drops(
@@ -124,7 +124,7 @@ def _pair_before(table: TableHandle, then: TableState, pair: LakePair, first: in
     return then.lake_history[place - 1] if place else state_at(table.log, table.storage, first - 1).recorded_lake
 
 
-def _untold(then: TableState, record: Record, what: str) -> NotTold:
+def untold(then: TableState, record: Record, what: str) -> NotTold:
     added = [s for part in record.attempts for a in part.actions if isinstance(a, Append) for s in a.segments]
     operation = operation_of(record.actions, added, is_keyed=bool(then.primary_key))
     error = InvalidOptionError(

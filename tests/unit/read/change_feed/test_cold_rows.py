@@ -218,3 +218,16 @@ def test_files_that_hold_fewer_rows_than_a_plan_says_are_an_error(table):
     assert pa.table(found)["id"].to_pylist() == [8, 9]
     with pytest.raises(OffsetsTrimmedError, match=r"3 deleted rows in offsets \[8, 11\) .* hold 2 of them"):
         lake.read_held(snapshot_id, 0, OffsetRuns.dense(8, 3))
+
+
+def test_old_rows_from_before_all_were_removed(table):
+    before = table.refresh().version
+    delete(table, 3)
+    table.truncate()
+    emptied = table.refresh().version
+    tier(table)
+    assert told(table, 1, before) == Counter((number, "insert") for number in range(10))
+    gone = Counter((number, "delete") for number in range(10) if number != 3)
+    assert told(table, emptied, emptied) == gone
+    assert told(table, before, emptied) == gone + Counter([(3, "delete")])
+    check_history(table)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from changes_replayed import changes, check_history
+from faults.scenarios import tier
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.paths import commit_key
@@ -142,15 +143,48 @@ def test_records_that_are_gone(table):
 # -- what no record tells ---------------------------------------------------------------------------------------------
 
 
-def test_a_range_that_holds_a_truncation_is_refused(table):
-    append(table, 1)
+def test_a_commit_that_emptied_the_table(table):
+    append(table, 1, rows=2)
     table.overwrite([{"id": 2}])
     append(table, 3)
-    for first, last in ((1, 4), (3, 3)):
-        with pytest.raises(InvalidOptionError, match=r"commit 3 \(overwrite\) removed all rows at once.*version 4"):
-            changes(table, first, last)
-    assert [c["id"] for c in changes(table, 1, 2)] == [1], "as they were before it"
-    assert [c["id"] for c in changes(table, 4, 4)] == [3]
+    table.truncate()
+    append(table, 4)
+
+    def told(first, last, **how):
+        return [(c["_commit_version"], c["id"], c["_change_type"]) for c in changes(table, first, last, **how)]
+
+    of_third = [(3, 1, "delete"), (3, 1, "delete"), (3, 2, "insert")]
+    assert told(3, 3) == of_third
+    every = [(2, 1, "insert"), (2, 1, "insert"), *of_third, (4, 3, "insert"), (5, 2, "delete"), (5, 3, "delete")]
+    assert told(1, 6) == [*every, (6, 4, "insert")]
+    assert told(1, 2) == every[:2], "as they were before it"
+    assert told(1, 6, is_net=True) == told(6, 6) == [(6, 4, "insert")]
+    assert told(3, 6, is_net=True) == [(3, 1, "delete"), (3, 1, "delete"), (6, 4, "insert")]
+    check_history(table)
+
+
+def test_rows_from_before_a_commit_that_emptied_the_table_are_refused_once_they_are_gone(table):
+    append(table, 1)
+    tier(table)
+    table.overwrite([{"id": 2}])
+    overwritten = table.refresh().version
+    assert [c["id"] for c in changes(table, overwritten, overwritten)] == [1, 2]
+    tier(table)
+    table.open_lake().expire(keep_last=1, keep_ms=0)
+    for first in (1, overwritten):
+        text = rf"commit {overwritten} \(overwrite\) removed all rows at once.*version {overwritten + 1}"
+        with pytest.raises(InvalidOptionError, match=text):
+            changes(table, first, table.refresh().version)
+    append(table, 3)
+    assert [c["id"] for c in changes(table, overwritten + 1, table.refresh().version)] == [3]
+
+
+def test_a_table_with_a_key_that_was_emptied_is_refused(wh):
+    table = wh.create_table("k", "id BIGINT", primary_key=["id"], buckets=1)
+    table.upsert([{"id": 1}])
+    table.truncate()
+    with pytest.raises(InvalidOptionError, match=r"commit 3 \(truncate\) removed all rows at once.*version 4"):
+        changes(table, 1, 3)
 
 
 def test_a_truncation_of_nothing_is_no_change(table):

@@ -1,0 +1,99 @@
+"""All rows that a table without a primary key had when a commit emptied it, as deletions of that commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeVar
+
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet.live_rows import LiveRows, live_rows
+from streamhouse_spark.log.commits.deletions import FileRows, num_rows_of
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.scan import whole_range
+from streamhouse_spark.log.told import Commit
+from streamhouse_spark.read.change_feed.change_pieces import lake_pieces
+from streamhouse_spark.read.change_feed.cold_rows import ColdRows
+from streamhouse_spark.read.change_feed.commit_parts import Rows
+from streamhouse_spark.read.commit_runs import CommitRuns
+from streamhouse_spark.read.pieces import ChangesPiece, FileRowsPiece, LogPiece
+from streamhouse_spark.read.pin import pin_newest
+from streamhouse_spark.read.planner import masked_files
+from streamhouse_spark.read.ranges import row_bytes
+
+_K = TypeVar("_K")
+_NONE: Final = OffsetRuns.dense(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class EmptiedRows:
+    """The rows of a state, each once."""
+
+    cold: Rows
+    """Rows in files of its lake snapshot that tell their offsets."""
+    hot: Rows
+    """Rows behind the lake snapshot, which the log has."""
+    files: FileRows
+    """Rows in files without offsets, by their positions."""
+    is_sure: bool
+    """Whether it is known of each deleted row in which file it is, if the lake snapshot has it."""
+
+    def without(self, added: Rows) -> EmptiedRows:
+        """Return them without rows at some offsets."""
+        return EmptiedRows(_without(self.cold, added), _without(self.hot, added), self.files, self.is_sure)
+
+
+def rows_of(table: TableHandle, state: TableState) -> EmptiedRows:
+    """Return the rows of a state; footers of files are read, and no row. Raises `SnapshotExpiredError`."""
+    pair, deleted, names = state.lake, state.deleted, StorageFiles(table.storage)
+    starts = {b: log.start for b, log in state.buckets.items()}
+    if pair is not None:
+        starts = {b: pair.offsets.get(b, state.first_offset(b)) for b in state.buckets}
+    found = _in_files(table, state, pair.snapshot_id) if pair is not None else []
+    cold = _by_bucket(found)
+    hot = {b: OffsetRuns.dense(start, max(0, state.ends[b] - start)) for b, start in starts.items()}
+    of_files = {names.name_of(file.location): file.rows for file in found if file.bucket is None}
+    known = (rows.get(b, _NONE).common(runs).num_rows for rows in (cold, hot) for b, runs in deleted.items())
+    is_sure = not of_files or sum(known) == num_rows_of(deleted)
+    masked = masked_files(pin_newest(state))
+    return EmptiedRows(_without(cold, deleted), _without(hot, deleted), _without(of_files, masked), is_sure)
+
+
+def emptied_pieces(
+    source: TableState, rows: EmptiedRows, commit: Commit, snapshot_id: int | None
+) -> Iterator[ChangesPiece]:
+    """Give the rows as deletions of the commit that emptied the table. ``source`` is the state before it."""
+
+    def of_commit(runs: OffsetRuns) -> CommitRuns:
+        return CommitRuns.of([(runs, commit.record.number, commit.time_us, False)])
+
+    for bucket, runs in sorted(rows.cold.items()):
+        cold = ColdRows(snapshot_id, bucket, runs)
+        yield from lake_pieces(source, cold, of_commit(runs), is_deleted=True)
+    for bucket, runs in sorted(rows.hot.items()):
+        yield ChangesPiece(LogPiece(whole_range(source, bucket, runs.range)), of_commit(runs), True)
+    for name, runs in sorted(rows.files.items()):
+        assert snapshot_id is not None
+        piece = FileRowsPiece(name, snapshot_id, runs.num_rows * row_bytes(source, 0))
+        yield ChangesPiece(piece, of_commit(runs), True)
+
+
+def _in_files(table: TableHandle, state: TableState, snapshot_id: int) -> Sequence[LiveRows]:
+    lake = table.open_lake().with_state(state)
+    plan = lake.plan_read(snapshot_id=snapshot_id, schema=state.schema)
+    return live_rows(lake.place.files_at, plan.splits, lake.place.spec.writers)
+
+
+def _by_bucket(files: Sequence[LiveRows]) -> Rows:
+    parts: dict[int, list[OffsetRuns]] = {}
+    for file in files:
+        if file.bucket is not None:
+            parts.setdefault(file.bucket, []).append(file.rows)
+    return {bucket: OffsetRuns.merged(found) for bucket, found in parts.items()}
+
+
+def _without(rows: Mapping[_K, OffsetRuns], others: Mapping[_K, OffsetRuns]) -> dict[_K, OffsetRuns]:
+    left = {key: runs.without(others[key]) if key in others else runs for key, runs in rows.items()}
+    return {key: runs for key, runs in left.items() if runs}
