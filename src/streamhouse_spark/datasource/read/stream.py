@@ -104,6 +104,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         self._seen: TableSchema | None = None
         self._initial: StreamOffset | None = None
         self._ceiling: Mapping[int, int] | None = None
+        self._ceiling_commit: int | None = None
         self._consumer_moved_ms: int | None = None
         self._history = StreamHistory(continues=options.continues_in_other_history)
         self._watch: Watch | None = None
@@ -192,8 +193,9 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         return StreamOffset(state.table_uuid, state.ends, truncation=truncation, history=history).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the present end: read up to it, and no further."""
-        self._ceiling = self._table()[1].ends
+        """Fix the present end: read up to it, and no further. Later deletions make no batch of their own."""
+        state = self._table()[1]
+        self._ceiling, self._ceiling_commit = state.ends, state.version
 
     def commit(self, end: dict[str, Any]) -> None:
         """Record that Spark finished everything below ``end``, as the position of a named consumer."""
@@ -346,7 +348,9 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
 
     def _has_deletions(self, state: TableState, begin: StreamOffset) -> bool:
         """Tell whether rows were deleted behind a position, and the stream shows that."""
-        return self._is_told(state) and bool(state.deletions) and state.deletions[-1].commit > commit_of(begin)
+        last = state.version if self._ceiling_commit is None else self._ceiling_commit
+        behind = (d for d in state.deletions if d.commit > commit_of(begin) and d.first_commit <= last)
+        return self._is_told(state) and any(behind) and commit_of(begin) < last
 
     def _begun_at(self, state: TableState, begin: StreamOffset) -> HistoryMark | None:
         """Return where the stream began, if it is told of deletions."""

@@ -1,5 +1,7 @@
 """Streams of a table without a primary key whose rows are deleted before, while and after they are read."""
 
+import json
+
 import pytest
 
 from property.stream_driver import Query
@@ -151,6 +153,25 @@ class TestStreamsOfChanges:
         append(table, 3)
         query.run(wh)
         assert changes(query) == [(1, "insert", 0), (2, "insert", 1), (3, "insert", 2)]
+
+    def test_deletions_that_go_on_do_not_keep_a_bounded_run_going(self, wh, table):
+        append(table, *range(6))
+        query = changelog()
+        query.run(wh)
+        table.delete(where=[("id", "=", 0)])
+        reader, start = query.reader(wh), json.loads(query.offsets[-1])
+        reader.prepareForTriggerAvailableNow()
+        for number in range(1, 5):
+            table.delete(where=[("id", "=", number)])
+            end = reader.latestOffset(start, reader.getDefaultReadLimit())
+            if end == start:
+                break
+            assert told(reader, start, end)[0] == (number - 1, "delete")
+            start = end
+        assert number == 2, "one batch for the deletion from before the run"
+        again = query.reader(wh)
+        end = again.latestOffset(start, again.getDefaultReadLimit())
+        assert told(again, start, end) == [(2, "delete")]
 
     def test_records_that_are_gone_end_it(self, wh, table):
         append(table, 1, 2)
