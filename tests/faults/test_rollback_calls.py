@@ -27,7 +27,7 @@ def rows(*numbers: int) -> list[dict[str, int]]:
     return [{"id": n, "third": n % 3} for n in numbers]
 
 
-def new_store(*, keyed: bool) -> Storage:
+def new_store(*, keyed: bool, emptied: bool = False) -> Storage:
     storage = MemoryStorage(sim_world())
     key = {"primary_key": ["id"]} if keyed else {}
     warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
@@ -40,6 +40,8 @@ def new_store(*, keyed: bool) -> Storage:
         table.delete([0, 1])
     else:
         table.delete(where=[("id", "<", 2)])
+    if emptied:
+        table.overwrite(rows(*NEW))
     return storage
 
 
@@ -53,8 +55,10 @@ def ids(table: Table) -> list[int]:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("small", [True, False], ids=["in the record", "as objects"])
-@pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
-def test_all_of_it_happens_or_nothing(on_host, monkeypatch, share, keyed, small):
+@pytest.mark.parametrize(
+    ("keyed", "emptied"), [(False, False), (True, False), (False, True)], ids=["log", "keyed", "emptied"]
+)
+def test_all_of_it_happens_or_nothing(on_host, monkeypatch, share, keyed, emptied, small):
     if not small:
         monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
         monkeypatch.setattr(log_append, "INLINE_BYTES_MAX", 0)
@@ -65,7 +69,7 @@ def test_all_of_it_happens_or_nothing(on_host, monkeypatch, share, keyed, small)
 
     close_tablets()
     for attempt in sweep(
-        lambda: new_store(keyed=keyed),
+        lambda: new_store(keyed=keyed, emptied=emptied),
         lambda storage: go_back(on_host(storage, 3)),
         share=share,
         faults=tuple(Fault),

@@ -25,13 +25,14 @@ class Versions(TableHandle):
         """Give the table the rows of a commit of ``$history``, or of a tag. **Commit point:** one record.
 
         History goes on: the commits between stay, and offsets are never used again. Rows added since are deleted, rows
-        deleted since come back with new offsets; with a primary key each key has its net change. The lake follows in
-        the next tiering round. Comments, defaults, constraints and properties stay as they are. With ``dry_run``
-        nothing is written, and rows that come back are not checked.
+        deleted since come back with new offsets; with a primary key each key has its net change. Where all rows were
+        removed at once since, all of now go so, and all of that version are added, which are read in this process. The
+        lake follows in the next tiering round. Comments, defaults, constraints and properties stay as they are. With
+        ``dry_run`` nothing is written, and rows that come back are not checked.
 
         Raises `CommitConflictError` where others committed rows meanwhile (nothing was written),
         `ConstraintViolatedError` for rows that come back in breach of a constraint of now, `InvalidOptionError`
-        for a commit that does not exist, or where columns, a truncation or a dropped partition lie between,
+        for a commit that does not exist, or where columns lie between, or a dropped partition whose rows are gone,
         `SnapshotExpiredError` or `OffsetsTrimmedError` where that version is no longer kept.
         """
         from streamhouse_spark.table.rollback import rollback_to_version
