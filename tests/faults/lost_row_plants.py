@@ -83,7 +83,7 @@ def rows_of_a_dropped_partition_are_those_that_its_record_names() -> Iterator[No
 
 @plant
 def an_emptied_table_had_the_rows_that_were_deleted_before() -> Iterator[None]:
-    with patched((emptied_rows, "_without", lambda rows, _: {key: runs for key, runs in rows.items() if runs})):
+    with patched((emptied_rows, "without_rows", lambda rows, _: {key: runs for key, runs in rows.items() if runs})):
         yield
 
 

@@ -136,15 +136,19 @@ class OffsetRuns:
         kept = ends > starts
         return OffsetRuns(starts[kept], (ends - starts)[kept])
 
-    def common(self, other: OffsetRuns) -> OffsetRuns:
-        """Return the offsets that both have."""
+    def overlaps(self, other: OffsetRuns) -> tuple[Int64Array, OffsetRuns]:
+        """Return the offsets that both have, a run for each pair of runs, and the place here of each one's run."""
         ends, other_ends = self.starts + self.lengths, other.starts + other.lengths
         first = np.searchsorted(other_ends, self.starts, side="right")
         counts = np.maximum(np.searchsorted(other.starts, ends, side="left") - first, 0)
         own = np.repeat(np.arange(len(counts)), counts)
         others = np.arange(len(own)) - np.repeat(np.cumsum(counts) - counts - first, counts)
         starts = np.maximum(self.starts[own], other.starts[others])
-        return OffsetRuns(starts, np.minimum(ends[own], other_ends[others]) - starts)
+        return own, OffsetRuns(starts, np.minimum(ends[own], other_ends[others]) - starts)
+
+    def common(self, other: OffsetRuns) -> OffsetRuns:
+        """Return the offsets that both have."""
+        return self.overlaps(other)[1]
 
     def without(self, other: OffsetRuns) -> OffsetRuns:
         """Return the offsets that the other does not have."""

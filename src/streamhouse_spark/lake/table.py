@@ -371,21 +371,21 @@ class LakeTable(ABC):
         return ((int(offsets[0]), rows) for offsets, rows in self.read_placed(bucket, wanted))
 
     def read_placed(
-        self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE, *, lacking: int | None = None
+        self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
     ) -> PlacedRows:
         """Read the rows of a log range with their offsets, in offset order; no file that has no row of the filter.
 
         Raises `OffsetsTrimmedError` before the first row when the lake's files do not hold the range exactly; those of
-        a table with a primary key never do, they hold current rows and not changes. Rows that the snapshot ``lacking``
-        surely lacks are left out instead, and it is read in place of the newest. Raises `SnapshotExpiredError`.
+        a table with a primary key never do, they hold current rows and not changes. With ``snapshot_id`` that snapshot
+        is read in place of the newest, and rows that it lacks are left out. Raises `SnapshotExpiredError`.
         """
         schema = self.place.spec.schema
-        plan, kept = self.plan_read(snapshot_id=lacking, schema=schema), None
+        plan, kept = self.plan_read(snapshot_id=snapshot_id, schema=schema), None
         if node is not ALWAYS_TRUE and plan.snapshot is not None:
             chosen = self.plan_read(snapshot_id=plan.snapshot.id, node=node, schema=schema)
             kept = frozenset(split.location for split in chosen.splits)
         how = self.place.spec.writers, bucket, wanted, kept
-        return read_log_range(self.place.files_at, plan, *how, has_gaps=lacking is not None)
+        return read_log_range(self.place.files_at, plan, *how, has_gaps=snapshot_id is not None)
 
     def read_held(self, snapshot_id: int, bucket: int, rows: OffsetRuns) -> PlacedRows:
         """Read the rows at these offsets that files of a snapshot hold, those too that it marks as deleted. Rows

@@ -82,13 +82,9 @@ class CommitRuns:
 
     def among(self, rows: OffsetRuns) -> CommitRuns:
         """Return the part at these offsets."""
-        ends = rows.starts + rows.lengths
-        first = np.searchsorted(ends, self.starts, side="right")
-        counts = np.maximum(np.searchsorted(rows.starts, self.ends, side="left") - first, 0)
-        own = np.repeat(np.arange(len(counts)), counts)
-        others = np.arange(len(own)) - np.repeat(np.cumsum(counts) - counts - first, counts)
-        starts, last = np.maximum(self.starts[own], rows.starts[others]), np.minimum(self.ends[own], ends[others])
-        return CommitRuns(starts, last, self.versions[own], self.times_us[own], self.is_grouped[own])
+        own, shared = OffsetRuns(self.starts, self.ends - self.starts).overlaps(rows)
+        ends = shared.starts + shared.lengths
+        return CommitRuns(shared.starts, ends, self.versions[own], self.times_us[own], self.is_grouped[own])
 
     def reaches(self, offsets: OffsetRange) -> bool:
         """Tell whether a run has one of the offsets."""

@@ -53,7 +53,7 @@ def _up_to(storage: Storage, state: TableState, deletion: Deletion, commit: int)
     return replace(deletion, commit=commit, rows={bucket: runs for bucket, runs in left.items() if runs})
 
 
-def lost_rows(state: TableState) -> bool:
+def has_lost_rows(state: TableState) -> bool:
     """Tell whether rows of a table without a primary key were deleted, or went with a partition: then its changes are
     more than its appended rows.
     """
@@ -78,7 +78,7 @@ def dropped_by(state: TableState, commit: int) -> LeftOut:
     """
     named = joined(deletion for deletion in state.dropped_rows.named if deletion.first_commit <= commit)
     newest = max(state.dropped_rows.newest, state.deletions[-1].commit if state.deletions else 0)
-    return LeftOut(named, lost_rows(state) and newest <= commit)
+    return LeftOut(named, has_lost_rows(state) and newest <= commit)
 
 
 def deleted_alone(state: TableState) -> LeftOut:

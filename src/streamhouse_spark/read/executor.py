@@ -372,7 +372,7 @@ class PieceReader:
 
     def _live_trimmed(self, piece: OffsetsPiece) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """A trimmed range, without the rows that are to be left out."""
-        for offsets, batch in self._trimmed(piece.bucket, piece.offsets, self._node, lacking=piece.snapshot_id):
+        for offsets, batch in self._trimmed(piece.bucket, piece.offsets, self._node, snapshot_id=piece.snapshot_id):
             gone = None if piece.deleted is None else piece.deleted.holds(offsets)
             if gone is None or not gone.any():
                 yield offsets, batch
@@ -380,7 +380,7 @@ class PieceReader:
                 yield offsets[~gone], without(batch, gone)
 
     def _trimmed(
-        self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, lacking: int | None = None
+        self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
     ) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """A trimmed range from the lake. Where losses are no failure, those are found by halving, and left out."""
         table = self._table
@@ -388,7 +388,7 @@ class PieceReader:
             lake = table.open_lake().with_schema(
                 self._plan.schema
             )  # this process may know an older schema of the table
-            yield from lake.read_placed(bucket, offsets, node, lacking=lacking)
+            yield from lake.read_placed(bucket, offsets, node, snapshot_id=snapshot_id)
         except OffsetsTrimmedError:  # raised before the first row
             state = table.refresh()
             if self._fail_on_data_loss:
@@ -398,8 +398,8 @@ class PieceReader:
                 logger.warning("%s: offsets %s of bucket %d are lost, skipping them", table.name, offsets, bucket)
                 return
             middle = (offsets.start + offsets.end) // 2
-            yield from self._trimmed(bucket, OffsetRange(offsets.start, middle), node, lacking=lacking)
-            yield from self._trimmed(bucket, OffsetRange(middle, offsets.end), node, lacking=lacking)
+            yield from self._trimmed(bucket, OffsetRange(offsets.start, middle), node, snapshot_id=snapshot_id)
+            yield from self._trimmed(bucket, OffsetRange(middle, offsets.end), node, snapshot_id=snapshot_id)
 
     # -- tables with a primary key --------------------------------------------------------------------------------
 

@@ -63,9 +63,11 @@ def range_pieces(
             if kept:
                 trimmed = OffsetRange(trimmed.start, kept[0].offsets.start)
             if trimmed:
-                lacking = state.lake.snapshot_id if left_out.lake_may_lack and state.lake is not None else None
+                snapshot_id = state.lake.snapshot_id if left_out.lake_may_lack and state.lake is not None else None
                 pieces.extend(
-                    _trimmed_pieces(state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss, lacking=lacking)
+                    _trimmed_pieces(
+                        state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss, snapshot_id=snapshot_id
+                    )
                 )
             pieces.extend(kept)
         if offsets.end > start:
@@ -119,7 +121,7 @@ def _not_truncated(state: TableState, bucket: int, wanted: OffsetRange, *, fail_
 
 
 def _trimmed_pieces(
-    state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool, lacking: int | None
+    state: TableState, bucket: int, wanted: OffsetRange, *, fail_on_data_loss: bool, snapshot_id: int | None
 ) -> Iterator[Piece]:
     in_lake = state.has_lake and not state.primary_key  # of which the lake has no changes
     tiered = state.lake_offset(bucket) if in_lake else 0
@@ -134,7 +136,7 @@ def _trimmed_pieces(
                 f"{text}; begin at startingOffsets=earliest, or skip them with failOnDataLoss=false"
             )
         logger.warning("%s: skipping them", text)
-    if held and state.deletions and lacking is None:  # the lake may lack rows that were deleted later
+    if held and state.deletions and snapshot_id is None:  # the lake may lack rows that were deleted later
         text = f"{state.name}: offsets {held} of bucket {bucket} are in the lake only, and rows were deleted since"
         if fail_on_data_loss:
             raise OffsetsTrimmedError(
@@ -147,4 +149,4 @@ def _trimmed_pieces(
     for start in range(held.start, held.end, LAKE_RANGE_ROWS):
         part = OffsetRange(start, min(start + LAKE_RANGE_ROWS, held.end))
         gone = None if deleted is None else deleted.within(part) or None
-        yield OffsetsPiece(bucket, part, len(part) * row_bytes(state, bucket), lacking, gone)
+        yield OffsetsPiece(bucket, part, len(part) * row_bytes(state, bucket), snapshot_id, gone)

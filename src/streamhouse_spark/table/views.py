@@ -160,10 +160,10 @@ def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.Reco
     `OffsetsTrimmedError` if the lake no longer holds trimmed rows, before the first row of that bucket.
     """
     from streamhouse_spark.read.change_feed.commit_changes import plan_told
-    from streamhouse_spark.read.deleted_rows import lost_rows
+    from streamhouse_spark.read.deleted_rows import has_lost_rows
     from streamhouse_spark.read.executor import read_batches  # it loads the readers of both lakes
 
-    if lost_rows(state):
+    if has_lost_rows(state):
         told = ReadPlan(table.name, table.uuid, state.schema, plan_told(table, state, state.version).pieces)
         yield from read_batches(table, told, CHANGELOG_FIELDS)
         return

@@ -168,6 +168,16 @@ class TestLogTables:
         table.rollback_to_version(emptied - 1)
         assert content(table) == [(1, 1), (3, 0), (4, 1)]
 
+    def test_back_to_an_empty_version_of_an_empty_table(self, wh):
+        table = new_table(wh)
+        version = table.refresh().version
+        table.append(rows(1))
+        table.truncate()
+        report = table.rollback_to_version(version)
+        assert (report.rows_deleted, report.rows_added, content(table)) == (0, 0, [])
+        table.append(rows(2))
+        assert content(table) == [(2, 2)]
+
     def test_a_row_that_comes_after_a_removal_of_all_is_a_conflict(self, wh, other_process, monkeypatch):
         table = new_table(wh)
         table.append(rows(1))

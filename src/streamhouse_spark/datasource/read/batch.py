@@ -19,7 +19,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.query.projection import Projection
-from streamhouse_spark.read.deleted_rows import lost_rows
+from streamhouse_spark.read.deleted_rows import has_lost_rows
 from streamhouse_spark.read.pieces import ReadPlan, ViewPiece
 from streamhouse_spark.read.planner import plan_lake
 from streamhouse_spark.read.ranges import binlog_pieces, plan_ranges
@@ -92,7 +92,7 @@ class StreamhouseReader(OneLineErrors, DataSourceReader):
                     as_of_timestamp_ms=options.as_of_timestamp_ms,
                 )
             case "range":
-                if CHANGE_TYPE in target.metadata and lost_rows(state):
+                if CHANGE_TYPE in target.metadata and has_lost_rows(state):
                     from streamhouse_spark.datasource.read.changelog import plan_changelog  # it looks into the lake
 
                     told = plan_changelog(table, state, options)

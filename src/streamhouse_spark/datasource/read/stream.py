@@ -43,7 +43,7 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.lifecycle.consumers import move_consumer
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.log.segments.scan import LogSplit
-from streamhouse_spark.read.deleted_rows import dropped_by, known_at, lost_rows, require_undeleted
+from streamhouse_spark.read.deleted_rows import dropped_by, has_lost_rows, known_at, require_undeleted
 from streamhouse_spark.read.parts import binlog_parts, parts
 from streamhouse_spark.read.pieces import ChangesPiece, ReadPlan, StartPiece
 from streamhouse_spark.read.planner import Pruning, pruned
@@ -362,7 +362,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         """Return the rows before the batch that were deleted since its beginning, up to its end. Rows that are deleted
         before they are read are in no batch.
         """
-        if begin.history is None or not self._is_told(state) or not lost_rows(state):
+        if begin.history is None or not self._is_told(state) or not has_lost_rows(state):
             return ()
         from streamhouse_spark.read.change_feed.commit_changes import plan_deleted  # it looks into the lake
 

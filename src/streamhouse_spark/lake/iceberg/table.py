@@ -204,7 +204,7 @@ class IcebergLake(LakeTable):
         return named_files(self.place, snapshot_id)
 
     def read_placed(
-        self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE, *, lacking: int | None = None
+        self, bucket: int, wanted: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
     ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
         if self.place.spec.primary_key:
             raise OffsetsTrimmedError(
@@ -212,7 +212,7 @@ class IcebergLake(LakeTable):
                 "has them, and the lake of a table with a primary key holds current rows only; start later, or set "
                 "failOnDataLoss=false to skip them"
             )
-        return super().read_placed(bucket, wanted, node, lacking=lacking)
+        return super().read_placed(bucket, wanted, node, snapshot_id=snapshot_id)
 
     def metadata_table(self, name: str) -> pa.Table:
         from streamhouse_spark.lake.iceberg.metadata_tables import metadata_table

@@ -101,7 +101,7 @@ class LakeSplit(Portable):
     """Rows of this part; an estimate where the file is read in parts or has deleted rows."""
     row_groups: tuple[int, int] | None = None
     position_deletes: tuple[str, ...] = ()
-    """Files that name deleted rows by position. Only other engines write them into log tables."""
+    """Files that name deleted rows by position."""
     bucket: int | None = None
     """None if the file's partition does not determine it."""
     merge: MergedFiles | None = None

@@ -25,7 +25,7 @@ def read_held_rows(
     found = OffsetRuns.merged([runs for _, runs in shared])
     if found.num_rows != rows.num_rows or found.num_rows != sum(runs.num_rows for _, runs in shared):
         raise OffsetsTrimmedError(
-            f"bucket {bucket}: {rows.num_rows} deleted rows in offsets {rows.range} were asked for, the lake's files "
+            f"bucket {bucket}: {rows.num_rows} rows in offsets {rows.range} were asked for, the lake's files "
             f"hold {found.num_rows} of them; run the query again, and if it ends so too, begin later"
         )
     parts = [(file, file.runs.within(runs.range)) for file, runs in shared]

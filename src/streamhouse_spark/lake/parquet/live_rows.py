@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.parallel import in_parallel
@@ -38,3 +38,12 @@ def live_rows(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collectio
         return LiveRows(split.location, own.bucket, offsets)
 
     return list(in_parallel(of_file, list({split.location: split for split in splits}.values())))
+
+
+def rows_by_bucket(files: Iterable[LiveRows]) -> dict[int, OffsetRuns]:
+    """Return bucket → offsets of the files whose rows have some."""
+    parts: dict[int, list[OffsetRuns]] = {}
+    for file in files:
+        if file.bucket is not None:
+            parts.setdefault(file.bucket, []).append(file.rows)
+    return {bucket: OffsetRuns.merged(found) for bucket, found in parts.items()}

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError, SnapshotExpiredError
 from streamhouse_spark.lake.model.values import same_offsets
 from streamhouse_spark.lake.parquet.access import StorageFiles
-from streamhouse_spark.lake.parquet.live_rows import LiveRows, live_rows
+from streamhouse_spark.lake.parquet.live_rows import live_rows, rows_by_bucket
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.actions import LakePair
 from streamhouse_spark.log.commits.deletions import (
@@ -26,10 +26,9 @@ from streamhouse_spark.log.commits.deletions import (
     newly_lacking,
     num_rows_of,
     waiting,
+    without_rows,
 )
 from streamhouse_spark.log.commits.state import TableState
-
-T = TypeVar("T")
 
 
 def dropped_with(state: TableState, lake: LakeTable, pair: LakePair) -> list[NameDropped]:
@@ -138,25 +137,12 @@ def lost_with(state: TableState, lake: LakeTable, pair: LakePair) -> LostRows | 
     new = live_rows(place.files_at, [s for s in after.splits if s.location not in known], place.spec.writers)
     if any(file.bucket is None for file in new):
         return None
-    own = _without(_by_bucket(gone), _by_bucket(new))
+    own = without_rows(rows_by_bucket(gone), rows_by_bucket(new))
     names = StorageFiles(place.storage)
     files = {names.name_of(file.location): file.rows for file in gone if file.bucket is None and file.rows}
     if num_rows_of(own) + num_rows_of(files) != drop.num_rows:
         return None
     named, masked = state.dropped_rows.named.rows, joined_files(state.deletions)
     count = drop.num_rows - num_rows_of(files)
-    own, files = _without(_without(own, state.deleted), named), _without(files, masked)
+    own, files = without_rows(without_rows(own, state.deleted), named), without_rows(files, masked)
     return LostRows(own, files, drop.older, count)
-
-
-def _without(rows: Mapping[T, OffsetRuns], others: Mapping[T, OffsetRuns]) -> dict[T, OffsetRuns]:
-    left = {key: runs.without(others[key]) if key in others else runs for key, runs in rows.items()}
-    return {key: runs for key, runs in left.items() if runs}
-
-
-def _by_bucket(files: list[LiveRows]) -> dict[int, OffsetRuns]:
-    parts: dict[int, list[OffsetRuns]] = {}
-    for file in files:
-        if file.bucket is not None:
-            parts.setdefault(file.bucket, []).append(file.rows)
-    return {bucket: OffsetRuns.merged(found) for bucket, found in parts.items()}

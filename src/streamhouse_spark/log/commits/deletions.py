@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.core.model import OffsetRange
@@ -27,6 +27,7 @@ from streamhouse_spark.core.values import dataclass, replace
 DELETIONS_MAX: Final = 64
 """Records whose deletions a state tells apart; those of older ones are one."""
 _BEYOND: Final = 1 << 62
+K = TypeVar("K")
 
 FileRows = Mapping[str, OffsetRuns]
 """Name of a lake file, see `lake.parquet.access.StorageFiles.name_of` → positions of some of its rows."""
@@ -68,6 +69,12 @@ class DeleteRows:
 
 def num_rows_of(rows: Mapping[Any, OffsetRuns]) -> int:
     return sum(runs.num_rows for runs in rows.values())
+
+
+def without_rows(rows: Mapping[K, OffsetRuns], others: Mapping[K, OffsetRuns]) -> dict[K, OffsetRuns]:
+    """Return the rows of each bucket, or of each file, that the others do not have; buckets without any are absent."""
+    left = {key: runs.without(others[key]) if key in others else runs for key, runs in rows.items()}
+    return {key: runs for key, runs in left.items() if runs}
 
 
 def _files_from_json(data: Mapping[str, str]) -> dict[str, OffsetRuns]:

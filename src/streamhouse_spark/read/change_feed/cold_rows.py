@@ -8,6 +8,7 @@ their rows, and a row never has another offset.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
@@ -16,6 +17,7 @@ from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.table import LakeTable
+from streamhouse_spark.log.commits.deletions import without_rows
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.change_feed.commit_parts import Rows
 
@@ -41,13 +43,12 @@ def find_added(table: TableHandle, state: TableState, rows: Rows, *, is_emptied:
         yield from (ColdRows(None, bucket, runs) for bucket, runs in sorted(held.items()) if runs)
         return
     search = _Search(table, state)
-    newest_first = list(search.each())
-    for snapshot in (*newest_first[:1], *reversed(newest_first[1:])):
-        if not rows:
-            return
+    for snapshot in search.newest_and_oldest_first():
         found = search.held(snapshot, rows)
         yield from _of(snapshot, found)
-        rows = _without(rows, found)
+        rows = without_rows(rows, found)
+        if not rows:  # before others are asked for
+            return
 
 
 def find_removed(table: TableHandle, state: TableState, rows: Iterable[tuple[int, Rows]]) -> Iterator[ColdRows]:
@@ -64,7 +65,7 @@ def find_removed(table: TableHandle, state: TableState, rows: Iterable[tuple[int
         if wanted:
             found = search.held(snapshot, wanted)
             yield from _of(snapshot, found)
-            wanted = _without(wanted, found)
+            wanted = without_rows(wanted, found)
         if not wanted and not waiting:
             return
 
@@ -79,6 +80,12 @@ class _Search:
     def each(self) -> Iterator[LakeSnapshot]:
         """Give them, the newest first, as far as they are kept."""
         return self._lake.ancestors(self._recorded) if self._recorded is not None else iter(())
+
+    def newest_and_oldest_first(self) -> Iterator[LakeSnapshot]:
+        """Give the newest, and behind it the others from the oldest on, which a Paimon lake has to read one by one."""
+        newest_first = self.each()
+        yield from islice(newest_first, 1)
+        yield from reversed(list(newest_first))
 
     def held(self, snapshot: LakeSnapshot, rows: Rows) -> Rows:
         """Return those of the rows that its files hold; none where it expired meanwhile."""
@@ -95,11 +102,6 @@ class _Search:
 
 def _of(snapshot: LakeSnapshot, found: Rows) -> Iterator[ColdRows]:
     return (ColdRows(snapshot.id, bucket, runs) for bucket, runs in sorted(found.items()))
-
-
-def _without(rows: Rows, others: Rows) -> Rows:
-    left = {bucket: runs.without(others[bucket]) if bucket in others else runs for bucket, runs in rows.items()}
-    return {bucket: runs for bucket, runs in left.items() if runs}
 
 
 def _joined(rows: Rows, others: Rows) -> Rows:

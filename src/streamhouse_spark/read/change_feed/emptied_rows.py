@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.parquet.access import StorageFiles
-from streamhouse_spark.lake.parquet.live_rows import LiveRows, live_rows
-from streamhouse_spark.log.commits.deletions import FileRows, num_rows_of
+from streamhouse_spark.lake.parquet.live_rows import LiveRows, live_rows, rows_by_bucket
+from streamhouse_spark.log.commits.deletions import FileRows, num_rows_of, without_rows
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import whole_range
 from streamhouse_spark.log.told import Commit
@@ -23,7 +23,6 @@ from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.read.planner import masked_files
 from streamhouse_spark.read.ranges import row_bytes
 
-_K = TypeVar("_K")
 _NONE: Final = OffsetRuns.dense(0, 0)
 
 
@@ -42,7 +41,7 @@ class EmptiedRows:
 
     def without(self, added: Rows) -> EmptiedRows:
         """Return them without rows at some offsets."""
-        return EmptiedRows(_without(self.cold, added), _without(self.hot, added), self.files, self.is_sure)
+        return EmptiedRows(without_rows(self.cold, added), without_rows(self.hot, added), self.files, self.is_sure)
 
 
 def rows_of(table: TableHandle, state: TableState) -> EmptiedRows:
@@ -52,13 +51,13 @@ def rows_of(table: TableHandle, state: TableState) -> EmptiedRows:
     if pair is not None:
         starts = {b: pair.offsets.get(b, state.first_offset(b)) for b in state.buckets}
     found = _in_files(table, state, pair.snapshot_id) if pair is not None else []
-    cold = _by_bucket(found)
+    cold = rows_by_bucket(found)
     hot = {b: OffsetRuns.dense(start, max(0, state.ends[b] - start)) for b, start in starts.items()}
     of_files = {names.name_of(file.location): file.rows for file in found if file.bucket is None}
     known = (rows.get(b, _NONE).common(runs).num_rows for rows in (cold, hot) for b, runs in deleted.items())
     is_sure = not of_files or sum(known) == num_rows_of(deleted)
     masked = masked_files(pin_newest(state))
-    return EmptiedRows(_without(cold, deleted), _without(hot, deleted), _without(of_files, masked), is_sure)
+    return EmptiedRows(without_rows(cold, deleted), without_rows(hot, deleted), without_rows(of_files, masked), is_sure)
 
 
 def emptied_pieces(
@@ -84,16 +83,3 @@ def _in_files(table: TableHandle, state: TableState, snapshot_id: int) -> Sequen
     lake = table.open_lake().with_state(state)
     plan = lake.plan_read(snapshot_id=snapshot_id, schema=state.schema)
     return live_rows(lake.place.files_at, plan.splits, lake.place.spec.writers)
-
-
-def _by_bucket(files: Sequence[LiveRows]) -> Rows:
-    parts: dict[int, list[OffsetRuns]] = {}
-    for file in files:
-        if file.bucket is not None:
-            parts.setdefault(file.bucket, []).append(file.rows)
-    return {bucket: OffsetRuns.merged(found) for bucket, found in parts.items()}
-
-
-def _without(rows: Mapping[_K, OffsetRuns], others: Mapping[_K, OffsetRuns]) -> dict[_K, OffsetRuns]:
-    left = {key: runs.without(others[key]) if key in others else runs for key, runs in rows.items()}
-    return {key: runs for key, runs in left.items() if runs}

@@ -10,7 +10,7 @@ from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError, Sna
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.tiering.dropped_rows import lost_with
 from streamhouse_spark.log.commits.actions import LakePair
-from streamhouse_spark.log.commits.deletions import NO_FILE_ROWS, NameDropped
+from streamhouse_spark.log.commits.deletions import NO_FILE_ROWS, NameDropped, without_rows
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.read.change_feed.commit_parts import Rows
 
@@ -28,6 +28,4 @@ def lost_rows(table: TableHandle, number: int, pair: LakePair, dropped: NameDrop
         return None
     if lost is None or lost.files != (dropped.files if dropped is not None else NO_FILE_ROWS):
         return None
-    named = dropped.rows if dropped is not None else {}
-    left = {bucket: runs.without(named[bucket]) if bucket in named else runs for bucket, runs in lost.rows.items()}
-    return {bucket: runs for bucket, runs in left.items() if runs}
+    return without_rows(lost.rows, dropped.rows if dropped is not None else {})

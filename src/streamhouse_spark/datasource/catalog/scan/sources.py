@@ -20,7 +20,7 @@ from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.query.predicate_tree import Node
 from streamhouse_spark.read.change_feed.commit_changes import plan_changes
 from streamhouse_spark.read.columns_then import same_columns, state_of_time
-from streamhouse_spark.read.deleted_rows import lost_rows
+from streamhouse_spark.read.deleted_rows import has_lost_rows
 from streamhouse_spark.read.pieces import (
     ArchivePiece,
     BinlogPiece,
@@ -170,7 +170,7 @@ def _changes(asked: Question) -> Sources:
 
 def _ranges(asked: Question) -> Sources:
     state, options, pruning = asked.state, asked.options, asked.wanted.pruning
-    if asked.pin.suffix == CHANGELOG and lost_rows(state):
+    if asked.pin.suffix == CHANGELOG and has_lost_rows(state):
         plan = plan_changelog(asked.table, state, options)
         return _kept(asked, Sources(plan.state, asked.wanted.schema(state), pieces=plan.pieces, are_exact=False))
     if asked.pin.suffix != CHANGELOG:
