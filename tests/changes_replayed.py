@@ -63,6 +63,8 @@ def check_history(table: Table) -> None:
         if not table.state.primary_key:  # old rows are of one lake snapshot or another
             alone, together = sorted(alone), sorted(together)
         assert alone == together
+        kinds = Counter(change["_change_type"] for change in own)
+        assert kinds["update_preimage"] == kinds["update_postimage"], kinds
         if key := table.state.primary_key:
             of_key = Counter((ADDS[change["_change_type"]], *(change[name] for name in key)) for change in own)
             assert set(of_key.values()) <= {1}, own

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,15 @@ from streamhouse_spark.table.table import Table
 def replace_rows(
     table: Table,
     wanted: Callable[[dict[str, Any]], bool],
-    change: Callable[[dict[str, Any]], dict[str, Any]],
+    change: Callable[[dict[str, Any]], dict[str, Any] | None],
     meanwhile: Callable[[], None] = lambda: None,
     *,
+    added: Sequence[dict[str, Any]] = (),
     inline_bytes_max: int = INLINE_BYTES_MAX,
 ) -> None:
-    """Replace the rows that are wanted by changed ones. Something happens between the read and the commit."""
+    """Replace the rows that are wanted by changed ones, or delete those that change to None, and add others. Something
+    happens between the read and the commit.
+    """
     state = table.refresh()
     read = read_base(table, state)
     named = Wanted(None, names_rows=True)
@@ -34,10 +37,14 @@ def replace_rows(
     found = [row for batch in read_batches(table, plan, (ROW_ID,)) for row in batch.to_pylist()]
     chosen = [row for row in found if wanted(row)]
     ids = np.array([row[ROW_ID.name] for row in chosen], np.int64)
-    new = [change({name: row[name] for name in state.schema.names}) for row in chosen]
+    changed = [change({name: row[name] for name in state.schema.names}) for row in chosen]
+    updated = [row for row in changed if row is not None]
+    new = [*updated, *added]
     routing, options = Routing.of(state.num_buckets, state.parsed), table.segment_options(state)
     stager = Stager(table.storage, table.uuid, options, routing, table.world, inline_bytes_max=inline_bytes_max)
-    staged = stager.stage(pa.Table.from_pylist(new, state.schema.arrow), frozenset()) if new else None
-    old = places_of_rows(table, state, read, ids)
+    rows = pa.Table.from_pylist(new, state.schema.arrow)
+    staged = stager.stage(rows, num_updated=len(updated)) if new else None
+    of_old = places_of_rows(table, state, read, ids)
+    of_updated = places_of_rows(table, state, read, ids[[row is not None for row in changed]])
     meanwhile()
-    commit_rewrite(table, old.rows, staged, read, old.files)
+    commit_rewrite(table, of_old, staged, read, of_updated)

@@ -28,6 +28,7 @@ from faults import (
     row_level_plants,
     slot_model,
     statement_plants,
+    update_plants,
 )
 from faults import interleave as il
 from faults import scenarios as sc
@@ -500,6 +501,7 @@ FINDERS: dict[str, Callable[[], object]] = {
     **replacement_plants.FINDERS,
     **row_level_plants.FINDERS,
     **statement_plants.FINDERS,
+    **update_plants.FINDERS,
     **slot_model.FINDERS,
     "a_footer_whose_checksum_is_damaged_has_none": flipped_bits_of_a_lake_file,
     "page_indexes_are_not_checked": flipped_bits_of_a_lake_file,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from changes_replayed import check_history, first_there
 from faults.keyed_groups import KINDS, together
 from faults.sim import sim_world
+from row_changes import replace_rows
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
@@ -30,6 +32,7 @@ STEPS = st.lists(
         st.tuples(st.just("partitions"), ROWS),
         st.tuples(st.just("where"), ROWS, DAYS),
         st.tuples(st.just("delete"), IDS),
+        st.tuples(st.just("update"), IDS, IDS, ROWS),
         st.tuples(st.just("drop"), DAYS),
         st.tuples(st.just("back"), st.integers(1, 9)),
         st.tuples(st.just("merge")),
@@ -116,11 +119,25 @@ def test_a_table_with_a_key(num_examples):
     any_history()
 
 
-def done(table: Table, step: Any, write: Any) -> None:
-    def rows(pairs: Any) -> list[dict[str, Any]]:
-        number = {"n": table.refresh().version} if table.state.primary_key else {}
-        return [{"id": one, "day": day, **number} for one, day in pairs]
+def rows_of(table: Table, pairs: Any) -> list[dict[str, Any]]:
+    number = {"n": table.refresh().version} if table.state.primary_key else {}
+    return [{"id": one, "day": day, **number} for one, day in pairs]
 
+
+def merge(table: Table, old: int, new: int, added: Any) -> None:
+    """Update the rows of one id, delete those of the next, and add others; with a key an update is an upsert."""
+    if table.state.primary_key:
+        return
+    replace_rows(
+        table,
+        lambda row: row["id"] in (old, old + 1),
+        lambda row: {**row, "id": new} if row["id"] == old else None,
+        added=rows_of(table, added),
+    )
+
+
+def done(table: Table, step: Any, write: Any) -> None:
+    rows = partial(rows_of, table)
     match step:
         case ("append", pairs):
             write(rows(pairs))
@@ -136,6 +153,8 @@ def done(table: Table, step: Any, write: Any) -> None:
             table.delete([(gone, 0), (gone, 1)])
         case ("delete", gone):
             table.delete(where=[("id", "=", gone)])
+        case ("update", *how):
+            merge(table, *how)
         case ("drop", day):
             table.drop_partition({"day": day})
         case ("back", back):

@@ -25,6 +25,7 @@ STEPS = st.lists(
         st.tuples(st.just("append"), ROWS),
         st.tuples(st.just("partitions"), ROWS),
         st.tuples(st.just("delete"), IDS),
+        st.tuples(st.just("update"), IDS, IDS, ROWS),
         st.tuples(st.just("drop"), DAYS),
         st.tuples(st.just("back"), st.integers(1, 9)),
         st.sampled_from([("merge",), ("tier",), ("trim",), ("compact",)]),
@@ -81,10 +82,11 @@ def laid(query: Query) -> list[tuple[int, int]]:
     seen = set()
     for row in query.rows:
         place = row["day"], row["_log_offset"]
-        if row["_change_type"] == "insert":
+        if row["_change_type"] in ("insert", "update_after"):
             assert place not in seen
             seen.add(place)
             there[place] = row["id"], row["day"]
         else:
+            assert row["_change_type"] in ("delete", "update_before")
             assert there.pop(place) == (row["id"], row["day"])
     return sorted(there.values())

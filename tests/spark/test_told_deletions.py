@@ -32,7 +32,7 @@ def change(spark, table):
 
 
 INSERTED = [(number, "insert") for number in range(10)]
-CHANGED = [(1, "delete"), (3, "delete"), (3, "insert"), (7, "delete"), (10, "insert")]
+CHANGED = [(1, "delete"), (3, "update_after"), (3, "update_before"), (7, "delete"), (10, "insert")]
 
 
 def by_name(table):
@@ -51,10 +51,13 @@ def test_batches(spark, wh, table):
     for _ in range(2):
         assert told(spark.table(by_name(table))) == told(load(spark, wh, view)) == every
         counted = f"SELECT _change_type, count(*), min(id) FROM {by_name(table)} GROUP BY 1 ORDER BY 1"
-        assert [tuple(row) for row in spark.sql(counted).collect()] == [("delete", 3, 1), ("insert", 12, 0)]
+        of_kinds = [("delete", 2, 1), ("insert", 11, 0), ("update_after", 1, 3), ("update_before", 1, 3)]
+        assert [tuple(row) for row in spark.sql(counted).collect()] == of_kinds
         assert spark.sql(f"SELECT count(*) FROM {by_name(table)}").first()[0] == 15
-        filtered = f"SELECT id FROM {by_name(table)} WHERE _change_type = 'delete' AND _log_offset > 2 ORDER BY id"
-        assert [row.id for row in spark.sql(filtered).collect()] == [3, 7]
+        of_kinds = {"delete": [7], "update_before": [3], "update_after": [3], "insert": [*range(3, 10), 10]}
+        for kind, ids in of_kinds.items():
+            filtered = f"SELECT id FROM {by_name(table)} WHERE _change_type = '{kind}' AND _log_offset > 2"
+            assert sorted(row.id for row in spark.sql(filtered).collect()) == ids
         offsets = {"startingOffsets": '{"0": 7}', "endingOffsets": '{"0": 10}'}
         assert told(load(spark, wh, view, **offsets)) == sorted([*INSERTED[7:], (7, "delete")])
         tier(spark, wh.url, [table.name])

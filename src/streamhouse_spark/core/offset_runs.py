@@ -11,6 +11,7 @@ import base64
 import binascii
 import json
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -230,6 +231,7 @@ class OffsetRuns:
 
 
 _EMPTY: Int64Array = np.zeros(0, np.int64)
+NO_RUNS: Final = OffsetRuns(_EMPTY, _EMPTY)
 
 
 def _packed(values: Int64Array) -> dict[str, object]:

@@ -7,7 +7,7 @@ names all of them. Segments that are staged and never committed are orphans, rem
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -151,8 +151,9 @@ class Stager:
         self._inline_bytes_max = inline_total(inline_bytes_max, routing.num_buckets)
         self._sticky = int(world.ids.jitter() * routing.num_buckets)
 
-    def stage(self, rows: pa.Table, missing: frozenset[int] = frozenset()) -> Staged:
-        """Stage all rows; durable when this returns, visible when committed. ``missing`` is as in `Staged`.
+    def stage(self, rows: pa.Table, missing: frozenset[int] = frozenset(), num_updated: int = 0) -> Staged:
+        """Stage all rows; durable when this returns, visible when committed. ``missing`` is as in `Staged`; the first
+        ``num_updated`` rows are those behind an update.
 
         Raises `ConstraintViolatedError`, before anything is stored, for rows for which a constraint is false, as
         `completed`, and as `IdentityRanges.numbered`.
@@ -168,11 +169,24 @@ class Stager:
                 staged = self._as_objects(rows)
         else:
             staged = self._as_objects(rows)
+        if num_updated:
+            staged = _with_updated(staged, self._counts(rows.slice(0, num_updated)))
         return Staged(self._table_uuid, self._options.schema_id, tuple(staged), staged_ms, missing, self._checks)
 
     def completed(self, rows: pa.Table) -> pa.Table:
         """Return the rows as they will be stored: with the values of generated columns. Raises as `completed`."""
         return completed(self._generated, rows, self._table)
+
+    def _counts(self, rows: pa.Table) -> dict[int, int]:
+        """Return how many of the rows, which are staged first, are those of each bucket."""
+        routing = self._routing
+        if not routing.bucket_key:
+            return dict.fromkeys(range(routing.num_buckets), rows.num_rows)  # those of one that has all of them
+        counts: Counter[int] = Counter()
+        for step in self._steps(rows, SEGMENT_BYTES_MAX):
+            key = [one_batch(step).column(name) for name in routing.bucket_key]
+            counts.update(row_buckets(key, routing.num_buckets, routing.lake_format).tolist())
+        return counts
 
     def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
         """Write the rows as segments, those of a bucket in the order of its rows."""
@@ -235,6 +249,18 @@ class Stager:
         step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * self._routing.num_buckets
         for start in range(0, rows.num_rows, step_rows):
             yield from slicing.slices(rows.slice(start, step_rows), min(bytes_max, slicing.SLICE_BYTES_MAX))
+
+
+def _with_updated(staged: Iterable[StagedSegment], counts: Mapping[int, int]) -> list[StagedSegment]:
+    """Mark the first so many rows of each bucket as those behind an update."""
+    left, found = dict(counts), []
+    for piece in staged:
+        bucket = piece.segment.bucket
+        updated = min(left.get(bucket, 0), piece.segment.num_rows)
+        left[bucket] = left.get(bucket, 0) - updated
+        marked = replace(piece.segment, updated=((0, updated),)) if updated else piece.segment
+        found.append(replace(piece, segment=marked))
+    return found
 
 
 def _by_bucket(routing: Routing, rows: pa.Table) -> list[Part]:

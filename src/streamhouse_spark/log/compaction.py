@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.log.append import is_kept
 from streamhouse_spark.log.commits.actions import Action, Replace
@@ -220,6 +221,7 @@ def write_merged(
         partitions=united_partitions(rows.partitions),
         index_bytes=index.to_bytes(),
         rewrites=any(segment.rewrites for segment, _ in parts),
+        updated=_updated(parts, start),
     )
 
 
@@ -268,6 +270,13 @@ def _time_runs(segment: Segment, offsets: OffsetRange, start: int) -> list[tuple
     inside = (ends > offsets.start) & (begins < offsets.end)
     places = np.maximum(begins[inside], offsets.start) - start
     return [(int(at), int(ms)) for at, ms in zip(places, times_ms[inside], strict=True)]
+
+
+def _updated(parts: Sequence[tuple[Segment, OffsetRange]], start: int) -> tuple[tuple[int, int], ...]:
+    """Return the rows behind ``start`` that are those behind an update, of parts of segments."""
+    runs = OffsetRuns.concat([segment.updated_rows.within(offsets) for segment, offsets in parts])
+    firsts = runs.starts - start
+    return tuple(zip(firsts.tolist(), (firsts + runs.lengths).tolist(), strict=True))
 
 
 def _distinct_times(times: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

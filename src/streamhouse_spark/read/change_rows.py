@@ -25,10 +25,11 @@ from streamhouse_spark.log.segments.metadata_columns import (
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     LOG_OFFSET,
+    change_types,
     with_fields,
 )
 from streamhouse_spark.log.segments.scan import cut_split
-from streamhouse_spark.read.commit_runs import Int64Array
+from streamhouse_spark.read.commit_runs import Bools, Int64Array
 from streamhouse_spark.read.pieces import ChangesPiece, FileRowsPiece, LogPiece
 
 _NAMES = {
@@ -37,6 +38,8 @@ _NAMES = {
     ChangeType.UPDATE_AFTER: "update_postimage",
     ChangeType.DELETE: "delete",
 }
+_OF_ADDED = (ChangeType.INSERT, ChangeType.UPDATE_AFTER)
+_OF_DELETED = (ChangeType.DELETE, ChangeType.UPDATE_BEFORE)
 
 
 def cut_changes(piece: ChangesPiece, target_bytes: int) -> Iterator[ChangesPiece]:
@@ -97,7 +100,8 @@ def _told(
         commits = piece.commits
         if isinstance(piece.rows, FileRowsPiece):
             offsets = np.full(batch.num_rows, NO_PLACE, np.int64)
-        yield _with_fields(piece, batch, commits.versions[runs], commits.times_us[runs], fields, offsets)
+        of_rows = commits.versions[runs], commits.times_us[runs]
+        yield _with_fields(piece, batch, *of_rows, fields, offsets, updated=commits.is_updated[runs])
 
 
 def _net(
@@ -144,13 +148,18 @@ def _with_fields(
     times_us: Int64Array,
     fields: Sequence[pa.Field],
     offsets: Int64Array,
+    *,
+    updated: Bools | None = None,
 ) -> pa.RecordBatch:
     columns, schema = batch.columns, batch.schema
-    kinds = np.full(batch.num_rows, ChangeType.DELETE if piece.is_deleted else ChangeType.INSERT, np.int8)
+    plain, of_update = _OF_DELETED if piece.is_deleted else _OF_ADDED
+    kinds = np.full(batch.num_rows, plain, np.int8)
+    if updated is not None:
+        kinds[updated] = of_update
     if schema.names[:1] == [CHANGE_TYPE.name]:
         kinds, columns, schema = columns[0].to_numpy(), columns[1:], pa.schema(list(schema)[1:])
     values = {
-        CHANGE_TYPE.name: lambda: _names().take(pa.array(kinds)),
+        CHANGE_TYPE.name: lambda: (change_types() if piece.is_changelog else _names()).take(pa.array(kinds)),
         LOG_OFFSET.name: lambda: pa.array(offsets),
         COMMIT_VERSION.name: lambda: pa.array(versions),
         COMMIT_TIMESTAMP.name: lambda: pa.array(times_us).cast(COMMIT_TIMESTAMP.type),

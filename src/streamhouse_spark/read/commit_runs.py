@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.core.values import dataclass, replace
 
 Int64Array = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+
+class OfCommit(NamedTuple):
+    """Offsets of one commit."""
+
+    rows: OffsetRuns
+    version: int
+    time_us: int
+    is_grouped: bool = False
+    is_updated: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,23 +37,35 @@ class CommitRuns:
     times_us: Int64Array
     is_grouped: Bools
     """Whether the commit may have changed a key of the bucket several times: several writers share its record."""
+    is_updated: Bools
+    """Whether the rows are those before or behind an update, of a table without a primary key."""
 
     @classmethod
-    def of(cls, parts: Iterable[tuple[OffsetRuns, int, int, bool]]) -> CommitRuns:
-        """Join offsets with their commit, time in microseconds and whether it is grouped, in any order."""
-        found = [part for part in parts if part[0]]
-        starts = np.concatenate([_NONE, *(runs.starts for runs, *_ in found)])
-        lengths = np.concatenate([_NONE, *(runs.lengths for runs, *_ in found)])
-        counts = [len(runs.starts) for runs, *_ in found]
-        versions, times_us, grouped = (np.repeat([part[place] for part in found], counts) for place in (1, 2, 3))
-        order = np.argsort(starts, kind="stable")
-        return cls(
-            starts[order],
-            (starts + lengths)[order],
-            versions.astype(np.int64)[order],
-            times_us.astype(np.int64)[order],
-            grouped.astype(np.bool_)[order],
+    def of(cls, parts: Iterable[OfCommit]) -> CommitRuns:
+        """Join the offsets of commits, in any order."""
+        found = [part for part in parts if part.rows]
+        starts = np.concatenate([_NONE, *(part.rows.starts for part in found)])
+        lengths = np.concatenate([_NONE, *(part.rows.lengths for part in found)])
+        counts = [len(part.rows.starts) for part in found]
+        columns = zip(*(part[1:] for part in found), strict=True) if found else [[]] * 4
+        versions, times_us, grouped, updated = (np.repeat(column, counts) for column in columns)
+        every = cls(
+            starts,
+            starts + lengths,
+            versions.astype(np.int64),
+            times_us.astype(np.int64),
+            grouped.astype(np.bool_),
+            updated.astype(np.bool_),
         )
+        return every.taken(np.argsort(starts, kind="stable"))
+
+    def taken(self, which: Int64Array | Bools) -> CommitRuns:
+        """Return some of the runs."""
+        return CommitRuns(*(getattr(self, name)[which] for name in _COLUMNS))
+
+    def _cut(self, starts: Int64Array, ends: Int64Array) -> CommitRuns:
+        """Return the runs with other bounds, without those that are empty then."""
+        return replace(self, starts=starts, ends=ends).taken(ends > starts)
 
     def __bool__(self) -> bool:
         return len(self.starts) > 0
@@ -59,9 +81,7 @@ class CommitRuns:
 
     def within(self, wanted: OffsetRange) -> CommitRuns:
         """Return the part that lies in ``wanted``."""
-        starts, ends = np.maximum(self.starts, wanted.start), np.minimum(self.ends, wanted.end)
-        kept = ends > starts
-        return CommitRuns(starts[kept], ends[kept], self.versions[kept], self.times_us[kept], self.is_grouped[kept])
+        return self._cut(np.maximum(self.starts, wanted.start), np.minimum(self.ends, wanted.end))
 
     @property
     def offsets(self) -> OffsetRuns:
@@ -70,10 +90,7 @@ class CommitRuns:
 
     def since(self, time_us: int) -> CommitRuns:
         """Return the part of commits that are shown with this time or a later one."""
-        kept = self.times_us >= time_us
-        return CommitRuns(
-            self.starts[kept], self.ends[kept], self.versions[kept], self.times_us[kept], self.is_grouped[kept]
-        )
+        return self.taken(self.times_us >= time_us)
 
     def of_commit(self, number: int) -> OffsetRuns:
         """Return the offsets of one commit."""
@@ -83,8 +100,7 @@ class CommitRuns:
     def among(self, rows: OffsetRuns) -> CommitRuns:
         """Return the part at these offsets."""
         own, shared = OffsetRuns(self.starts, self.ends - self.starts).overlaps(rows)
-        ends = shared.starts + shared.lengths
-        return CommitRuns(shared.starts, ends, self.versions[own], self.times_us[own], self.is_grouped[own])
+        return replace(self.taken(own), starts=shared.starts, ends=shared.starts + shared.lengths)
 
     def reaches(self, offsets: OffsetRange) -> bool:
         """Tell whether a run has one of the offsets."""
@@ -104,15 +120,18 @@ class CommitRuns:
             "versions": self.versions.tolist(),
             "times_us": self.times_us.tolist(),
             "grouped": np.flatnonzero(self.is_grouped).tolist(),
+            "updated": np.flatnonzero(self.is_updated).tolist(),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CommitRuns:
-        starts, ends, versions, times_us = (np.array(data[n], np.int64) for n in _NAMES)
-        is_grouped = np.zeros(len(starts), np.bool_)
-        is_grouped[np.array(data["grouped"], np.int64)] = True
-        return cls(starts, ends, versions, times_us, is_grouped)
+        starts, ends, versions, times_us = (np.array(data[name], np.int64) for name in _NUMBERS)
+        grouped, updated = (np.zeros(len(starts), np.bool_) for _ in range(2))
+        grouped[np.array(data["grouped"], np.int64)] = True
+        updated[np.array(data["updated"], np.int64)] = True
+        return cls(starts, ends, versions, times_us, grouped, updated)
 
 
 _NONE: Int64Array = np.zeros(0, np.int64)
-_NAMES = ("starts", "ends", "versions", "times_us")
+_NUMBERS = ("starts", "ends", "versions", "times_us")
+_COLUMNS = (*_NUMBERS, "is_grouped", "is_updated")

@@ -6,7 +6,7 @@ their files again, without offsets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field, replace
 from typing import Final, TypeVar
 
@@ -22,7 +22,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.kv.read_base import ReadBase, changed
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.lake.parquet.numbered_rows import read_numbered
-from streamhouse_spark.log.commits.deletions import NO_FILE_ROWS, FileRows, have_same_files, joined_files, num_rows_of
+from streamhouse_spark.log.commits.deletions import FileRows, have_same_files, joined_files, num_rows_of
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -39,6 +39,13 @@ class Places:
     """Bucket → offsets."""
     files: FileRows = field(default_factory=dict)
     """Name of a lake file → positions, of rows without offsets."""
+
+    @property
+    def num_rows(self) -> int:
+        return num_rows_of(self.rows) + num_rows_of(self.files)
+
+
+NO_ROWS: Final = Places({})
 
 
 def read_base(table: TableHandle, state: TableState) -> ReadBase:
@@ -68,20 +75,28 @@ def require_named(table: str, ids: Int64Array) -> None:
 
 
 def named_rows(table: TableHandle, state: TableState, read: ReadBase, places: Mapping[int, OffsetRuns]) -> FileRows:
-    """Return the rows of files by their names, from the places of files among all of the snapshot that was read.
+    """Return the rows of files by their names, from the places of files among all of the snapshot that was read. Raises
+    as `names_at`.
+    """
+    names = names_at(table, state, read, places)
+    return {names[place]: positions for place, positions in places.items()}
+
+
+def names_at(table: TableHandle, state: TableState, read: ReadBase, places: Collection[int]) -> Mapping[int, str]:
+    """Return the names of files from their places among all of the snapshot that was read.
 
     Raises `SnapshotExpiredError`, and `CommitConflictError` where another engine's snapshot took the place of that one:
     it may have other files in these places.
     """
     if not places:
-        return NO_FILE_ROWS
+        return {}
     snapshot_id = read.lake_snapshot_id
     assert snapshot_id is not None
     names, lake = StorageFiles(table.storage), table.open_lake().with_state(state)
     every = lake.named_files(snapshot_id)
     if lake.mark_of(snapshot_id) != read.lake_mark:
         raise changed(state, f"another engine put its own lake snapshot in the place of {snapshot_id}")
-    return {names.name_of(every[place]): positions for place, positions in places.items()}
+    return {place: names.name_of(every[place]) for place in places}
 
 
 def read_file(

@@ -206,6 +206,8 @@ class ChangesPiece:
     """Whether the commits deleted the rows, of a table without a primary key; else they appended them."""
     key: tuple[str, ...] = ()
     """The primary key, if keys may have several changes in one commit, of which the net one counts."""
+    is_changelog: bool = False
+    """Whether kinds of changes have their names in ``$changelog``; else those of Spark's ``CHANGES``."""
 
     @property
     def bucket(self) -> int | None:
@@ -222,13 +224,15 @@ class ChangesPiece:
             "commits": self.commits.to_json(),
             "is_deleted": self.is_deleted,
             "key": list(self.key),
+            "is_changelog": self.is_changelog,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ChangesPiece:
         rows = piece_from_json(data["rows"])
         assert isinstance(rows, LogPiece | OffsetsPiece | ArchivePiece | FileRowsPiece)
-        return cls(rows, CommitRuns.from_json(data["commits"]), data["is_deleted"], tuple(data["key"]))
+        commits = CommitRuns.from_json(data["commits"])
+        return cls(rows, commits, data["is_deleted"], tuple(data["key"]), data["is_changelog"])
 
 
 @dataclass(frozen=True, slots=True)

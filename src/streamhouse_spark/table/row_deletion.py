@@ -27,6 +27,7 @@ from streamhouse_spark.log.told import drops_rows
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.file_rows import (
+    NO_ROWS,
     Places,
     behind_looks,
     places_of_rows,
@@ -94,13 +95,13 @@ def commit_deletion(
 
 def commit_rewrite(
     table: TableHandle,
-    rows: Mapping[int, OffsetRuns],
+    old: Places,
     staged: Staged | None,
     read: ReadBase,
-    files: FileRows = NO_FILE_ROWS,
+    updated: Places = NO_ROWS,
 ) -> TableState:
-    """Delete the rows at these offsets, and at these positions of lake files, and add staged ones, all in one record,
-    its **commit point**. Returns the state behind it.
+    """Delete the old rows and add staged ones, all in one record, its **commit point**: ``updated`` are those of the
+    old rows that are replaced, as the record tells. Returns the state behind it.
 
     ``read`` is the state in which the rows were read: others may append meanwhile. Raises `CommitConflictError` where
     the table was truncated or altered since, one of the rows was deleted or removed by others, or, for a strict
@@ -110,10 +111,13 @@ def commit_rewrite(
     def plan(state: TableState, time_ms: int, base: ReadBase) -> Sequence[Action]:
         if base.is_strict:
             base.require(state)
-        deletions = deleting(state, rows, base, files)
+        deletions = tuple(
+            deletion.with_updated(updated.rows, updated.files)
+            for deletion in deleting(state, old.rows, base, old.files)
+        )
         if marked is None or not marked.segments:
             return deletions
-        if sum(deletion.num_rows for deletion in deletions) < num_rows_of(rows) + num_rows_of(files):
+        if sum(deletion.num_rows for deletion in deletions) < old.num_rows:
             raise changed(state, "rows that it replaces were removed by others")
         if lost_partitions(state, base):
             raise changed(state, "a partition was dropped")
@@ -121,7 +125,7 @@ def commit_rewrite(
 
     marked = _rewriting(staged) if staged is not None else None
     staged_ms = staged.staged_ms if staged is not None else None
-    return commit_behind_looks(table, rows, read, plan, staged_ms=staged_ms).state
+    return commit_behind_looks(table, old.rows, read, plan, staged_ms=staged_ms).state
 
 
 def commit_behind_looks(

@@ -16,6 +16,7 @@ from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.read.change_feed.commit_changes import (
     ChangesPlan,
+    in_changelog,
     last_before,
     plan_changes,
     plan_told,
@@ -40,7 +41,7 @@ def plan_changelog(table: TableHandle, state: TableState, options: ReadOptions) 
     else:
         start_us = options.starting_timestamp_ms * 1000
         first, _ = range_of_times(table.storage, state, start_us, None, includes=(True, True))
-        plan = plan_changes(table, state, first, last, Pruning())
+        plan = in_changelog(plan_changes(table, state, first, last, Pruning()))
     if options.starting_timestamp_ms is not None and not options.fail_on_data_loss:
         plan = replace(plan, pieces=tuple(_since(plan.pieces, options.starting_timestamp_ms * 1000)))
     return plan if ranges is None else replace(plan, pieces=tuple(_within(plan.pieces, ranges)))

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.core.row_ids import NO_PLACE, file_places_of, places_of
+from streamhouse_spark.core.row_ids import NO_PLACE, Int64Array, file_places_of, places_of
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.worker_memory import sparing
 from streamhouse_spark.datasource.write.changed_rows import KIND, read_name
@@ -26,8 +26,9 @@ from streamhouse_spark.datasource.write.staging_task import (
     require_planned,
 )
 from streamhouse_spark.kv.read_base import READING, ReadBase
+from streamhouse_spark.log.commits.deletions import FileRows
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
-from streamhouse_spark.read.file_rows import named_rows, require_named
+from streamhouse_spark.read.file_rows import Places, names_at, require_named
 from streamhouse_spark.schema.identity import refuse_given
 from streamhouse_spark.table.row_deletion import commit_rewrite
 from streamhouse_spark.warehouse.connection import Connection
@@ -35,15 +36,34 @@ from streamhouse_spark.warehouse.connection import Connection
 _READ_ID: Final = read_name(ROW_ID.name)
 
 
-@dataclass(frozen=True)
-class RewriteMessage(WriterCommitMessage):
-    """The new rows that a task staged, and the rows that they replace or that are deleted."""
+@dataclass(frozen=True, slots=True)
+class ReadRows:
+    """Rows that a task read, by their identities."""
 
-    new: StagedMessage
-    old: Mapping[int, OffsetRuns]
+    rows: Mapping[int, OffsetRuns]
     """Bucket → offsets."""
     of_files: Mapping[int, OffsetRuns]
     """Place of a lake file in the snapshot that was read → positions."""
+
+    @classmethod
+    def of(cls, ids: Int64Array) -> ReadRows:
+        return cls(places_of(ids), file_places_of(ids))
+
+    @classmethod
+    def merged(cls, parts: Sequence[ReadRows]) -> ReadRows:
+        """Return the rows of all tasks; one that several of them name is one."""
+        return cls(_merged(part.rows for part in parts), _merged(part.of_files for part in parts))
+
+
+@dataclass(frozen=True)
+class RewriteMessage(WriterCommitMessage):
+    """The new rows that a task staged, and those that were there before."""
+
+    new: StagedMessage
+    old: ReadRows
+    """Rows that are replaced or deleted."""
+    updated: ReadRows
+    """Those of them that are replaced."""
 
 
 class LogRewriteWriter(DataSourceArrowWriter):
@@ -60,25 +80,27 @@ class LogRewriteWriter(DataSourceArrowWriter):
 
     @sparing
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the new rows. Raises `InvalidOptionError` for a row that is to change and cannot be named."""
-        ids: list[pa.Array] = []
-        staged = self._plan.message(self._new_rows(batch, ids) for batch in iterator)
-        found = np.concatenate([np.zeros(0, np.int64), *(part.to_numpy() for part in ids)])
-        require_named(self._plan.table, found)
-        return RewriteMessage(staged, places_of(found), file_places_of(found))
+        """Stage the new rows, those behind an update first. Raises `InvalidOptionError` for a row that is to change and
+        cannot be named.
+        """
+        first = next(iterator, None)
+        if first is None or KIND not in first.schema.names:
+            batches = chain([] if first is None else [first], iterator)
+            staged = self._plan.message(self._inserted(batch) for batch in batches)
+            return RewriteMessage(staged, _NOTHING, _NOTHING)
+        rows = pa.Table.from_batches([first, *iterator])  # Spark hands over a bounded part
+        kinds = rows[KIND]
+        inserted, updated = (rows.filter(pc.equal(kinds, kind)) for kind in ("insert", "update"))
+        refuse_given(self._plan.identity, inserted, self._plan.table)
+        new = pa.concat_tables([updated, inserted]).drop_columns([KIND, _READ_ID])
+        staged = self._plan.message(iter(new.to_batches()), num_updated=updated.num_rows)
+        old = _ids(rows.filter(pc.not_equal(kinds, "insert")))
+        require_named(self._plan.table, old)
+        return RewriteMessage(staged, ReadRows.of(old), ReadRows.of(_ids(updated)))
 
-    def _new_rows(self, batch: pa.RecordBatch, ids: list[pa.Array]) -> pa.RecordBatch:
-        """Return the rows to add, in the table's columns, and put the identities of the old ones to ``ids``."""
-        identity, table = self._plan.identity, self._plan.table
-        if KIND not in batch.schema.names:
-            refuse_given(identity, batch, table)
-            return batch
-        kinds = batch.column(KIND)
-        refuse_given(identity, batch.filter(pc.equal(kinds, "insert")), table)
-        changed = pc.not_equal(kinds, "insert")
-        ids.append(pc.fill_null(batch.column(_READ_ID).filter(changed), NO_PLACE))
-        rows = batch.filter(pc.not_equal(kinds, "delete"))
-        return rows.select([name for name in rows.schema.names if name not in (KIND, _READ_ID)])
+    def _inserted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        refuse_given(self._plan.identity, batch, self._plan.table)
+        return batch
 
     @sparing
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -91,20 +113,33 @@ class LogRewriteWriter(DataSourceArrowWriter):
         new = [message.new for message in found]
         require_planned(table, new)
         staged = combined(table, new)
-        old = _merged(message.old for message in found)
-        places = _merged(message.of_files for message in found)
-        if staged is None and not old and not places:
+        old = ReadRows.merged([message.old for message in found])
+        updated = ReadRows.merged([message.updated for message in found])
+        if staged is None and not old.rows and not old.of_files:
             return
         table.log.require_history([self._read.history], READING)
-        files = named_rows(table, table.state, self._read, places)
-        commit_rewrite(table, old, staged, self._read, files)
+        names = names_at(table, table.state, self._read, old.of_files)
+        of_old, of_updated = (Places(part.rows, _named(part.of_files, names)) for part in (old, updated))
+        commit_rewrite(table, of_old, staged, self._read, of_updated)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Do nothing, as in `StreamhouseWriter.abort`."""
 
 
+_NOTHING: Final = ReadRows({}, {})
+
+
+def _ids(rows: pa.Table) -> Int64Array:
+    """Return the identities of rows that were read; `NO_PLACE` for those without."""
+    ids: Int64Array = pc.fill_null(rows[_READ_ID], NO_PLACE).to_numpy()
+    return ids
+
+
+def _named(places: Mapping[int, OffsetRuns], names: Mapping[int, str]) -> FileRows:
+    return {names[place]: positions for place, positions in places.items()}
+
+
 def _merged(parts: Iterable[Mapping[int, OffsetRuns]]) -> dict[int, OffsetRuns]:
-    """Return the rows of all tasks; one that several of them name is one."""
     found: dict[int, list[OffsetRuns]] = {}
     for rows in parts:
         for place, runs in rows.items():

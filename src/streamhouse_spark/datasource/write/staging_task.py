@@ -97,8 +97,10 @@ class StagingPlan:
         query_id: str | None = None,
         *,
         inline_bytes_max: int = TASK_INLINE_BYTES_MAX,
+        num_updated: int = 0,
     ) -> StagedMessage:
-        """Stage all rows of a task; durable when this returns, visible to nobody.
+        """Stage all rows of a task; durable when this returns, visible to nobody. The first ``num_updated`` rows are
+        those behind an update.
 
         Raises `SchemaMismatchError` for values that do not fit.
         """
@@ -122,7 +124,8 @@ class StagingPlan:
             if self.replaced is not None:
                 rows = stager.completed(rows)  # partitions may be generated
                 seen.append(self.replaced.seen(rows, self.schema, self.table))
-            parts.append(stager.stage(rows, missing))
+            parts.append(stager.stage(rows, missing, min(num_updated, rows.num_rows)))
+            num_updated -= min(num_updated, rows.num_rows)
         staged = gathered(parts) if parts else None
         history = self.history if numbers is None else numbers.newest
         return StagedMessage(staged, query_id, history=history, partitions=joined_partitions(seen))

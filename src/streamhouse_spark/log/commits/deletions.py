@@ -46,25 +46,42 @@ class DeleteRows:
     files: FileRows = field(default_factory=dict)
     snapshot_id: int | None = None
     """None without files."""
+    updated: Mapping[int, OffsetRuns] = field(default_factory=dict)
+    """Those of the offsets whose rows an update replaced: the others were deleted."""
+    updated_files: FileRows = field(default_factory=dict)
+    """Those of the positions."""
 
     @property
     def num_rows(self) -> int:
         return num_rows_of(self.rows) + num_rows_of(self.files)
 
+    def with_updated(self, rows: Mapping[int, OffsetRuns], files: FileRows) -> DeleteRows:
+        """Return it with those of its rows that are among these as updated ones."""
+        return replace(self, updated=common_rows(self.rows, rows), updated_files=common_rows(self.files, files))
+
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON. With files it has a name of its own: a version of this package that does not know them
         stops there.
         """
-        if not self.files:
-            return {"type": "delete-rows", "rows": rows_to_json(self.rows)}
-        files = {name: runs.to_text() for name, runs in sorted(self.files.items())}
-        rows = rows_to_json(self.rows)
-        return {"type": "delete-file-rows", "rows": rows, "snapshot_id": self.snapshot_id, "files": files}
+        out: dict[str, Any] = {"type": "delete-rows", "rows": rows_to_json(self.rows)}
+        if self.files:
+            files = _files_to_json(self.files)
+            out |= {"type": "delete-file-rows", "snapshot_id": self.snapshot_id, "files": files}
+        if (self.updated, self.updated_files) == (self.rows, self.files):
+            return {**out, "updated": True} if self.num_rows else out
+        if self.updated:
+            out["updated"] = rows_to_json(self.updated)
+        if self.updated_files:
+            out["updated_files"] = _files_to_json(self.updated_files)
+        return out
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DeleteRows:
-        files = _files_from_json(data.get("files", {}))
-        return cls(rows_from_json(data["rows"]), files, data.get("snapshot_id"))
+        rows, files = rows_from_json(data["rows"]), _files_from_json(data.get("files", {}))
+        updated = rows, files
+        if data.get("updated") is not True:
+            updated = rows_from_json(data.get("updated", {})), _files_from_json(data.get("updated_files", {}))
+        return cls(rows, files, data.get("snapshot_id"), *updated)
 
 
 def num_rows_of(rows: Mapping[Any, OffsetRuns]) -> int:
@@ -75,6 +92,16 @@ def without_rows(rows: Mapping[K, OffsetRuns], others: Mapping[K, OffsetRuns]) -
     """Return the rows of each bucket, or of each file, that the others do not have; buckets without any are absent."""
     left = {key: runs.without(others[key]) if key in others else runs for key, runs in rows.items()}
     return {key: runs for key, runs in left.items() if runs}
+
+
+def common_rows(rows: Mapping[K, OffsetRuns], others: Mapping[K, OffsetRuns]) -> dict[K, OffsetRuns]:
+    """Return the rows of each bucket, or of each file, that the others have too; buckets without any are absent."""
+    found = {key: runs.common(others[key]) for key, runs in rows.items() if key in others}
+    return {key: runs for key, runs in found.items() if runs}
+
+
+def _files_to_json(rows: FileRows) -> dict[str, str]:
+    return {name: runs.to_text() for name, runs in sorted(rows.items())}
 
 
 def _files_from_json(data: Mapping[str, str]) -> dict[str, OffsetRuns]:
@@ -105,7 +132,7 @@ class Deletion:
         out = [self.commit, self.time_ms, self.first_commit, self.first_ms, self.is_in_lake, rows]
         if not self.files:
             return out
-        return [*out, self.snapshot_id, {name: runs.to_text() for name, runs in sorted(self.files.items())}]
+        return [*out, self.snapshot_id, _files_to_json(self.files)]
 
     @classmethod
     def from_json(cls, data: Any) -> Deletion:
@@ -359,8 +386,7 @@ class NameDropped:
             out["total"] = self.total
         if not self.files:
             return out
-        files = {name: runs.to_text() for name, runs in sorted(self.files.items())}
-        return {**out, "snapshot_id": self.snapshot_id, "files": files}
+        return {**out, "snapshot_id": self.snapshot_id, "files": _files_to_json(self.files)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NameDropped:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass, replace
 from streamhouse_spark.errors import CorruptDataError
 
@@ -109,6 +110,8 @@ class Segment:
     """Bytes of its rows in memory, if it is compressed; None also if an older version wrote it."""
     rewrites: bool = False
     """Whether some of its rows are changes of an operation that read the table: an UPDATE, DELETE or MERGE."""
+    updated: tuple[tuple[int, int], ...] = ()
+    """Rows ``[first, last)`` of the segment that are those behind an update, of a table without a primary key."""
 
     @property
     def memory_bytes(self) -> int:
@@ -129,6 +132,12 @@ class Segment:
     @property
     def offsets(self) -> OffsetRange:
         return OffsetRange(self.base_offset, self.end_offset)
+
+    @cached_property
+    def updated_rows(self) -> OffsetRuns:
+        """The offsets of rows behind an update."""
+        bounds = np.array(self.updated, np.int64).reshape(-1, 2)
+        return OffsetRuns(bounds[:, 0] + self.base_offset, bounds[:, 1] - bounds[:, 0])
 
     @cached_property
     def index(self) -> SegmentIndex:
@@ -182,6 +191,8 @@ class Segment:
             out["partitions"] = [list(p) for p in self.partitions]
         if self.rewrites:
             out["rewrites"] = True
+        if self.updated:
+            out["updated"] = [list(rows) for rows in self.updated]
         return out
 
     @classmethod
@@ -206,6 +217,7 @@ class Segment:
             partitions=tuple(tuple(p) for p in partitions) if partitions is not None else None,
             index_bytes=index_bytes,
             rewrites=data.get("rewrites", False),
+            updated=tuple((first, last) for first, last in data.get("updated", ())),
         )
 
 

@@ -34,7 +34,7 @@ def _bounds(state: TableState, segment: Segment, offsets: OffsetRange, asked: fr
     written = state.schemas[segment.schema_id]
     stats = segment.stats or {}
     bounds = _place_bounds(segment, offsets)
-    if not state.primary_key:  # with one, each row says itself what it is
+    if not state.primary_key and not segment.updated:  # with one, each row says itself what it is
         bounds[CHANGE_TYPE.name] = exactly("insert")
     for column in state.schema.columns:
         if column.name not in asked:

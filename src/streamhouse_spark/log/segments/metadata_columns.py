@@ -33,7 +33,8 @@ def with_fields(fields: Sequence[pa.Field], schema: pa.Schema) -> pa.Schema:
 
 
 @cache
-def _change_types() -> pa.Array:
+def change_types() -> pa.Array:
+    """Return the names of the kinds of changes."""
     return pa.array([kind.name.lower() for kind in ChangeType])
 
 
@@ -41,12 +42,15 @@ def with_metadata(found: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch
     """Return the batch with these metadata columns before its own.
 
     In tables with a primary key its first column is the kind of change, which becomes `CHANGE_TYPE` if this is among
-    the fields.
+    the fields. In others rows are inserts, or behind an update.
     """
     batch, kinds = found.batch, None
     if batch.schema.names[:1] == [CHANGE_TYPE.name]:
-        kinds = _change_types().take(batch.column(0))
+        kinds = change_types().take(batch.column(0))
         batch = pa.RecordBatch.from_arrays(batch.columns[1:], schema=pa.schema(list(batch.schema)[1:]))
+    elif CHANGE_TYPE in fields and found.segment.updated:
+        updated = found.segment.updated_rows.holds(found.row_offsets())
+        kinds = change_types().take(pa.array(np.where(updated, ChangeType.UPDATE_AFTER, ChangeType.INSERT)))
     times_us = None
     if COMMIT_TIMESTAMP in fields:
         times_us = pa.array(found.of_rows(found.segment.commit_times_ms(found.offsets)) * 1000)

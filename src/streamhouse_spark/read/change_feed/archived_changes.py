@@ -52,7 +52,10 @@ class ArchivedCommits:
 
     def _of_bucket(self, bucket: int) -> Iterator[ChangesPiece]:
         rows = self.rows.taken(self.rows.buckets == bucket)
-        commits = CommitRuns(rows.starts, rows.ends, rows.versions, rows.times_us, rows.grouped.astype(np.bool_))
+        grouped = rows.grouped.astype(np.bool_)
+        commits = CommitRuns(
+            rows.starts, rows.ends, rows.versions, rows.times_us, grouped, np.zeros(len(grouped), np.bool_)
+        )
         for page, start, end in pages_between(self.held, bucket):
             if not (of_page := commits.within(OffsetRange(start, end))):
                 continue

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.offset_runs import NO_RUNS, OffsetRuns
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
@@ -18,9 +18,9 @@ from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.scan import LogSplit, whole_range
 from streamhouse_spark.log.told import Commit, deletions_in
 from streamhouse_spark.read.change_feed.cold_rows import ColdRows, find_added, find_removed
-from streamhouse_spark.read.change_feed.commit_parts import Parts
+from streamhouse_spark.read.change_feed.commit_parts import Parts, of_commit
 from streamhouse_spark.read.change_feed.untold import NotTold
-from streamhouse_spark.read.commit_runs import CommitRuns
+from streamhouse_spark.read.commit_runs import CommitRuns, OfCommit
 from streamhouse_spark.read.pieces import ChangesPiece, FileRowsPiece, LogPiece, OffsetsPiece
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.read.ranges import LAKE_RANGE_ROWS, row_bytes
@@ -54,7 +54,7 @@ def file_pieces(
 
     Raises `NotTold` where the lake snapshot that had the file is gone.
     """
-    found: dict[tuple[int, str], list[tuple[OffsetRuns, int, int, bool]]] = {}
+    found: dict[tuple[int, str], list[OfCommit]] = {}
     for commit in commits:
         for action in deletions_in(commit.record):
             if not action.files:
@@ -62,8 +62,9 @@ def file_pieces(
             assert action.snapshot_id is not None
             _require_files(table, source, action, commit.record.number, first)
             for name, runs in action.files.items():
-                parts = found.setdefault((action.snapshot_id, name), [])
-                parts.append((runs, commit.record.number, commit.time_us, False))
+                updated = action.updated_files.get(name, NO_RUNS)
+                parts = of_commit(runs.without(updated), updated, commit.record.number, commit.time_us)
+                found.setdefault((action.snapshot_id, name), []).extend(parts)
     for (snapshot_id, name), parts in sorted(found.items()):
         rows = CommitRuns.of(parts)
         yield ChangesPiece(FileRowsPiece(name, snapshot_id, rows.num_rows * row_bytes(source, 0)), rows, True)

@@ -37,7 +37,7 @@ from streamhouse_spark.read.change_feed.change_pieces import (
     require_rows,
     with_cold,
 )
-from streamhouse_spark.read.change_feed.commit_parts import FIRST, parts_of, without_parts
+from streamhouse_spark.read.change_feed.commit_parts import FIRST, net_of, parts_of
 from streamhouse_spark.read.change_feed.emptied_rows import emptied_pieces, rows_of
 from streamhouse_spark.read.change_feed.untold import NotTold, require_told, untold
 from streamhouse_spark.read.commit_runs import CommitRuns
@@ -136,16 +136,22 @@ def plan_changes(
 
 
 def plan_told(table: TableHandle, state: TableState, last: int) -> ChangesPlan:
-    """Find the changes of a table without a primary key up to the commit ``last``, from the first one on from which
-    all are there: that which emptied the table last, if there is one, with the rows that came instead.
+    """Find the changes of a table without a primary key for its ``$changelog``, up to the commit ``last``, from the
+    first one on from which all are there: that which emptied the table last, if there is one, with the rows that came
+    instead.
     """
     first = emptied = state.truncation.commit if state.truncation is not None else FIRST
     while first <= last:
         try:
-            return _plan_of_records(table, state, first, last, Pruning(), is_emptied=first == emptied)
+            return in_changelog(_plan_of_records(table, state, first, last, Pruning(), is_emptied=first == emptied))
         except NotTold as found:
             first = found.first
     return ChangesPlan(state, ())
+
+
+def in_changelog(plan: ChangesPlan) -> ChangesPlan:
+    """Return the plan with kinds of changes as ``$changelog`` names them."""
+    return replace(plan, pieces=tuple(replace(piece, is_changelog=True) for piece in plan.pieces))
 
 
 def plan_deleted(
@@ -174,7 +180,7 @@ def plan_deleted(
         deleted = [RowChanges(runs, bucket, is_deleted=True) for bucket, runs in read if runs]
         changes = with_cold(table, state, deleted, is_emptied=False)
         require_rows(state, changes, first)
-        return tuple(pieces_of(state, changes, Pruning()))
+        return in_changelog(ChangesPlan(state, tuple(pieces_of(state, changes, Pruning())))).pieces
 
 
 @contextmanager
@@ -226,7 +232,7 @@ def _emptied(
             raise untold(before, last.record, "removed all rows at once")
         source = replace(before, schema_id=state.schema_id, schemas=state.schemas)
         snapshot_id = before.lake.snapshot_id if before.lake is not None else None
-        rows = rows.without({b: OffsetRuns.union([runs for runs, *_ in parts]) for b, parts in added.items()})
+        rows = rows.without({b: OffsetRuns.union([part.rows for part in parts]) for b, parts in added.items()})
         found = list(emptied_pieces(source, rows, last, snapshot_id))
         if first.number < last.record.number:
             span, after_us = (first.number, last.record.number - 1), commits[0].time_us - 1  # each has the same time
@@ -254,9 +260,9 @@ def _plan_of_commits(
     source, was_emptied = state, state.truncation is not None and state.truncation.commit > last
     if was_emptied:
         source = replace(then, schema_id=state.schema_id, schemas=state.schemas)
-    added, removed = parts_of(commits, lost)
+    added, removed = parts_of(commits, lost, by_key=bool(then.primary_key))
     if is_net and removed:
-        added, removed = without_parts(added, removed), without_parts(removed, added)
+        added, removed = net_of(added, removed)
     changes = with_cold(table, source, changes_of(added, removed), is_emptied=was_emptied)
     require_rows(source, changes, first)
     of_files = file_pieces(table, source, commits, first)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.offset_runs import NO_RUNS, OffsetRuns
 from streamhouse_spark.log.commits.actions import Action, Append, Retier
 from streamhouse_spark.log.commits.deletions import DeleteRows
+from streamhouse_spark.log.commits.record import Attempt
+from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.told import Commit, dropped_in
+from streamhouse_spark.read.commit_runs import OfCommit
 
-Parts = dict[int, list[tuple[OffsetRuns, int, int, bool]]]
-"""Bucket → offsets, each with number, time and whether it is grouped of their commit: see `CommitRuns.of`."""
+Parts = dict[int, list[OfCommit]]
+"""Bucket → offsets of commits."""
 Rows = Mapping[int, OffsetRuns]
 """Bucket → offsets."""
 NOTHING_LOST: Final[Mapping[int, Rows]] = MappingProxyType({})
@@ -20,35 +23,57 @@ FIRST: Final = 1
 """The number of the first commit."""
 
 
-def parts_of(commits: Sequence[Commit], lost: Mapping[int, Rows] = NOTHING_LOST) -> tuple[Parts, Parts]:
+def parts_of(
+    commits: Sequence[Commit], lost: Mapping[int, Rows] = NOTHING_LOST, *, by_key: bool = False
+) -> tuple[Parts, Parts]:
     """Return the offsets that the commits appended, and those that they deleted: ``lost`` are those of dropped
-    partitions that their records do not name, by the numbers of the commits.
+    partitions that their records do not name, by the numbers of the commits. ``by_key`` says that a commit of several
+    writers may have changed a key several times.
     """
     added: Parts = {}
     removed: Parts = {}
     for commit in commits:
-        number, attempts = commit.record.number, commit.record.attempts
-        writers: dict[int, set[int]] = {}
-        appended: dict[int, list[OffsetRuns]] = {}
-        for place, part in enumerate(attempts):
-            is_told = tells_dropped(part.actions)
-            for action in part.actions:
-                if isinstance(action, Append):
-                    for segment in action.segments:
-                        writers.setdefault(segment.bucket, set()).add(place)
-                        runs = OffsetRuns.dense(segment.base_offset, segment.num_rows)
-                        appended.setdefault(segment.bucket, []).append(runs)
-                elif isinstance(action, DeleteRows) and not is_told:
-                    for bucket, runs in action.rows.items():
-                        removed.setdefault(bucket, []).append((runs, number, commit.time_us, False))
+        number, time_us, attempts = commit.record.number, commit.time_us, commit.record.attempts
+        segments = [_appended(part.actions) for part in attempts]
+        for bucket in sorted({segment.bucket for found in segments for segment in found}):
+            own = [[segment for segment in found if segment.bucket == bucket] for found in segments]
+            is_grouped = by_key and sum(map(bool, own)) > 1
+            rows, updated = _rows_of([segment for found in own for segment in found])
+            added.setdefault(bucket, []).extend(of_commit(rows, updated, number, time_us, is_grouped=is_grouped))
+        for action in _deletions(attempts):
+            for bucket, rows in action.rows.items():
+                updated = action.updated.get(bucket, NO_RUNS)
+                removed.setdefault(bucket, []).extend(of_commit(rows.without(updated), updated, number, time_us))
         dropped = dropped_in(commit.record.actions)
-        for rows in (dropped.rows if dropped is not None else {}, lost.get(number, {})):
-            for bucket, runs in rows.items():
-                removed.setdefault(bucket, []).append((runs, number, commit.time_us, False))
-        for bucket, parts in appended.items():
-            joined = OffsetRuns.union(parts), number, commit.time_us, len(writers[bucket]) > 1
-            added.setdefault(bucket, []).append(joined)
+        for of_buckets in (dropped.rows if dropped is not None else {}, lost.get(number, {})):
+            for bucket, rows in of_buckets.items():
+                removed.setdefault(bucket, []).extend(of_commit(rows, NO_RUNS, number, time_us))
     return added, removed
+
+
+def of_commit(
+    rows: OffsetRuns, updated: OffsetRuns, number: int, time_us: int, *, is_grouped: bool = False
+) -> list[OfCommit]:
+    """Return rows of one commit, and those before or behind an update."""
+    parts = [OfCommit(rows, number, time_us, is_grouped), OfCommit(updated, number, time_us, is_updated=True)]
+    return [part for part in parts if part.rows]
+
+
+def _appended(actions: Sequence[Action]) -> list[Segment]:
+    return [segment for action in actions if isinstance(action, Append) for segment in action.segments]
+
+
+def _rows_of(segments: Sequence[Segment]) -> tuple[OffsetRuns, OffsetRuns]:
+    """Return the offsets of new rows, and of those behind an update."""
+    updated = OffsetRuns.union([segment.updated_rows for segment in segments])
+    every = OffsetRuns.union([OffsetRuns.dense(segment.base_offset, segment.num_rows) for segment in segments])
+    return every.without(updated), updated
+
+
+def _deletions(attempts: Sequence[Attempt]) -> Iterator[DeleteRows]:
+    for part in attempts:
+        if not tells_dropped(part.actions):
+            yield from (action for action in part.actions if isinstance(action, DeleteRows))
 
 
 def tells_dropped(actions: Sequence[Action]) -> bool:
@@ -56,11 +81,17 @@ def tells_dropped(actions: Sequence[Action]) -> bool:
     return any(isinstance(action, Retier) for action in actions)
 
 
-def without_parts(parts: Parts, others: Parts) -> Parts:
-    """Return the offsets that the others do not have."""
+def net_of(added: Parts, removed: Parts) -> tuple[Parts, Parts]:
+    """Return what is left of rows that came and went: a row behind an update is one that came, since the row before it
+    may have come too.
+    """
+    return _without(added, removed), _without(removed, added)
+
+
+def _without(parts: Parts, others: Parts) -> Parts:
     found: Parts = {}
     for bucket, of_bucket in parts.items():
-        gone = OffsetRuns.union([runs for runs, *_ in others.get(bucket, [])])
-        left = [(runs.without(gone), version, time_us, False) for runs, version, time_us, _ in of_bucket]
-        found[bucket] = [part for part in left if part[0]]
+        gone = OffsetRuns.union([part.rows for part in others.get(bucket, [])])
+        left = [part._replace(rows=part.rows.without(gone), is_updated=False) for part in of_bucket]
+        found[bucket] = [part for part in left if part.rows]
     return {bucket: of_bucket for bucket, of_bucket in found.items() if of_bucket}

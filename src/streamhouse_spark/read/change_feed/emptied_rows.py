@@ -17,7 +17,7 @@ from streamhouse_spark.log.told import Commit
 from streamhouse_spark.read.change_feed.change_pieces import lake_pieces
 from streamhouse_spark.read.change_feed.cold_rows import ColdRows
 from streamhouse_spark.read.change_feed.commit_parts import Rows
-from streamhouse_spark.read.commit_runs import CommitRuns
+from streamhouse_spark.read.commit_runs import CommitRuns, OfCommit
 from streamhouse_spark.read.pieces import ChangesPiece, FileRowsPiece, LogPiece
 from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.read.planner import masked_files
@@ -66,7 +66,7 @@ def emptied_pieces(
     """Give the rows as deletions of the commit that emptied the table. ``source`` is the state before it."""
 
     def of_commit(runs: OffsetRuns) -> CommitRuns:
-        return CommitRuns.of([(runs, commit.record.number, commit.time_us, False)])
+        return CommitRuns.of([OfCommit(runs, commit.record.number, commit.time_us)])
 
     for bucket, runs in sorted(rows.cold.items()):
         cold = ColdRows(snapshot_id, bucket, runs)

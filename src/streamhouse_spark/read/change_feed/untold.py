@@ -112,7 +112,7 @@ def _ever_deleted(then: TableState, commits: Sequence[Commit]) -> Mapping[int, O
     """Return the rows that records deleted, as far as the commits and the state behind them tell."""
     parts = {bucket: [runs] for bucket, runs in then.deleted.items()}
     for bucket, found in parts_of(commits)[1].items():
-        parts.setdefault(bucket, []).extend(runs for runs, *_ in found)
+        parts.setdefault(bucket, []).extend(part.rows for part in found)
     return {bucket: OffsetRuns.merged(found) for bucket, found in parts.items()}
 
 

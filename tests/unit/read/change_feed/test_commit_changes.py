@@ -22,7 +22,7 @@ from streamhouse_spark.log.told import times_us
 from streamhouse_spark.query.predicate_tree import Compare
 from streamhouse_spark.read.change_feed.commit_changes import news, plan_changes, range_of_times
 from streamhouse_spark.read.change_rows import cut_changes, net_changes
-from streamhouse_spark.read.commit_runs import CommitRuns
+from streamhouse_spark.read.commit_runs import CommitRuns, OfCommit
 from streamhouse_spark.read.pieces import ChangesPiece, LogPiece, OffsetsPiece, piece_from_json
 from streamhouse_spark.read.planner import Pruning
 
@@ -249,7 +249,7 @@ def test_the_net_change_of_a_key(kinds, net):
 
 def runs(*parts):
     return CommitRuns.of(
-        (OffsetRuns.dense(start, n), version, version * 10, grouped) for start, n, version, grouped in parts
+        OfCommit(OffsetRuns.dense(start, n), version, version * 10, grouped) for start, n, version, grouped in parts
     )
 
 

@@ -35,6 +35,10 @@ final class LogSegment {
   private final long[] blockSums;
   private final long[] timeStarts;
   private final long[] timesMs;
+
+  /** The rows behind an update, by turns the first of some and the one behind their last. */
+  private final long[] updated;
+
   private LogFiles.Read<SegmentPiece[]> ahead;
 
   /**
@@ -63,6 +67,9 @@ final class LogSegment {
       batchRows[0] = rows;
     }
     if (timeStarts.length == 0) timesMs[0] = described.get("time").get(0).asLong();
+    JsonNode runs = described.path("updated");
+    updated = new long[2 * runs.size()];
+    for (int i = 0; i < updated.length; i++) updated[i] = runs.get(i / 2).get(i % 2).asLong();
   }
 
   /** A segment of an action of the record. */
@@ -93,6 +100,12 @@ final class LogSegment {
     int at = timeStarts.length - 1;
     while (at > 0 && timeStarts[at] > row) at--;
     return timesMs[Math.max(at, 0)];
+  }
+
+  /** Whether a row, by its number in the segment, is one behind an update, of a table without a primary key. */
+  boolean isUpdated(long row) {
+    int at = Arrays.binarySearch(updated, row);
+    return ((at < 0 ? -at - 2 : at) & 1) == 0;
   }
 
   /** Loads some columns of a batch of the rows, once their bytes match their checksums. */

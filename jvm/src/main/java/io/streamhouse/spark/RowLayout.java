@@ -98,7 +98,7 @@ final class RowLayout implements AutoCloseable {
       case "_commit_timestamp":
         return PlaceColumn.ofNumbers(type, row -> segment.timeMs(firstRow + row) * 1000);
       case CHANGE_TYPE:
-        if (!isChangelog) return PlaceColumn.ofTexts(type, row -> kinds[0]);
+        if (!isChangelog) return PlaceColumn.ofTexts(type, row -> kinds[segment.isUpdated(firstRow + row) ? 2 : 0]);
         TinyIntVector kind = (TinyIntVector) vector(0);
         return PlaceColumn.ofTexts(type, row -> kinds[kind.get(row)]);
       default:

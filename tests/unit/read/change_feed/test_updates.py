@@ -1,0 +1,168 @@
+"""Changes of a table without a primary key tell updates from deletions and insertions."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from changes_replayed import changes, check_history
+from faults.turns import in_turns
+from property.stream_driver import Query
+from row_changes import replace_rows
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.log.append import INLINE_BYTES_MAX
+from streamhouse_spark.log.commits.checkpoint import as_stored
+from streamhouse_spark.log.commits.deletions import DeleteRows
+from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.table.views import changelog_batches
+
+HASHED = {"bucket.key": "id", "table.datalake.enabled": "false"}
+
+
+@pytest.fixture(params=["inline", "objects"])
+def inline_bytes_max(request):
+    return INLINE_BYTES_MAX if request.param == "inline" else 0
+
+
+@pytest.fixture
+def table(wh):
+    table = wh.create_table("d.t", "id BIGINT, n INT", buckets=3, properties=HASHED)
+    table.append([{"id": number, "n": 0} for number in range(10)])
+    return table
+
+
+def merge(table, inline_bytes_max=INLINE_BYTES_MAX):
+    """Update ids 0 to 2, delete 3 and 4, and insert 20 to 24."""
+    replace_rows(
+        table,
+        lambda row: row["id"] < 5,
+        lambda row: {**row, "n": 1} if row["id"] < 3 else None,
+        added=[{"id": number, "n": 0} for number in range(20, 25)],
+        inline_bytes_max=inline_bytes_max,
+    )
+
+
+def kinds(rows):
+    return sorted((row["id"], row["n"], row["_change_type"]) for row in rows)
+
+
+MERGED = sorted(
+    [(number, n, kind) for number in range(3) for n, kind in enumerate(("update_preimage", "update_postimage"))]
+    + [(number, 0, "delete") for number in (3, 4)]
+    + [(number, 0, "insert") for number in range(20, 25)]
+)
+WORDS = {"update_preimage": "update_before", "update_postimage": "update_after"}
+IN_CHANGELOG = [(*row, WORDS.get(kind, kind)) for *row, kind in MERGED]
+INSERTED = [(number, 0, "insert") for number in range(10)]
+
+
+def test_a_merge(table, inline_bytes_max):
+    merge(table, inline_bytes_max)
+    assert kinds(changes(table, table.state.version, table.state.version)) == MERGED
+    merge(table, inline_bytes_max)
+    check_history(table)
+    table.merge_inline()
+    check_history(table)
+
+
+def test_the_changelog(table, inline_bytes_max):
+    merge(table, inline_bytes_max)
+    for _ in range(2):
+        found = [row for batch in changelog_batches(table, table.refresh()) for row in batch.to_pylist()]
+        assert kinds(found) == sorted([*INSERTED, *IN_CHANGELOG])
+        table.merge_inline()
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_a_stream_behind_the_commit(wh, table, inline_bytes_max, is_merged):
+    """Its rows are read by their offsets, and the segments tell which ones are behind an update."""
+    query = Query("d.t$changelog")
+    query.run(wh)
+    merge(table, inline_bytes_max)
+    table.append([{"id": 30, "n": 0}])
+    if is_merged:
+        table.merge_inline()
+        assert all(segment.inline is None for segment in table.refresh().live_segments())
+    query.run(wh)
+    assert kinds(query.rows) == sorted([*INSERTED, *IN_CHANGELOG, (30, 0, "insert")])
+
+
+def test_net_changes_know_no_updates(table):
+    first = table.state.version
+    merge(table)
+    net = kinds(changes(table, first, table.state.version, is_net=True))
+    assert Counter(kind for *_, kind in net) == {"insert": 13}
+    later = kinds(changes(table, first + 1, table.state.version, is_net=True))
+    assert Counter(kind for *_, kind in later) == {"insert": 8, "delete": 5}
+
+
+def test_other_replacements_delete_and_insert(wh, table):
+    before = table.state.version
+    merge(table)
+    table.rollback_to_version(before)
+    table.create_branch("fix")
+    branch = table.branch("fix")
+    replace_rows(branch, lambda row: row["id"] == 7, lambda row: {**row, "n": 3})
+    table.fast_forward("fix")
+    table.overwrite([{"id": 8, "n": 5}], where=[("id", "=", 8)])
+    table.refresh()
+    found = changes(table, before + 2, table.state.version)
+    assert {row["_change_type"] for row in found} == {"delete", "insert"}
+    assert [row for row in kinds(found) if row[0] in (7, 8)] == [
+        (7, 0, "delete"),
+        (7, 3, "insert"),
+        (8, 0, "delete"),
+        (8, 5, "insert"),
+    ]
+
+
+def test_rows_of_one_bucket_without_a_key_of_buckets(wh, inline_bytes_max):
+    table = wh.create_table("d.sticky", "id BIGINT, n INT", buckets=4)
+    table.append([{"id": number, "n": 0} for number in range(10)])
+    merge(table, inline_bytes_max)
+    assert kinds(changes(table, table.state.version, table.state.version)) == MERGED
+
+
+def test_writers_that_share_a_record(table):
+    """The rows of each are insertions, and none is a change of another's."""
+    first = table.state.version + 1
+    in_turns([lambda n=n: table.append([{"id": 100 + n, "n": n}, {"id": 100, "n": n}]) for n in range(4)])
+    last = table.refresh().version
+    assert any(len(read_record(table.storage, table.uuid, n)[0].attempts) > 1 for n in range(first, last + 1))
+    expected = sorted(row for n in range(4) for row in ((100 + n, n, "insert"), (100, n, "insert")))
+    assert kinds(changes(table, first, last)) == expected
+    check_history(table)
+
+
+def test_a_record_tells_which_rows_were_replaced():
+    rows, files = {0: OffsetRuns.dense(3, 4), 2: OffsetRuns.dense(0, 1)}, {"data/a.parquet": OffsetRuns.dense(7, 2)}
+    plain = DeleteRows(rows, files, 5)
+    every = plain.with_updated(rows, files)
+    some = plain.with_updated({0: OffsetRuns.dense(5, 9), 1: OffsetRuns.dense(0, 1)}, {})
+    assert some.updated == {0: OffsetRuns.dense(5, 2)}
+    files_alone = plain.with_updated({}, files)
+    for action in (plain, every, some, files_alone, DeleteRows(rows), DeleteRows(rows).with_updated(rows, {})):
+        assert DeleteRows.from_json(action.to_json()) == action
+    assert every.to_json()["updated"] is True
+    assert "updated" not in plain.to_json()
+
+
+def test_a_segment_tells_which_rows_are_behind_an_update(table):
+    merge(table)
+    found = [segment for segment in table.refresh().live_segments() if segment.updated]
+    assert sum(segment.updated_rows.num_rows for segment in found) == 3
+    for segment in found:
+        assert Segment.from_json(segment.to_json(), segment.index_bytes) == segment
+    table.merge_inline()
+    stored = as_stored(table.refresh()).live_segments()
+    assert sum(segment.updated_rows.num_rows for segment in stored) == 3
+
+
+def test_rows_of_several_batches_are_marked_from_the_first_on(table):
+    rows = pa.table({"id": pa.array(range(1000), pa.int64()), "n": pa.array([0] * 1000, pa.int32())})
+    for num_updated in (0, 1, 999, 1000):
+        staged = table.stager().stage(rows, num_updated=num_updated)
+        assert sum(piece.segment.updated_rows.num_rows for piece in staged.segments) == num_updated
