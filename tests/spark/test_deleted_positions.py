@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.spark41]
 
 NUM_ROWS = 20_000
 DDL = """id BIGINT, i INT, s SMALLINT, b TINYINT, flag BOOLEAN, f FLOAT, d DOUBLE, name STRING, data BINARY, day DATE,
-    at TIMESTAMP, local TIMESTAMP_NTZ, small DECIMAL(9, 2), large DECIMAL(30, 4), words ARRAY<STRING>,
-    counts MAP<STRING, INT>, part STRUCT<a: INT, b: STRUCT<c: STRING>>"""
+    at TIMESTAMP, local TIMESTAMP_NTZ, small DECIMAL(9, 2), middle DECIMAL(15, 2), large DECIMAL(30, 4),
+    words ARRAY<STRING>, counts MAP<STRING, INT>, part STRUCT<a: INT, b: STRUCT<c: STRING>>"""
 
 
 def row(n: int) -> dict:
@@ -36,6 +36,7 @@ def row(n: int) -> dict:
         "at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=n),
         "local": dt.datetime(2026, 1, 1) + dt.timedelta(seconds=n),
         "small": decimal.Decimal(n) / 100,
+        "middle": decimal.Decimal(n * 10**7) / 100,
         "large": decimal.Decimal(n) * 10**12,
         "words": [f"w{n}", None],
         "counts": [(f"k{n}", n)],
@@ -45,7 +46,9 @@ def row(n: int) -> dict:
 
 
 def is_deleted(n: int) -> bool:
-    """Some of a batch of the reader, whole batches, and none of others."""
+    """Some of a batch of the reader, a third of one, whole batches, and none of others."""
+    if 13_000 <= n < 14_500:
+        return n % 3 == 1
     return n % 13 == 5 or 5_000 <= n < 13_000 if n < 16_000 else n == 19_999
 
 

@@ -34,5 +34,11 @@ final class FilteredTableScan extends TableScan implements SupportsRuntimeV2Filt
     staysKeyed = keyed();
     predicates.addAll(Arrays.asList(found));
     plan = null;
+    readers = null;
+  }
+
+  @Override
+  boolean mayChange() {
+    return filterAttributes().length > 0;
   }
 }

@@ -54,7 +54,7 @@ final class LiveRows implements PartitionReader<ColumnarBatch> {
     FilePartition alone = new FilePartition(partition.files.index(), new PartitionedFile[] {file});
     deleted = partition.isWhole(next) ? null : positions(next);
     next++;
-    counted = file.start() == 0 && !readers.skipRows ? 0 : -1;
+    counted = readers.isCounted(file.start()) ? 0 : -1;
     PartitionReaderFactory factory = deleted == null || counted == 0 ? readers.rows : readers.numberedRows;
     inner = factory.createColumnarReader(alone);
     return true;
@@ -82,34 +82,36 @@ final class LiveRows implements PartitionReader<ColumnarBatch> {
     int last = numbers == null ? first + rows - 1 : Math.toIntExact(numbers.getLong(rows - 1));
     if (numbers == null) counted = Math.addExact(counted, rows);
     int found = deleted.nextSetBit(first);
-    int[] places = found < 0 || found > last ? null : new int[rows];
-    int count = places == null ? rows : last - first == rows - 1 ? between(first, last, places) : each(numbers, places);
+    boolean isWhole = found < 0 || found > last;
+    KeptRows kept = isWhole ? null : last - first == rows - 1 ? between(first, last) : each(numbers, rows);
     ColumnVector[] columns = new ColumnVector[whole.numCols() - (numbers == null ? 0 : 1)];
-    for (int i = 0; i < columns.length; i++) {
-      columns[i] = count == rows ? whole.column(i) : new ChosenRows(whole.column(i), places, count);
-    }
-    return new ColumnarBatch(columns, count);
+    for (int i = 0; i < columns.length; i++) columns[i] = isWhole ? whole.column(i) : kept.of(whole.column(i));
+    return new ColumnarBatch(columns, isWhole ? rows : kept.count);
   }
 
-  /** Fills in the places of rows that count, of all rows from one position to another; returns how many these are. */
-  private int between(int first, int last, int[] places) {
-    int count = 0;
-    int place = 0;
+  /** Returns the places of rows that count, of all rows from one position to another. */
+  private KeptRows between(int first, int last) {
+    KeptRows kept = new KeptRows();
+    int from = first;
     for (int next = deleted.nextSetBit(first); next >= 0 && next <= last; next = deleted.nextSetBit(next + 1)) {
-      while (place < next - first) places[count++] = place++;
-      place++;
+      kept.add(from - first, next - first);
+      from = next + 1;
     }
-    while (place < places.length) places[count++] = place++;
-    return count;
+    kept.add(from - first, last + 1 - first);
+    return kept;
   }
 
   /** Does the same for rows between which pages were skipped. */
-  private int each(ColumnVector numbers, int[] places) {
-    int count = 0;
-    for (int row = 0; row < places.length; row++) {
-      if (!deleted.get(Math.toIntExact(numbers.getLong(row)))) places[count++] = row;
+  private KeptRows each(ColumnVector numbers, int rows) {
+    KeptRows kept = new KeptRows();
+    int from = 0;
+    for (int row = 0; row < rows; row++) {
+      if (!deleted.get(Math.toIntExact(numbers.getLong(row)))) continue;
+      kept.add(from, row);
+      from = row + 1;
     }
-    return count;
+    kept.add(from, rows);
+    return kept;
   }
 
   @Override

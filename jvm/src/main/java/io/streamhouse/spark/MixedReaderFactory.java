@@ -37,7 +37,7 @@ final class MixedReaderFactory implements PartitionReaderFactory {
   @Override
   public boolean supportColumnarReads(InputPartition partition) {
     InputPartition inner = BucketPartition.unwrapped(partition);
-    return parquet == null || parquet.numberedRows != null || parquet.rows.supportColumnarReads(inner);
+    return parquet == null || parquet.hasDeletes || parquet.rows.supportColumnarReads(inner);
   }
 
   @Override

@@ -1,5 +1,6 @@
 package io.streamhouse.spark;
 
+import com.fasterxml.jackson.databind.JsonNode;
 import java.io.Serializable;
 import java.util.List;
 import java.util.Map;
@@ -20,10 +21,10 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 final class ParquetReaders implements Serializable {
   private static final long serialVersionUID = 1L;
 
-  /** Columns of a scan. */
+  /** Columns of a scan; null where each file has deleted rows whose positions have to be read. */
   final PartitionReaderFactory rows;
 
-  /** The same, then each row's position in its file; null where no file has deleted rows. */
+  /** The same, then each row's position in its file; null where nothing needs it. */
   final PartitionReaderFactory numberedRows;
 
   /** Whether a reader may leave out rows that a filter does not want, so that they cannot be counted. */
@@ -32,32 +33,59 @@ final class ParquetReaders implements Serializable {
   /** Deleted positions, of files that are about one data file; null where there are none. */
   final PartitionReaderFactory positions;
 
+  /** Whether some files have deleted rows. */
+  final boolean hasDeletes;
+
   ParquetReaders(
       PartitionReaderFactory rows,
       PartitionReaderFactory numberedRows,
       boolean skipRows,
-      PartitionReaderFactory positions) {
+      PartitionReaderFactory positions,
+      boolean hasDeletes) {
     this.skipRows = skipRows;
     this.rows = rows;
     this.numberedRows = numberedRows;
     this.positions = positions;
+    this.hasDeletes = hasDeletes;
   }
 
+  /**
+   * Makes those readers that the files of a plan need, since each takes some milliseconds and the session's settings to
+   * the executors. Where the plan may change, other parts of the files may be read.
+   */
   static ParquetReaders of(
       StructType table,
       StructType required,
       List<Predicate> predicates,
       Map<String, String> options,
-      boolean hasDeletes) {
-    PartitionReaderFactory rows = factory(table, required, predicates, options);
-    if (!hasDeletes) return new ParquetReaders(rows, null, false, null);
+      List<JsonNode> files,
+      boolean mayChange) {
+    boolean skipRows = !predicates.isEmpty();
+    boolean hasDeletes = files.stream().anyMatch(LakeFiles::hasDeletes);
+    boolean hasRows = mayChange;
+    boolean hasNumbers = mayChange && hasDeletes;
+    boolean hasPositions = false;
+    for (JsonNode file : files) {
+      boolean isNumbered = LakeFiles.hasDeletes(file) && (skipRows || file.get("start").asLong() > 0);
+      hasNumbers |= isNumbered;
+      hasRows |= !isNumbered;
+      hasPositions |= file.get("deletes").size() > 0;
+    }
     String number = ParquetFileFormat$.MODULE$.ROW_INDEX_TEMPORARY_COLUMN_NAME();
-    StructType positions = new StructType().add("pos", DataTypes.LongType);
+    StructType numbered = table.add(number, DataTypes.LongType);
+    StructType ofNumbered = required.add(number, DataTypes.LongType);
+    StructType deleted = new StructType().add("pos", DataTypes.LongType);
     return new ParquetReaders(
-        rows,
-        factory(table.add(number, DataTypes.LongType), required.add(number, DataTypes.LongType), predicates, options),
-        !predicates.isEmpty(),
-        factory(positions, positions, List.of(), options));
+        hasRows ? factory(table, required, predicates, options) : null,
+        hasNumbers ? factory(numbered, ofNumbered, predicates, options) : null,
+        skipRows,
+        hasPositions ? factory(deleted, deleted, List.of(), options) : null,
+        hasDeletes);
+  }
+
+  /** Tells whether rows that are read from a byte of their file on are those of the file from the first on. */
+  boolean isCounted(long start) {
+    return start == 0 && !skipRows;
   }
 
   /** Tells whether Spark reads these columns as batches, of which rows can be left out. */

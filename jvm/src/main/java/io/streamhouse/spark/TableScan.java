@@ -43,6 +43,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
   private final int limit;
   private final KeyedRowLevelOperation operation;
   JsonNode plan;
+  MixedReaderFactory readers;
   boolean staysKeyed;
   private boolean streaming;
 
@@ -195,22 +196,21 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
 
   @Override
   public PartitionReaderFactory createReaderFactory() {
+    if (readers != null) return readers;
     boolean hasHot = plan().get("hot").size() > 0;
-    ParquetReaders parquet = null;
-    for (JsonNode group : plan().get("native")) {
-      if (parquet == null && group.get("files").size() > 0) parquet = parquetReaders();
-    }
-    return new MixedReaderFactory(hasHot ? hot().reader : null, parquet, required.length());
+    List<JsonNode> files = new ArrayList<>();
+    for (JsonNode group : plan().get("native")) group.get("files").forEach(files::add);
+    ParquetReaders parquet = files.isEmpty() ? null : parquetReaders(files);
+    readers = new MixedReaderFactory(hasHot ? hot().reader : null, parquet, required.length());
+    return readers;
   }
 
-  private boolean hasDeletes() {
-    for (JsonNode group : plan().get("native")) {
-      for (JsonNode file : group.get("files")) if (LakeFiles.hasDeletes(file)) return true;
-    }
+  /** Whether the rows that are wanted may be told once more, when the query runs. */
+  boolean mayChange() {
     return false;
   }
 
-  private ParquetReaders parquetReaders() {
+  private ParquetReaders parquetReaders(List<JsonNode> files) {
     Map<String, String> strict = new HashMap<>();
     strict.put("paths", "[]");
     strict.put("__globPaths__", "false");
@@ -222,7 +222,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
     strict.put("int96RebaseMode", "CORRECTED");
     strict.put("parquet.page.verify-checksum.enabled", "true"); // a flipped bit is an error, not another value
     FileSystems.configure(plan().get("file_systems"), table.python, FileSystems.session(), strict::put);
-    return ParquetReaders.of(table.schema, required, predicates, strict, hasDeletes());
+    return ParquetReaders.of(table.schema, required, predicates, strict, files, mayChange());
   }
 
   @Override

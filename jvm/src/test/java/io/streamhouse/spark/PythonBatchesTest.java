@@ -194,7 +194,7 @@ class PythonBatchesTest {
   void aBucketWithoutRowsIsReadByNobody() throws IOException {
     BucketPartition empty = new BucketPartition(new FilePartition(0, new PartitionedFile[0]), 3);
     assertEquals(3, empty.partitionKey().getInt(0));
-    ParquetReaders readers = new ParquetReaders(new Unread(), null, false, null);
+    ParquetReaders readers = new ParquetReaders(new Unread(), null, false, null, false);
     MixedReaderFactory factory = new MixedReaderFactory(new Unread(), readers, 1);
     try (PartitionReader<InternalRow> rows = factory.createReader(empty);
         PartitionReader<ColumnarBatch> batches = factory.createColumnarReader(empty)) {
@@ -203,7 +203,7 @@ class PythonBatchesTest {
     }
     assertTrue(new MixedReaderFactory(new Unread(), null, 1).supportColumnarReads(empty));
     assertFalse(factory.supportColumnarReads(empty));
-    ParquetReaders withDeletedRows = new ParquetReaders(new Unread(), new Unread(), false, new Unread());
+    ParquetReaders withDeletedRows = new ParquetReaders(null, new Unread(), false, new Unread(), true);
     assertTrue(new MixedReaderFactory(new Unread(), withDeletedRows, 1).supportColumnarReads(empty));
   }
 }

@@ -2,13 +2,14 @@ package io.streamhouse.spark;
 
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertSame;
-import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.Socket;
+import java.time.Duration;
 import org.apache.spark.sql.classic.SparkSession;
 import org.junit.jupiter.api.Test;
 
@@ -28,9 +29,18 @@ class SessionGatewayTest {
       }
       assertNull(SessionGateway.session(way.get("token").asText()));
       int port = way.get("port").asInt();
-      assertThrows(IOException.class, () -> new Socket(InetAddress.getLoopbackAddress(), port).close());
+      assertTimeoutPreemptively(Duration.ofSeconds(30), () -> { while (connects(port)) Thread.sleep(10); });
     } finally {
       session.stop();
+    }
+  }
+
+  /** The socket of a server is closed only once its thread no longer waits for a connection. */
+  private static boolean connects(int port) {
+    try (Socket socket = new Socket(InetAddress.getLoopbackAddress(), port)) {
+      return socket.isConnected();
+    } catch (IOException refused) {
+      return false;
     }
   }
 }
