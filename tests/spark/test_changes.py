@@ -277,9 +277,6 @@ def test_what_is_refused(spark, keyed, make, wh):
     )
     database, _, table = log.rpartition(".")
     refused(f"{database}.`{table}$changelog`", "FROM VERSION 1", "INVALID_NAME: .* is a view of one")
-    spark.sql(f"TRUNCATE TABLE {keyed}")
-    text = r"INVALID_OPTION: .* commit 7 \(truncate\) removed all rows at once.* begin at version 8"
-    refused(keyed, "FROM VERSION 3", text)
 
 
 @pytest.mark.parametrize(
@@ -299,6 +296,33 @@ def test_a_table_that_was_emptied(spark, make, wh, statement):
     assert changes(spark, log, "FROM VERSION 0 WITH (deduplicationMode = 'netChanges')") == net
     spark.sql(f"CALL streamhouse.system.rollback_to_version('{log.partition('.')[2]}', 3)")
     assert sorted(row.id for row in spark.table(log).collect()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("is_tiered", [False, True])
+def test_a_table_with_a_key_that_was_overwritten(spark, wh, keyed, is_tiered):
+    table = opened(wh, keyed)
+    if is_tiered:
+        tier(spark, wh.url, [table.name])
+    before = spark.table(keyed).collect()
+    spark.sql(f"INSERT OVERWRITE {keyed} SELECT * FROM VALUES (1L, 'new', 8), (9L, 'new', 9) AS v(id, name, n)")
+    version = table.refresh().version
+    own = [
+        *((row.id, row.n, "delete", version) for row in before),
+        (1, 8, "insert", version),
+        (9, 9, "insert", version),
+    ]
+    assert changes(spark, keyed, f"FROM VERSION {version}") == sorted(own, key=repr)
+    assert changes(spark, keyed, "FROM VERSION 0") == sorted([*between(0, 6), *own], key=repr)
+    net = "WITH (deduplicationMode = 'netChanges', computeUpdates = 'true')"
+    assert changes(spark, keyed, f"FROM VERSION {version} {net}") == sorted(
+        [
+            *((row.id, row.n, "delete", version) for row in before if row.id != 1),
+            *((1, row.n, "update_preimage", version) for row in before if row.id == 1),
+            (1, 8, "update_postimage", version),
+            (9, 9, "insert", version),
+        ],
+        key=repr,
+    )
 
 
 def test_a_dropped_partition(spark, wh):
@@ -386,9 +410,6 @@ def test_streams_that_cannot_go_on(spark, wh, keyed, checkpoint):
     table.upsert([row(5, 5)])
     with pytest.raises(PySparkException, match=r"INVALID_OPTION: the columns of .* changed since its stream"):
         streamed(source, checkpoint, "stopped")
-    spark.sql(f"TRUNCATE TABLE {keyed}")
-    with pytest.raises(PySparkException, match=r"INVALID_OPTION: .* \(truncate\) removed all rows at once"):
-        streamed(spark.readStream.changes(keyed), checkpoint, "stopped")
     spark.sql(f"DROP TABLE {keyed}")
     spark.sql(f"CREATE TABLE {keyed} (id BIGINT, name STRING, n INT, PRIMARY KEY (id))")
     with pytest.raises(PySparkException, match="DIFFERENT_HISTORY: the checkpoint is of table"):

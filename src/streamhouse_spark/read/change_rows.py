@@ -30,7 +30,7 @@ from streamhouse_spark.log.segments.metadata_columns import (
 )
 from streamhouse_spark.log.segments.scan import cut_split
 from streamhouse_spark.read.commit_runs import Bools, Int64Array
-from streamhouse_spark.read.pieces import ChangesPiece, FileRowsPiece, LogPiece
+from streamhouse_spark.read.pieces import ChangesPiece, FileRowsPiece, LogPiece, VersionRowsPiece
 
 _NAMES = {
     ChangeType.INSERT: "insert",
@@ -98,7 +98,7 @@ def _told(
         batch, runs, offsets = batch.filter(pa.array(there)), runs[there], offsets[there]
     if batch.num_rows:
         commits = piece.commits
-        if isinstance(piece.rows, FileRowsPiece):
+        if isinstance(piece.rows, FileRowsPiece | VersionRowsPiece):
             offsets = np.full(batch.num_rows, NO_PLACE, np.int64)
         of_rows = commits.versions[runs], commits.times_us[runs]
         yield _with_fields(piece, batch, *of_rows, fields, offsets, updated=commits.is_updated[runs])

@@ -54,6 +54,7 @@ from streamhouse_spark.read.pieces import (
     Piece,
     ReadPlan,
     StartPiece,
+    VersionRowsPiece,
     ViewPiece,
 )
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -111,6 +112,13 @@ def _from(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBa
         is_earlier = batch.num_rows and batch.column("_log_offset")[0].as_py() < start
         drop = is_earlier and batch.column("_change_type")[0].as_py() != "update_before"
         yield batch.slice(1) if drop else batch
+
+
+def _with_places(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+    place = 0
+    for batch in batches:
+        yield np.arange(place, place + batch.num_rows), batch
+        place += batch.num_rows
 
 
 def _possible(batches: Iterator[LogBatch], mask: RowMask) -> Iterator[LogBatch]:
@@ -219,8 +227,8 @@ class PieceReader:
                 return self._binlog(archived, split, schema)
             case ChangesPiece():
                 return change_batches(piece, self._placed(piece), self._metadata)
-            case FileRowsPiece(name):
-                raise ValueError(f"{name}: rows of a file are read as changes")
+            case FileRowsPiece() | VersionRowsPiece():
+                raise ValueError(f"{piece} is read as changes")
             case ViewPiece(suffix):
                 raise ValueError(f"${suffix} is a view, which has no pieces")
 
@@ -290,6 +298,9 @@ class PieceReader:
             return
         if isinstance(piece.rows, FileRowsPiece):
             yield from read_file(self._table, schema, piece.rows.snapshot_id, piece.rows.name)
+            return
+        if isinstance(piece.rows, VersionRowsPiece):
+            yield from _with_places(read_batches(self._table, piece.rows.plan.of_columns(schema)))
             return
         if isinstance(piece.rows, ArchivePiece):
             batches = self._archive.batches(piece.rows, schema)

@@ -195,12 +195,31 @@ class FileRowsPiece:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionRowsPiece:
+    """All rows that a bucket of a table with a primary key had behind a commit, told by their places among them."""
+
+    bucket: int | None
+    """None for those of lake files whose bucket is unknown."""
+    plan: ReadPlan
+    """The read of these rows, with all columns of the table."""
+    num_rows: int
+    """How many there are at most."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(piece.size_bytes for piece in self.plan.pieces)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "version", "bucket": self.bucket, "plan": self.plan.to_json(), "num_rows": self.num_rows}
+
+
+@dataclass(frozen=True, slots=True)
 class ChangesPiece:
     """Rows of a bucket as changes, with the commit that made each; rows at offsets of no commit are left out. Of a lake
-    file they are at positions.
+    file, and of a version, they are at positions.
     """
 
-    rows: LogPiece | OffsetsPiece | ArchivePiece | FileRowsPiece
+    rows: LogPiece | OffsetsPiece | ArchivePiece | FileRowsPiece | VersionRowsPiece
     commits: CommitRuns
     is_deleted: bool = False
     """Whether the commits deleted the rows, of a table without a primary key; else they appended them."""
@@ -230,7 +249,7 @@ class ChangesPiece:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ChangesPiece:
         rows = piece_from_json(data["rows"])
-        assert isinstance(rows, LogPiece | OffsetsPiece | ArchivePiece | FileRowsPiece)
+        assert isinstance(rows, LogPiece | OffsetsPiece | ArchivePiece | FileRowsPiece | VersionRowsPiece)
         commits = CommitRuns.from_json(data["commits"])
         return cls(rows, commits, data["is_deleted"], tuple(data["key"]), data["is_changelog"])
 
@@ -255,6 +274,7 @@ Piece = (
     | StartPiece
     | BinlogPiece
     | FileRowsPiece
+    | VersionRowsPiece
     | ChangesPiece
     | ViewPiece
 )
@@ -283,6 +303,8 @@ def piece_from_json(data: Mapping[str, Any]) -> Piece:
             return _archive_piece(data)
         case "file":
             return FileRowsPiece(data["name"], data["snapshot_id"], data["size_bytes"])
+        case "version":
+            return VersionRowsPiece(data["bucket"], ReadPlan.from_json(data["plan"]), data["num_rows"])
         case "changes":
             return ChangesPiece.from_json(data)
         case _:
@@ -371,6 +393,15 @@ class ReadPlan:
             KeyedColumns.from_json(data["keyed"]) if data["keyed"] is not None else None,
             data["binlog_start"],
         )
+
+    def of_columns(self, schema: TableSchema) -> ReadPlan:
+        """Return the plan of a read of some of the columns."""
+        keyed, names = self.keyed, {*schema.names}
+        if keyed is not None:
+            names |= {*keyed.key}
+            keyed = replace(keyed, schema=TableSchema(tuple(c for c in keyed.schema.columns if c.name in names)))
+        projection = self.projection.of_columns(names) if self.projection is not None else None
+        return replace(self, schema=schema, projection=projection, keyed=keyed)
 
     def with_pieces(self, pieces: Sequence[Piece]) -> ReadPlan:
         keyed = self.keyed.of_pieces(pieces) if self.keyed else None

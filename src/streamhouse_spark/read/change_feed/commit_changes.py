@@ -37,9 +37,10 @@ from streamhouse_spark.read.change_feed.change_pieces import (
     require_rows,
     with_cold,
 )
-from streamhouse_spark.read.change_feed.commit_parts import FIRST, net_of, parts_of
+from streamhouse_spark.read.change_feed.commit_parts import FIRST, Parts, net_of, parts_of
 from streamhouse_spark.read.change_feed.emptied_rows import emptied_pieces, rows_of
 from streamhouse_spark.read.change_feed.untold import NotTold, require_told, untold
+from streamhouse_spark.read.change_feed.version_rows import version_pieces
 from streamhouse_spark.read.commit_runs import CommitRuns
 from streamhouse_spark.read.pieces import ChangesPiece, LogPiece
 from streamhouse_spark.read.planner import Pruning
@@ -122,7 +123,7 @@ def plan_changes(
     if last < max(first, FIRST):
         return ChangesPlan(state, ())
     require_changes(state)
-    first = max(first, FIRST)
+    first, is_net = max(first, FIRST), is_net and not state.primary_key
     with _its_error():
         older = archived_commits(table, state, first, last, after_us)
         if older is None:
@@ -206,7 +207,7 @@ def _plan_of_records(
     """``is_emptied`` says that no row from before ``first`` is asked for, should this commit have emptied the table."""
     then = _state_at(table, state, first, last)
     commits = _commits(table.storage, then, first, last, after_us)
-    emptied = then.truncation.commit if then.truncation is not None and not then.primary_key else 0
+    emptied = then.truncation.commit if then.truncation is not None else 0
     place = next((i for i, commit in enumerate(commits) if commit.record.number == emptied), None)
     if place is None or (is_emptied and not place):
         return _plan_of_commits(table, state, then, commits, pruning, is_net=is_net, is_emptied=is_emptied)
@@ -227,13 +228,10 @@ def _emptied(
     added = parts_of(commits[:-1])[0] if is_net else {}
     try:
         before = state_at(table.log, table.storage, last.record.number - 1)
-        rows = rows_of(table, before)
-        if not rows.is_sure or (is_net and added and rows.files):
-            raise untold(before, last.record, "removed all rows at once")
-        source = replace(before, schema_id=state.schema_id, schemas=state.schemas)
-        snapshot_id = before.lake.snapshot_id if before.lake is not None else None
-        rows = rows.without({b: OffsetRuns.union([part.rows for part in parts]) for b, parts in added.items()})
-        found = list(emptied_pieces(source, rows, last, snapshot_id))
+        if before.primary_key:
+            found = list(version_pieces(table, before, state.schema, last, pruning))
+        else:
+            found = _without_key(table, state, before, last, added, is_net=is_net)
         if first.number < last.record.number:
             span, after_us = (first.number, last.record.number - 1), commits[0].time_us - 1  # each has the same time
             older = _plan_of_records(table, state, *span, pruning, is_net=is_net, after_us=after_us)
@@ -243,6 +241,18 @@ def _emptied(
     except SnapshotExpiredError as error:
         raise untold(state, last.record, "removed all rows at once") from error
     return tuple(found)
+
+
+def _without_key(
+    table: TableHandle, state: TableState, before: TableState, last: Commit, added: Parts, *, is_net: bool
+) -> list[ChangesPiece]:
+    rows = rows_of(table, before)
+    if not rows.is_sure or (is_net and added and rows.files):
+        raise untold(before, last.record, "removed all rows at once")
+    source = replace(before, schema_id=state.schema_id, schemas=state.schemas)
+    snapshot_id = before.lake.snapshot_id if before.lake is not None else None
+    rows = rows.without({b: OffsetRuns.union([part.rows for part in parts]) for b, parts in added.items()})
+    return list(emptied_pieces(source, rows, last, snapshot_id))
 
 
 def _plan_of_commits(

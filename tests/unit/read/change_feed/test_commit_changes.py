@@ -179,14 +179,6 @@ def test_rows_from_before_a_commit_that_emptied_the_table_are_refused_once_they_
     assert [c["id"] for c in changes(table, overwritten + 1, table.refresh().version)] == [3]
 
 
-def test_a_table_with_a_key_that_was_emptied_is_refused(wh):
-    table = wh.create_table("k", "id BIGINT", primary_key=["id"], buckets=1)
-    table.upsert([{"id": 1}])
-    table.truncate()
-    with pytest.raises(InvalidOptionError, match=r"commit 3 \(truncate\) removed all rows at once.*version 4"):
-        changes(table, 1, 3)
-
-
 def test_a_truncation_of_nothing_is_no_change(table):
     table.log.commit(lambda *_: (Truncate({0: 0}),))
     append(table, 1)

@@ -28,6 +28,7 @@ from streamhouse_spark.read.pieces import (
     OffsetsPiece,
     Piece,
     StartPiece,
+    VersionRowsPiece,
     ViewPiece,
 )
 from streamhouse_spark.read.planner import Sources, lake_pieces
@@ -203,7 +204,7 @@ def _python_unit(piece: Piece, bucket: int | None, fraction: float, *, are_exact
             return PythonUnit(piece, bucket, num_rows, size_bytes, is_exact=False)
         case ChangesPiece():
             return PythonUnit(piece, bucket, piece.commits.num_rows, size_bytes, is_exact=False)
-        case ViewPiece() | FileRowsPiece():
+        case ViewPiece() | FileRowsPiece() | VersionRowsPiece():
             return PythonUnit(piece, bucket, 1, size_bytes, is_exact=False)
 
 

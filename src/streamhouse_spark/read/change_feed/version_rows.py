@@ -1,0 +1,66 @@
+"""Rows of a table with a primary key that a commit removed all at once: each is a deletion.
+
+The log has no change for them. They are those of the version before, from lake, snapshots by key and log, as any read
+of that version finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.log.commits.history import require_kept
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.told import Commit
+from streamhouse_spark.read.change_feed.untold import untold
+from streamhouse_spark.read.commit_runs import CommitRuns, OfCommit
+from streamhouse_spark.read.pieces import ChangesPiece, KeyedPiece, LakePiece, ReadPlan, VersionRowsPiece
+from streamhouse_spark.read.pin import pin_newest
+from streamhouse_spark.read.planner import Pruning, Wanted, plan_pin
+from streamhouse_spark.schema.table_schema import TableSchema
+
+
+def version_pieces(
+    table: TableHandle, before: TableState, schema: TableSchema, commit: Commit, pruning: Pruning
+) -> Iterator[ChangesPiece]:
+    """Give the rows of the state before a commit, by the columns of a schema, as deletions of the commit.
+
+    Raises `SnapshotExpiredError` where they are no longer kept, `NotTold` where columns of the key have other names.
+    """
+    if not {*before.primary_key, *before.parsed.bucket_key} <= {*schema.names}:
+        raise untold(before, commit.record, "removed all rows at once, whose key had a column of another name")
+    newest = 1 + max(before.schemas)
+    now = replace(before, schema_id=newest, schemas={**before.schemas, newest: schema})
+    plan = plan_pin(table, pin_newest(now), Wanted(None)).plan(table)
+    require_kept(table.log, before, _segments(plan))
+    allowed = pruning.buckets(before)
+    parts: dict[int | None, list[KeyedPiece | LakePiece]] = {}
+    for piece in plan.pieces:
+        assert isinstance(piece, KeyedPiece | LakePiece)
+        parts.setdefault(piece.bucket, []).append(piece)
+    for bucket, pieces in parts.items():
+        if allowed is None or bucket is None or bucket in allowed:
+            rows = VersionRowsPiece(bucket, plan.with_pieces(pieces), sum(_num_rows(piece, plan) for piece in pieces))
+            every = OfCommit(OffsetRuns.dense(0, rows.num_rows), commit.record.number, commit.time_us)
+            yield ChangesPiece(rows, CommitRuns.of([every]), is_deleted=True)
+
+
+def _segments(plan: ReadPlan) -> list[Segment]:
+    bases = [piece.base for piece in plan.pieces if isinstance(piece, KeyedPiece) and piece.base is not None]
+    tails = plan.keyed.tails if plan.keyed is not None else ()
+    return [segment for split in (*bases, *tails) for segment in split.segments]
+
+
+def _num_rows(piece: KeyedPiece | LakePiece, plan: ReadPlan) -> int:
+    """Return how many rows a piece has at most."""
+    if isinstance(piece, LakePiece):
+        return piece.split.num_rows
+    if piece.lake is not None:
+        return piece.lake.num_rows
+    if piece.base is not None:
+        return sum(segment.num_rows for segment in piece.base.segments)
+    tails = plan.keyed.tails if plan.keyed is not None else ()
+    return sum(len(tail.offsets) for tail in tails if tail.bucket == piece.bucket)
