@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,10 @@ def make(spark: Any, wh: Warehouse, request: pytest.FixtureRequest) -> Callable[
     wh.create_database("dml")
 
     def make(suffix: str = "", columns: str = KEYED, **properties: str) -> str:
-        name = re.sub(r"\W+", "_", request.node.name.removeprefix("test_")).strip("_")[:70] + suffix
+        bare = re.sub(r"\W+", "_", request.node.name.removeprefix("test_")).strip("_")[:60]
+        name = (
+            f"{bare}_{zlib.crc32(request.node.path.name.encode()):08x}{suffix}"  # other files have tests of this name
+        )
         texts = {"bucket.num": "3", **{key.replace("__", "-").replace("_", "."): v for key, v in properties.items()}}
         listed = ", ".join(f"'{key}' = '{value}'" for key, value in texts.items())
         spark.sql(f"CREATE TABLE streamhouse.dml.{name} ({columns}) TBLPROPERTIES ({listed})")
