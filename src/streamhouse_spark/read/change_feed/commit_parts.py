@@ -34,16 +34,21 @@ def parts_of(
     removed: Parts = {}
     for commit in commits:
         number, time_us, attempts = commit.record.number, commit.time_us, commit.record.attempts
-        segments = [_appended(part.actions) for part in attempts]
-        for bucket in sorted({segment.bucket for found in segments for segment in found}):
-            own = [[segment for segment in found if segment.bucket == bucket] for found in segments]
-            is_grouped = by_key and sum(map(bool, own)) > 1
-            rows, updated = _rows_of([segment for found in own for segment in found])
+        appended: dict[int, list[Segment]] = {}
+        writers: dict[int, set[int]] = {}
+        for place, part in enumerate(attempts):
+            for segment in _appended(part.actions):
+                appended.setdefault(segment.bucket, []).append(segment)
+                writers.setdefault(segment.bucket, set()).add(place)
+        for bucket, segments in appended.items():
+            is_grouped = by_key and len(writers[bucket]) > 1
+            rows, updated = _rows_of(segments)
             added.setdefault(bucket, []).extend(of_commit(rows, updated, number, time_us, is_grouped=is_grouped))
         for action in _deletions(attempts):
             for bucket, rows in action.rows.items():
-                updated = action.updated.get(bucket, NO_RUNS)
-                removed.setdefault(bucket, []).extend(of_commit(rows.without(updated), updated, number, time_us))
+                before = action.updated.get(bucket, NO_RUNS)
+                plain = rows.without(before) if before else rows
+                removed.setdefault(bucket, []).extend(of_commit(plain, before, number, time_us))
         dropped = dropped_in(commit.record.actions)
         for of_buckets in (dropped.rows if dropped is not None else {}, lost.get(number, {})):
             for bucket, rows in of_buckets.items():
@@ -59,15 +64,19 @@ def of_commit(
     return [part for part in parts if part.rows]
 
 
-def _appended(actions: Sequence[Action]) -> list[Segment]:
-    return [segment for action in actions if isinstance(action, Append) for segment in action.segments]
+def _appended(actions: Sequence[Action]) -> Iterator[Segment]:
+    return (segment for action in actions if isinstance(action, Append) for segment in action.segments)
 
 
 def _rows_of(segments: Sequence[Segment]) -> tuple[OffsetRuns, OffsetRuns]:
     """Return the offsets of new rows, and of those behind an update."""
-    updated = OffsetRuns.union([segment.updated_rows for segment in segments])
-    every = OffsetRuns.union([OffsetRuns.dense(segment.base_offset, segment.num_rows) for segment in segments])
-    return every.without(updated), updated
+    parts = [OffsetRuns.dense(segment.base_offset, segment.num_rows) for segment in segments]
+    every = parts[0] if len(parts) == 1 else OffsetRuns.union(parts)
+    updated = [segment.updated_rows for segment in segments if segment.updated]
+    if not updated:
+        return every, NO_RUNS
+    behind = OffsetRuns.union(updated)
+    return every.without(behind), behind
 
 
 def _deletions(attempts: Sequence[Attempt]) -> Iterator[DeleteRows]:
