@@ -189,6 +189,8 @@ def test_rows_without_a_key(spark, log):
     ]
     assert changes(spark, log, "FROM VERSION 0") == sorted(expected, key=repr)
     assert changes(spark, log, "FROM VERSION 3 TO VERSION 5") == sorted(expected[2:6], key=repr)
+    for mode in ("computeUpdates = 'true'", "deduplicationMode = 'dropCarryovers', computeUpdates = 'true'"):
+        assert changes(spark, log, f"FROM VERSION 0 WITH ({mode})") == sorted(expected, key=repr)
     net = changes(spark, log, "FROM VERSION 3 WITH (deduplicationMode = 'netChanges', computeUpdates = 'true')")
     plain = {"update_preimage": "delete", "update_postimage": "insert"}
     left = [(*row[:2], plain.get(row[2], row[2]), row[3]) for row in (expected[i] for i in (3, 4, 5, 7, 8))]

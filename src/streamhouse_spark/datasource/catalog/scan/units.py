@@ -61,6 +61,8 @@ class NativeUnit:
     """Files of positions that were deleted from the whole file: URI and bytes."""
     gone: str | None = None
     """More deleted positions, see `bits_of`."""
+    file_rows: int = 0
+    """Rows of the whole file, deleted ones included."""
 
     @property
     def is_exact(self) -> bool:
@@ -76,6 +78,7 @@ class NativeUnit:
             "size": self.file_bytes,
             "deletes": deletes,
             "gone": self.gone,
+            "rows": self.file_rows,
         }
 
 
@@ -217,7 +220,8 @@ def native_units(
     for start, end in itertools.pairwise(cuts):
         size_bytes = max(1, int((end - start) * fraction))
         num_rows = _rows_before(file, end) - _rows_before(file, start)
-        yield NativeUnit(path, start, end - start, file.size_bytes, file.bucket, num_rows, size_bytes, deletes, gone)
+        of_file = file.size_bytes, file.bucket, num_rows, size_bytes, deletes, gone, file.num_rows
+        yield NativeUnit(path, start, end - start, *of_file)
 
 
 def bits_of(positions: OffsetRuns) -> str:

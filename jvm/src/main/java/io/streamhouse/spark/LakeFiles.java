@@ -29,10 +29,20 @@ final class LakeFiles implements InputPartition {
   /** Positions of each file that the plan itself names, as deflated bits; null for a file without. */
   private final byte[][] gone;
 
-  private LakeFiles(FilePartition files, FilePartition[] deletes, byte[][] gone) {
+  /** Number of rows of each file, deleted ones included. */
+  private final long[] rows;
+
+  private LakeFiles(FilePartition files, FilePartition[] deletes, byte[][] gone, long[] rows) {
     this.files = files;
     this.deletes = deletes;
     this.gone = gone;
+    this.rows = rows;
+  }
+
+  /** Returns the number of rows of a file; -1 if only a part of it is read. */
+  long rows(int file) {
+    PartitionedFile part = files.files()[file];
+    return part.start() == 0 && part.length() == part.fileSize() ? rows[file] : -1;
   }
 
   /** Tells whether some rows of a file of a plan are left out. */
@@ -63,8 +73,10 @@ final class LakeFiles implements InputPartition {
     List<PartitionedFile> files = new ArrayList<>();
     List<FilePartition> deletes = new ArrayList<>();
     List<byte[]> gone = new ArrayList<>();
+    long[] rows = new long[group.size()];
     boolean hasDeletes = false;
     for (JsonNode file : group) {
+      rows[files.size()] = file.get("rows").asLong();
       files.add(part(file, file.get("start").asLong(), file.get("length").asLong()));
       List<PartitionedFile> ofFile = new ArrayList<>();
       for (JsonNode delete : file.get("deletes")) ofFile.add(part(delete, 0, delete.get("size").asLong()));
@@ -74,7 +86,7 @@ final class LakeFiles implements InputPartition {
     }
     FilePartition plain = new FilePartition(index, files.toArray(new PartitionedFile[0]));
     if (!hasDeletes) return plain;
-    return new LakeFiles(plain, deletes.toArray(new FilePartition[0]), gone.toArray(new byte[0][]));
+    return new LakeFiles(plain, deletes.toArray(new FilePartition[0]), gone.toArray(new byte[0][]), rows);
   }
 
   private static PartitionedFile part(JsonNode file, long start, long length) {

@@ -6,13 +6,14 @@ import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
+import org.apache.spark.sql.execution.datasources.v2.FilePartitionReaderFactory;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /**
  * Reads files by Spark's Parquet reader and leaves out rows that were deleted, by their positions in the file. These
- * are counted where a file is read from its start and no filter leaves out rows, and read as a column elsewhere, which
- * takes as long as reading another column.
+ * are counted where a file is read from its start and no filter leaves out rows, or leaves none out, and read as a
+ * column elsewhere.
  */
 final class LiveRows implements PartitionReader<ColumnarBatch> {
   private final LakeFiles partition;
@@ -24,6 +25,7 @@ final class LiveRows implements PartitionReader<ColumnarBatch> {
   private int counted;
 
   private PartitionReader<ColumnarBatch> inner;
+
   private ColumnarBatch batch;
 
   LiveRows(LakeFiles partition, ParquetReaders readers) {
@@ -53,11 +55,23 @@ final class LiveRows implements PartitionReader<ColumnarBatch> {
     PartitionedFile file = partition.files.files()[next];
     FilePartition alone = new FilePartition(partition.files.index(), new PartitionedFile[] {file});
     deleted = partition.isWhole(next) ? null : positions(next);
+    long rows = partition.rows(next);
     next++;
-    counted = readers.isCounted(file.start()) ? 0 : -1;
-    PartitionReaderFactory factory = deleted == null || counted == 0 ? readers.rows : readers.numberedRows;
+    boolean isCounted = readers.isCounted(file.start()) || (deleted != null && rows > 0 && givesAll(file, rows));
+    counted = isCounted ? 0 : -1;
+    PartitionReaderFactory factory = deleted == null || isCounted ? readers.rows : readers.numberedRows;
     inner = factory.createColumnarReader(alone);
     return true;
+  }
+
+  /** Tells whether all rows of a file come although a filter may leave out some. Opens it, and reads none of them. */
+  private boolean givesAll(PartitionedFile file, long rows) {
+    FilePartitionReaderFactory factory = (FilePartitionReaderFactory) readers.rows;
+    try (PartitionReader<ColumnarBatch> reader = factory.buildColumnarReader(file)) {
+      return ExpectedRows.of(reader) == rows;
+    } catch (IOException | RuntimeException unread) {
+      return false; // the reader of its rows says why
+    }
   }
 
   private BitSet positions(int place) throws IOException {

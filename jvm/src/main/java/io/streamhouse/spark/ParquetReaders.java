@@ -21,7 +21,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 final class ParquetReaders implements Serializable {
   private static final long serialVersionUID = 1L;
 
-  /** Columns of a scan; null where each file has deleted rows whose positions have to be read. */
+  /** Columns of a scan. */
   final PartitionReaderFactory rows;
 
   /** The same, then each row's position in its file; null where nothing needs it. */
@@ -62,13 +62,10 @@ final class ParquetReaders implements Serializable {
       boolean mayChange) {
     boolean skipRows = !predicates.isEmpty();
     boolean hasDeletes = files.stream().anyMatch(LakeFiles::hasDeletes);
-    boolean hasRows = mayChange;
     boolean hasNumbers = mayChange && hasDeletes;
     boolean hasPositions = false;
     for (JsonNode file : files) {
-      boolean isNumbered = LakeFiles.hasDeletes(file) && (skipRows || file.get("start").asLong() > 0);
-      hasNumbers |= isNumbered;
-      hasRows |= !isNumbered;
+      hasNumbers |= LakeFiles.hasDeletes(file) && (skipRows || file.get("start").asLong() > 0);
       hasPositions |= file.get("deletes").size() > 0;
     }
     String number = ParquetFileFormat$.MODULE$.ROW_INDEX_TEMPORARY_COLUMN_NAME();
@@ -76,7 +73,7 @@ final class ParquetReaders implements Serializable {
     StructType ofNumbered = required.add(number, DataTypes.LongType);
     StructType deleted = new StructType().add("pos", DataTypes.LongType);
     return new ParquetReaders(
-        hasRows ? factory(table, required, predicates, options) : null,
+        factory(table, required, predicates, options),
         hasNumbers ? factory(numbered, ofNumbered, predicates, options) : null,
         skipRows,
         hasPositions ? factory(deleted, deleted, List.of(), options) : null,

@@ -203,7 +203,7 @@ class PythonBatchesTest {
     }
     assertTrue(new MixedReaderFactory(new Unread(), null, 1).supportColumnarReads(empty));
     assertFalse(factory.supportColumnarReads(empty));
-    ParquetReaders withDeletedRows = new ParquetReaders(null, new Unread(), false, new Unread(), true);
+    ParquetReaders withDeletedRows = new ParquetReaders(new Unread(), new Unread(), false, new Unread(), true);
     assertTrue(new MixedReaderFactory(new Unread(), withDeletedRows, 1).supportColumnarReads(empty));
   }
 }
