@@ -96,9 +96,8 @@ def make(spark: Any, wh: Warehouse, request: pytest.FixtureRequest) -> Callable[
 
     def make(suffix: str = "", columns: str = KEYED, **properties: str) -> str:
         bare = re.sub(r"\W+", "_", request.node.name.removeprefix("test_")).strip("_")[:60]
-        name = (
-            f"{bare}_{zlib.crc32(request.node.path.name.encode()):08x}{suffix}"  # other files have tests of this name
-        )
+        sum_ = zlib.crc32(request.node.nodeid.encode())  # other tests have names that begin so, or the same
+        name = f"{bare}_{sum_:08x}{suffix}"
         texts = {"bucket.num": "3", **{key.replace("__", "-").replace("_", "."): v for key, v in properties.items()}}
         listed = ", ".join(f"'{key}' = '{value}'" for key, value in texts.items())
         spark.sql(f"CREATE TABLE streamhouse.dml.{name} ({columns}) TBLPROPERTIES ({listed})")

@@ -93,7 +93,8 @@ def _free_port() -> int:
 def running(folder: Path) -> Iterator[Runner]:
     """Start a server with a warehouse in the folder. It ends with its input, and so with this process too."""
     runner = Runner(folder, _free_port())
-    env = {key: value for key, value in os.environ.items() if key not in ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE")}
+    own = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "MASTER", "SPARK_HOME")
+    env = {key: value for key, value in os.environ.items() if key not in own}
     command = [sys.executable, "-c", _SERVER, str(runner.port), runner.warehouse, str(folder / "spark-warehouse")]
     with (
         (folder / "server.log").open("w") as log,

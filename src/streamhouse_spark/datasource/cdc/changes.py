@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
@@ -27,7 +28,7 @@ from streamhouse_spark.table.dead_letters import DEAD_LETTERS
 from streamhouse_spark.warehouse.connection import Connection
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row
+    from pyspark.sql import Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 NewColumns = Literal["fail", "ignore"]
@@ -128,14 +129,14 @@ def start(plan: CdcPlan, events: DataFrame, checkpoint: str, trigger: Mapping[st
     writer = events.writeStream.option("checkpointLocation", checkpoint)
     if trigger is not None:
         writer = writer.trigger(**trigger)
-    return writer.foreachBatch(lambda batch, batch_id: apply(plan, batch, batch_id)).start()
+    return writer.foreachBatch(lambda batch, batch_id: apply(plan, batch, batch_id, checkpoint)).start()
 
 
-def apply(plan: CdcPlan, batch: DataFrame, batch_id: int) -> None:
+def apply(plan: CdcPlan, batch: DataFrame, batch_id: int, checkpoint: str) -> None:
     """Write the changes of a batch, once whatever is repeated. Raises `SchemaMismatchError` before anything is
     written.
     """
-    query_id = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+    query_id = _query_id(batch.sparkSession, checkpoint)
     if not query_id:
         raise InvalidOptionError("cdc runs as a streaming query, whose id is not known here; start it with cdc(...)")
     decoded, found = _decoded_once(plan, batch)
@@ -147,6 +148,17 @@ def apply(plan: CdcPlan, batch: DataFrame, batch_id: int) -> None:
         _write(plan, rows, plan.table, query_id, batch_id, rowKindColumn=_KIND)
     finally:
         decoded.unpersist()
+
+
+def _query_id(spark: SparkSession, checkpoint: str) -> str | None:
+    """Return the id of the query whose batch runs. Spark Connect runs it in a process of its own, without properties,
+    so there it is the one that Spark wrote into the checkpoint before the first batch.
+    """
+    context = getattr(spark, "sparkContext", None)  # Spark Connect has none
+    if context is not None:
+        return context.getLocalProperty(_QUERY_ID) or None
+    written = spark.read.text(f"{checkpoint.rstrip('/')}/metadata").first()
+    return json.loads(written[0]).get("id") if written is not None else None
 
 
 def _decoded_once(plan: CdcPlan, batch: DataFrame) -> tuple[DataFrame, Row]:
