@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import select
 import statistics
 import subprocess
@@ -125,17 +126,26 @@ def _delete_one(table: Table, number: int) -> None:
 
 def appends_beside_deletes(bench: Bench) -> Iterator[Figure]:
     """Appends of 1,000 rows, alone and beside a process that deletes rows of the same table, one at a time and without
-    a pause; both have a core. And beside one that deletes rows of another table: the processor and the disk are shared
-    there, and nothing else.
+    a pause. And beside one that deletes rows of another table: the processor and the disk are shared there, and nothing
+    else. Once with a core for each process, alone too, and once with all cores for both.
     """
+    yield from _beside_deletes(bench, are_apart=True)
+    yield from _beside_deletes(bench, are_apart=False)
+
+
+def _beside_deletes(bench: Bench, *, are_apart: bool) -> Iterator[Figure]:
     numbers, deleted = itertools.count(), {"ours": list[int](), ELSEWHERE: list[int]()}
+    every = os.sched_getaffinity(0)
+    own, others = ({min(every)}, {max(every)}) if are_apart else (every, every)
 
     def appending(who: str) -> float:
-        folder = bench.directory(f"beside{next(numbers)}")
+        folder = bench.directory(f"{'apart' if are_apart else 'beside'}{next(numbers)}")
         if who == ALONE:
-            return _timed_appends(_table(folder), _rows(1_000_000, BATCH_ROWS))
-        other = folder if who == "ours" else bench.directory(f"beside{next(numbers)}")
-        return _appending(folder, other, deleted[who])
+            table = _table(folder)
+            with _on_cores(own):
+                return _timed_appends(table, _rows(1_000_000, BATCH_ROWS))
+        other = folder if who == "ours" else bench.directory(f"{'apart' if are_apart else 'beside'}{next(numbers)}")
+        return _appending(folder, other, deleted[who], own, others)
 
     contestants = {who: lambda who=who: appending(who) for who in ("ours", ALONE, ELSEWHERE)}
     runs = in_turns(contestants, bench.rounds(9, 1), warm_up=1)
@@ -144,6 +154,7 @@ def appends_beside_deletes(bench: Bench) -> Iterator[Figure]:
         ratio = statistics.median(b / a for a, b in zip(runs[who], runs[peer], strict=True))
         note = f"{statistics.median(deleted[who]):.0f} rows deleted meanwhile"
         name = f"appends of 1,000 rows beside a process that deletes rows{' of another table' if who != 'ours' else ''}"
+        name += ", a core each" if are_apart else ""
         yield Figure(name, "batches/s", mine, peer, theirs, ratio, len(runs[who]), goal, note)
 
 
@@ -156,7 +167,23 @@ def _table(folder: Path, num_hot: int = 0) -> Table:
     return table
 
 
-def _appending(folder: Path, other: Path, deleted: list[int]) -> float:
+@contextmanager
+def _on_cores(cores: set[int]) -> Iterator[None]:
+    """Keep all threads of this process, and processes that begin meanwhile, on some cores."""
+    before = os.sched_getaffinity(0)
+    _move(cores)
+    try:
+        yield
+    finally:
+        _move(before)
+
+
+def _move(cores: set[int]) -> None:
+    for thread in Path("/proc/self/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cores)
+
+
+def _appending(folder: Path, other: Path, deleted: list[int], own: set[int], others: set[int]) -> float:
     """Append beside the other process, whose number of rows is added to ``deleted``. A table of its own has as many
     rows as the one that grows has in the middle.
     """
@@ -164,7 +191,9 @@ def _appending(folder: Path, other: Path, deleted: list[int]) -> float:
     if other != folder:
         _table(other, APPENDS // 2)
     command = [sys.executable, "-m", "benchmarks.row_deletion", str(other)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with _on_cores(others):
+        started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with started as process, _on_cores(own):
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()  # it has begun

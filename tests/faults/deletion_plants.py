@@ -35,6 +35,7 @@ from streamhouse_spark.log.segments.reader import LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range
 from streamhouse_spark.read import executor, planner
 from streamhouse_spark.read.executor import PieceReader
+from streamhouse_spark.read.file_rows import Places
 from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.table import Table
 from unit.lake.paimon.test_races import Renaming
@@ -188,7 +189,7 @@ def rows_of_dropped_partitions_are_replaced() -> Iterator[None]:
 
 @plant
 def rows_that_were_trimmed_are_replaced() -> Iterator[None]:
-    with patched((row_deletion, "num_rows_of", lambda _: 0)):
+    with patched((Places, "num_rows", property(lambda _: 0))):
         yield
 
 

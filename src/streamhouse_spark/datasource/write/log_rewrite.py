@@ -63,7 +63,7 @@ class RewriteMessage(WriterCommitMessage):
     old: ReadRows
     """Rows that are replaced or deleted."""
     updated: ReadRows
-    """Those of them that are replaced."""
+    """The ones of these that are replaced."""
 
 
 class LogRewriteWriter(DataSourceArrowWriter):

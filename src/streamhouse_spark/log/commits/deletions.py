@@ -47,9 +47,9 @@ class DeleteRows:
     snapshot_id: int | None = None
     """None without files."""
     updated: Mapping[int, OffsetRuns] = field(default_factory=dict)
-    """Those of the offsets whose rows an update replaced: the others were deleted."""
+    """The offsets of these whose rows an update replaced: the others were deleted."""
     updated_files: FileRows = field(default_factory=dict)
-    """Those of the positions."""
+    """The positions of such rows."""
 
     @property
     def num_rows(self) -> int:

@@ -98,7 +98,8 @@ final class KeptRows {
     void move(WritableColumnVector column, int to, int from, int rows);
   }
 
-  private static final Values INTS = (column, to, from, rows) -> column.putInts(to, rows, column.getInts(from, rows), 0);
+  private static final Values INTS =
+      (column, to, from, rows) -> column.putInts(to, rows, column.getInts(from, rows), 0);
   private static final Values LONGS =
       (column, to, from, rows) -> column.putLongs(to, rows, column.getLongs(from, rows), 0);
   private static final Values BYTES =
