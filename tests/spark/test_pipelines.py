@@ -14,7 +14,8 @@ from spark.pipeline_runs import running
 from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource import compat
 
-pytestmark = [pytest.mark.spark, pytest.mark.spark41, pytest.mark.long]
+# They start a Spark Connect server of their own, so one more before it would test nothing.
+pytestmark = [pytest.mark.spark, pytest.mark.spark41, pytest.mark.long, pytest.mark.classic]
 
 EXAMPLE = ROOT / "examples/pipeline"
 TABLES = """
