@@ -5,7 +5,7 @@ A piece says of itself all that its reader needs besides the plan that it is of.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -317,12 +317,20 @@ def _archive_piece(data: Mapping[str, Any]) -> ArchivePiece:
 
 def num_segments(plan: ReadPlan) -> int:
     """Count the segments of the log, and of snapshots by key, that a read of the plan's pieces reads."""
-    bases = (piece.base for piece in plan.pieces if isinstance(piece, KeyedPiece) and piece.base is not None)
-    parts = (piece.split for piece in plan.pieces if isinstance(piece, LogPiece | StartPiece | BinlogPiece))
-    rows = (piece.rows for piece in plan.pieces if isinstance(piece, ChangesPiece))
-    changes = (of_log.split for of_log in rows if isinstance(of_log, LogPiece))
-    tails = plan.keyed.tails if plan.keyed is not None else ()
-    return sum(len(split.segments) for split in (*bases, *parts, *changes, *tails))
+    return sum(len(split.segments) for split in splits_of(plan))
+
+
+def splits_of(plan: ReadPlan) -> Iterator[LogSplit]:
+    """Return the parts of the log, and of snapshots by key, that a read of the plan's pieces reads."""
+    yield from plan.keyed.tails if plan.keyed is not None else ()
+    for piece in plan.pieces:
+        rows = piece.rows if isinstance(piece, ChangesPiece) else piece
+        if isinstance(rows, VersionRowsPiece):
+            yield from splits_of(rows.plan)
+        elif isinstance(rows, LogPiece | StartPiece | BinlogPiece):
+            yield rows.split
+        elif isinstance(rows, KeyedPiece) and rows.base is not None:
+            yield rows.base
 
 
 @dataclass(frozen=True, slots=True)

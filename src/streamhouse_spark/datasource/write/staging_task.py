@@ -124,8 +124,9 @@ class StagingPlan:
             if self.replaced is not None:
                 rows = stager.completed(rows)  # partitions may be generated
                 seen.append(self.replaced.seen(rows, self.schema, self.table))
-            parts.append(stager.stage(rows, missing, min(num_updated, rows.num_rows)))
-            num_updated -= min(num_updated, rows.num_rows)
+            updated = min(num_updated, rows.num_rows)
+            parts.append(stager.stage(rows, missing, updated))
+            num_updated -= updated
         staged = gathered(parts) if parts else None
         history = self.history if numbers is None else numbers.newest
         return StagedMessage(staged, query_id, history=history, partitions=joined_partitions(seen))

@@ -12,12 +12,11 @@ from dataclasses import replace
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.history import require_kept
-from streamhouse_spark.log.commits.segment import Segment
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.told import Commit
 from streamhouse_spark.read.change_feed.untold import untold
 from streamhouse_spark.read.commit_runs import CommitRuns, OfCommit
-from streamhouse_spark.read.pieces import ChangesPiece, KeyedPiece, LakePiece, ReadPlan, VersionRowsPiece
+from streamhouse_spark.read.pieces import ChangesPiece, KeyedPiece, LakePiece, ReadPlan, VersionRowsPiece, splits_of
 from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.read.planner import Pruning, Wanted, plan_pin
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -35,7 +34,7 @@ def version_pieces(
     newest = 1 + max(before.schemas)
     now = replace(before, schema_id=newest, schemas={**before.schemas, newest: schema})
     plan = plan_pin(table, pin_newest(now), Wanted(None)).plan(table)
-    require_kept(table.log, before, _segments(plan))
+    require_kept(table.log, before, [segment for split in splits_of(plan) for segment in split.segments])
     allowed = pruning.buckets(before)
     parts: dict[int | None, list[KeyedPiece | LakePiece]] = {}
     for piece in plan.pieces:
@@ -46,12 +45,6 @@ def version_pieces(
             rows = VersionRowsPiece(bucket, plan.with_pieces(pieces), sum(_num_rows(piece, plan) for piece in pieces))
             every = OfCommit(OffsetRuns.dense(0, rows.num_rows), commit.record.number, commit.time_us)
             yield ChangesPiece(rows, CommitRuns.of([every]), is_deleted=True)
-
-
-def _segments(plan: ReadPlan) -> list[Segment]:
-    bases = [piece.base for piece in plan.pieces if isinstance(piece, KeyedPiece) and piece.base is not None]
-    tails = plan.keyed.tails if plan.keyed is not None else ()
-    return [segment for split in (*bases, *tails) for segment in split.segments]
 
 
 def _num_rows(piece: KeyedPiece | LakePiece, plan: ReadPlan) -> int:

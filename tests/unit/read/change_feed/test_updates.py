@@ -8,11 +8,13 @@ import pyarrow as pa
 import pytest
 
 from changes_replayed import changes, check_history
+from faults.scenarios import tier
 from faults.turns import in_turns
 from property.stream_driver import Query
 from row_changes import replace_rows
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.log.append import INLINE_BYTES_MAX
+from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.deletions import DeleteRows
 from streamhouse_spark.log.commits.record import read_record
@@ -88,6 +90,21 @@ def test_a_stream_behind_the_commit(wh, table, inline_bytes_max, is_merged):
         assert all(segment.inline is None for segment in table.refresh().live_segments())
     query.run(wh)
     assert kinds(query.rows) == sorted([*INSERTED, *IN_CHANGELOG, (30, 0, "insert")])
+
+
+def test_new_rows_that_only_the_lake_has_are_inserts(wh):
+    table = wh.create_table("d.old", "id BIGINT, n INT", buckets=1)
+    table.append([{"id": number, "n": 0} for number in range(6)])
+    tier(table)
+    query = Query("d.old$changelog")
+    query.run(wh)
+    merge(table)
+    tier(table)
+    state = table.refresh()
+    table.log.commit(lambda *_: (Trim({0: state.lake_offset(0)}),))
+    query.run(wh)
+    behind = Counter(row["_change_type"] for row in query.rows[6:])
+    assert behind == {"update_before": 3, "delete": 2, "insert": 8}
 
 
 def test_net_changes_know_no_updates(table):

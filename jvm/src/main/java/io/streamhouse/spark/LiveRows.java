@@ -25,7 +25,6 @@ final class LiveRows implements PartitionReader<ColumnarBatch> {
   private int counted;
 
   private PartitionReader<ColumnarBatch> inner;
-
   private ColumnarBatch batch;
 
   LiveRows(LakeFiles partition, ParquetReaders readers) {
