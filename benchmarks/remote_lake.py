@@ -94,7 +94,7 @@ def _figures(
     for delay_ms in DELAYS_MS:
         relay.set_delay(delay_ms)
         contestants = {who: lambda who=who: run(who) for who in statements}
-        runs = in_turns(contestants, bench.rounds(9, 2), warm_up=bench.rounds(5, 1))
+        runs = in_turns(contestants, bench.rounds(15, 2), warm_up=bench.rounds(10, 1))
         name = f"lake on MinIO, {delay_ms} ms away: {query}"
         for peer, goal in GOALS.items():
             yield time_figure(name, runs, peer, goal, note=f"{_kinds(asked['ours'])}; peer {_kinds(asked[peer])}")

@@ -4,18 +4,13 @@ import com.fasterxml.jackson.databind.JsonNode;
 import java.io.Serializable;
 import java.util.List;
 import java.util.Map;
-import org.apache.spark.sql.connector.catalog.SupportsRead;
-import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat$;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetUtils;
-import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetDataSourceV2;
-import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetScanBuilder;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
-import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** Spark's own Parquet readers for the given files of a scan: they list nothing and infer nothing. */
 final class ParquetReaders implements Serializable {
@@ -92,10 +87,6 @@ final class ParquetReaders implements Serializable {
 
   private static PartitionReaderFactory factory(
       StructType table, StructType required, List<Predicate> predicates, Map<String, String> options) {
-    SupportsRead parquet = (SupportsRead) new ParquetDataSourceV2().getTable(table, new Transform[0], options);
-    ParquetScanBuilder builder = (ParquetScanBuilder) parquet.newScanBuilder(new CaseInsensitiveStringMap(options));
-    builder.pruneColumns(required);
-    builder.pushedDataFilters_$eq(builder.pushDataFilters(ParquetFilters.of(predicates, table)));
-    return builder.build().toBatch().createReaderFactory();
+    return KeptReaders.of(table, required, ParquetFilters.of(predicates, table), options);
   }
 }
