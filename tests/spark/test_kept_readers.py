@@ -46,7 +46,8 @@ def test_queries_with_other_filters_share_settings(spark, sent):
     assert total(spark.newSession(), "id < 10") == 45
     assert sent("id", "v") == first
     assert spark.sql(f"SELECT count(id) FROM {LAKE} WHERE id < 10").collect()[0][0] == 10
-    assert sent("id", "v") == first and len(sent("id")) == 1
+    assert sent("id", "v") == first
+    assert len(sent("id")) == 1
 
 
 @pytest.mark.parametrize("setting", ["spark.sql.session.timeZone", "spark.sql.parquet.enableVectorizedReader"])
