@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -124,36 +125,54 @@ def _delete_one(table: Table, number: int) -> None:
         raise AssertionError(f"{deleted} rows were deleted, expected 1")
 
 
+@dataclass(frozen=True)
+class Work:
+    """The work of the other process, which runs a module of these benchmarks."""
+
+    name: str
+    module: str
+    done: str
+    appends: int
+    rounds: int
+
+
+DELETES = Work("deletes rows", "row_deletion", "rows deleted", APPENDS, 9)
+STATEMENTS = Work("runs DELETE, UPDATE and MERGE in SQL", "running_statements", "statements", 2_000, 5)
+
+
 def appends_beside_deletes(bench: Bench) -> Iterator[Figure]:
-    """Appends of 1,000 rows, alone and beside a process that deletes rows of the same table, one at a time and without
-    a pause. And beside one that deletes rows of another table: the processor and the disk are shared there, and nothing
-    else. Once with a core for each process, alone too, and once with all cores for both.
+    """Appends of 1,000 rows, alone and beside a process that changes rows of the same table without a pause: by
+    statements of Spark, or by `Table.delete`, one row at a time. And beside one that does so with another table: the
+    processor and the disk are shared there, and nothing else. Once with a core for each process, alone too, and once
+    with all cores for both.
     """
-    yield from _beside_deletes(bench, are_apart=True)
-    yield from _beside_deletes(bench, are_apart=False)
+    for work, are_apart in itertools.product((STATEMENTS, DELETES), (True, False)):
+        yield from _beside(bench, work, are_apart=are_apart)
 
 
-def _beside_deletes(bench: Bench, *, are_apart: bool) -> Iterator[Figure]:
-    numbers, deleted = itertools.count(), {"ours": list[int](), ELSEWHERE: list[int]()}
+def _beside(bench: Bench, work: Work, *, are_apart: bool) -> Iterator[Figure]:
+    numbers, done = itertools.count(), {"ours": list[int](), ELSEWHERE: list[int]()}
     every = os.sched_getaffinity(0)
     own, others = ({min(every)}, {max(every)}) if are_apart else (every, every)
 
+    def folder() -> Path:
+        return bench.directory(f"{work.module}-{'apart' if are_apart else 'beside'}{next(numbers)}")
+
     def appending(who: str) -> float:
-        folder = bench.directory(f"{'apart' if are_apart else 'beside'}{next(numbers)}")
+        mine = folder()
         if who == ALONE:
-            table = _table(folder)
+            table = _table(mine)
             with _on_cores(own):
-                return _timed_appends(table, _rows(1_000_000, BATCH_ROWS))
-        other = folder if who == "ours" else bench.directory(f"{'apart' if are_apart else 'beside'}{next(numbers)}")
-        return _appending(folder, other, deleted[who], own, others)
+                return _timed_appends(table, _rows(1_000_000, BATCH_ROWS), work.appends)
+        return _appending(work, mine, mine if who == "ours" else folder(), done[who], own, others)
 
     contestants = {who: lambda who=who: appending(who) for who in ("ours", ALONE, ELSEWHERE)}
-    runs = in_turns(contestants, bench.rounds(9, 1), warm_up=1)
+    runs = in_turns(contestants, bench.rounds(work.rounds, 1), warm_up=1)
     for who, peer, goal in (("ours", ALONE, ratio_at_least(0.9)), (ELSEWHERE, ALONE, None), ("ours", ELSEWHERE, None)):
-        mine, theirs = (APPENDS / statistics.median(runs[name]) for name in (who, peer))
+        mine, theirs = (work.appends / statistics.median(runs[name]) for name in (who, peer))
         ratio = statistics.median(b / a for a, b in zip(runs[who], runs[peer], strict=True))
-        note = f"{statistics.median(deleted[who]):.0f} rows deleted meanwhile"
-        name = f"appends of 1,000 rows beside a process that deletes rows{' of another table' if who != 'ours' else ''}"
+        note = f"{statistics.median(done[who]):.0f} {work.done} meanwhile"
+        name = f"appends of 1,000 rows beside a process that {work.name}{' of another table' if who != 'ours' else ''}"
         name += ", a core each" if are_apart else ""
         yield Figure(name, "batches/s", mine, peer, theirs, ratio, len(runs[who]), goal, note)
 
@@ -183,30 +202,30 @@ def _move(cores: set[int]) -> None:
         os.sched_setaffinity(int(thread.name), cores)
 
 
-def _appending(folder: Path, other: Path, deleted: list[int], own: set[int], others: set[int]) -> float:
-    """Append beside the other process, whose number of rows is added to ``deleted``. A table of its own has as many
-    rows as the one that grows has in the middle.
+def _appending(work: Work, folder: Path, other: Path, done: list[int], own: set[int], others: set[int]) -> float:
+    """Append beside the other process, whose count is added to ``done``. A table of its own has as many rows as the
+    one that grows has in the middle.
     """
     table, rows = _table(folder), _rows(1_000_000, BATCH_ROWS)
     if other != folder:
-        _table(other, APPENDS // 2)
-    command = [sys.executable, "-m", "benchmarks.row_deletion", str(other)]
+        _table(other, work.appends // 2)
+    command = [sys.executable, "-m", f"benchmarks.{work.module}", str(other)]
     with _on_cores(others):
         started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with started as process, _on_cores(own):
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()  # it has begun
-        seconds = _timed_appends(table, rows)
+        seconds = _timed_appends(table, rows, work.appends)
         process.stdin.close()
-        deleted.append(int(process.stdout.readline()))
+        done.append(int(process.stdout.readline()))
     return seconds
 
 
-def _timed_appends(table: Table, rows: pa.Table) -> float:
+def _timed_appends(table: Table, rows: pa.Table, count: int) -> float:
     table.append(rows)
     began = time.perf_counter()
-    for _ in range(APPENDS):
+    for _ in range(count):
         table.append(rows)
     return time.perf_counter() - began
 

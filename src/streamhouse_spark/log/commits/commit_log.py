@@ -45,14 +45,12 @@ from streamhouse_spark.log.commits.record import Body, Record, encode_record, ha
 from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.commits.stored_objects import is_to_be_looked_for, require_stored, staged_uuids
 from streamhouse_spark.log.commits.transaction_outcome import known_transaction, require_live
-from streamhouse_spark.log.commits.waiting import Calls, Committed, Plan, Waiting, told
+from streamhouse_spark.log.commits.waiting import Calls, Committed, Plan, Rivals, Waiting, told
 from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.read_ahead import ReadAhead
 from streamhouse_spark.storage.slots import Slot, fill
 
 FLOOR_CHECK_MS = 60_000
-RACE_MS = 1_000
-"""Time after a lost race in which a commit looks at the log first: others write too."""
 
 
 class CommitLog:
@@ -83,7 +81,7 @@ class CommitLog:
         self._recent = self._looked = records.RecentRows()
         self._damaged: Sequence[StreamhouseError] = ()
         self._stood_ms = since_ms
-        self._raced_ms = -RACE_MS
+        self._rivals = Rivals()
         self._severed: str | None = None
         self._calls = Calls()
         self._lock = new_lock()
@@ -252,6 +250,7 @@ class CommitLog:
             self._calls.wake()
 
     def _commit_for(self, leader: Waiting) -> None:
+        known, is_new = self._state, not leader.tries
         if (group := self._group_ahead(leader)) is None:
             before = self._refresh_after(leader)
             group = self._group_behind(before)
@@ -260,6 +259,8 @@ class CommitLog:
                     break
         if group.members:
             self._put_group(group, group.before)
+        if is_new and known is not None:
+            self._rivals.note(were_first=leader.conflicts > 0 or known.version < group.before.version)
 
     def _group_behind(self, before: TableState) -> Group:
         number, now_ms, author = before.version + 1, self._storage.now_ms(), self._world.author
@@ -274,7 +275,7 @@ class CommitLog:
         looked_ms = min(self._floor_checked_ms, self._stood_ms)
         if before is None or self._severed is not None or now_ms - looked_ms > FLOOR_CHECK_MS:
             return None
-        if self._storage.local_path("") is not None or now_ms - self._raced_ms < RACE_MS:
+        if self._storage.local_path("") is not None or self._rivals.are_many:
             return None
         group = self._group_behind(before)
         for call in self._calls.led_by(leader):
@@ -326,7 +327,6 @@ class CommitLog:
                 member.refusals += isinstance(failure, StorageRefusedError)
                 member.failure = failure and told(failure, record.attempt, member.attempt)
             elif not is_mine:
-                self._raced_ms = self._world.clock.boot_ms()
                 member.conflicts += 1
                 member.failure = failure and told(failure, record.attempt, member.attempt)
             elif state is None:  # below a floor, so void: each is a new attempt

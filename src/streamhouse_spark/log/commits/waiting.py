@@ -49,6 +49,26 @@ class FollowingPlan(ABC):
         """See `Plan`."""
 
 
+@dataclass(slots=True)
+class Rivals:
+    """The share of this process's last commits before which others had committed.
+
+    It tells whether to look before a put: a look is one request in each commit, and a put that loses takes two more.
+    So a look pays off beyond a share of one half.
+    """
+
+    _share: float = 0.0
+
+    def note(self, *, were_first: bool) -> None:
+        """Add a commit: whether a put lost, or a look found others' records."""
+        self._share += (were_first - self._share) / 4
+
+    @property
+    def are_many(self) -> bool:
+        """Whether a commit looks first: behind three in a row that lost, until as many in a row would have won."""
+        return self._share > 0.5
+
+
 @dataclass(frozen=True, slots=True)
 class Committed:
     """The outcome of `CommitLog.commit`."""
