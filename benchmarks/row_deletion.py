@@ -34,7 +34,7 @@ STATISTICS = {"table.statistics.columns": "id"}
 STEP_ROWS = 1_000_000
 APPENDS = 400
 ALONE = "alone"
-ELSEWHERE = "beside deletions of another table"
+ELSEWHERE = "beside the same work on another table"
 
 
 class Metered(MemoryStorage):
@@ -137,7 +137,7 @@ class Work:
 
 
 DELETES = Work("deletes rows", "row_deletion", "rows deleted", APPENDS, 9)
-STATEMENTS = Work("runs DELETE, UPDATE and MERGE in SQL", "running_statements", "statements", 2_000, 5)
+STATEMENTS = Work("runs DELETE, UPDATE and MERGE in SQL", "running_statements", "statements", 2_000, 3)
 
 
 def appends_beside_deletes(bench: Bench) -> Iterator[Figure]:
