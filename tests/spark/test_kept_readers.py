@@ -13,8 +13,8 @@ LAKE = f"streamhouse.{NAME.replace('.rows', '.`rows$lake`')}"
 
 @pytest.fixture(scope="module", autouse=True)
 def rows(spark, wh):
-    table = wh.create_table(NAME, "id BIGINT, v BIGINT, at TIMESTAMP_LTZ", properties={"bucket.num": "2"})
-    table.append([{"id": i, "v": i, "at": None} for i in range(1000)])
+    table = wh.create_table(NAME, "kept_id BIGINT, kept_v BIGINT, at TIMESTAMP_LTZ", properties={"bucket.num": "2"})
+    table.append([{"kept_id": i, "kept_v": i, "at": None} for i in range(1000)])
     tier(spark, wh.url, [NAME])
 
 
@@ -33,34 +33,34 @@ def sent(spark):
 
 
 def total(session, where: str = "true") -> int:
-    return session.sql(f"SELECT sum(id), sum(v) FROM {LAKE} WHERE {where}").collect()[0][0]
+    return session.sql(f"SELECT sum(kept_id), sum(kept_v) FROM {LAKE} WHERE {where}").collect()[0][0]
 
 
 def test_queries_with_other_filters_share_settings(spark, sent):
     assert total(spark) == 499_500
-    first = sent("id", "v")
+    first = sent("kept_id", "kept_v")
     assert len(first) == 1
-    assert [total(spark, where) for where in ("id < 10", "id BETWEEN 20 AND 29", "v = 7", "id IN (1, 2) OR v = 3")] == [
+    assert [total(spark, where) for where in ("kept_id < 10", "kept_id BETWEEN 20 AND 29", "kept_v = 7", "kept_id IN (1, 2) OR kept_v = 3")] == [
         45, 245, 7, 6,
     ]  # fmt: skip
-    assert total(spark.newSession(), "id < 10") == 45
-    assert sent("id", "v") == first
-    assert spark.sql(f"SELECT count(id) FROM {LAKE} WHERE id < 10").collect()[0][0] == 10
-    assert sent("id", "v") == first
-    assert len(sent("id")) == 1
+    assert total(spark.newSession(), "kept_id < 10") == 45
+    assert sent("kept_id", "kept_v") == first
+    assert spark.sql(f"SELECT count(kept_id) FROM {LAKE} WHERE kept_id < 10").collect()[0][0] == 10
+    assert sent("kept_id", "kept_v") == first
+    assert len(sent("kept_id")) == 1
 
 
 @pytest.mark.parametrize("setting", ["spark.sql.session.timeZone", "spark.sql.parquet.enableVectorizedReader"])
 def test_a_session_with_another_setting_has_readers_of_its_own(spark, sent, setting):
     assert total(spark) == 499_500
-    before = sent("id", "v")
+    before = sent("kept_id", "kept_v")
     other = spark.newSession()
     other.conf.set(setting, "Asia/Tokyo" if "Zone" in setting else "false")
     assert total(other) == 499_500
-    assert before < sent("id", "v")
-    after = sent("id", "v")
-    assert total(spark) == total(other, "id >= 0") == 499_500
-    assert sent("id", "v") == after
+    assert before < sent("kept_id", "kept_v")
+    after = sent("kept_id", "kept_v")
+    assert total(spark) == total(other, "kept_id >= 0") == 499_500
+    assert sent("kept_id", "kept_v") == after
 
 
 def test_a_reader_reads_as_its_own_session_wants(spark):
@@ -71,19 +71,19 @@ def test_a_reader_reads_as_its_own_session_wants(spark):
     assert total(first) == 499_500
     first.conf.set("spark.sql.parquet.enableVectorizedReader", "false")
     for session, is_columnar in ((second, True), (first, False)):
-        query = session.sql(f"SELECT sum(id), sum(v) FROM {LAKE}")
+        query = session.sql(f"SELECT sum(kept_id), sum(kept_v) FROM {LAKE}")
         assert query.collect()[0][0] == 499_500
         assert ("ColumnarToRow" in query._jdf.queryExecution().executedPlan().toString()) == is_columnar
 
 
 def test_a_setting_of_hadoop_that_changed_is_sent(spark, sent):
     assert total(spark) == 499_500
-    before = sent("id", "v")
+    before = sent("kept_id", "kept_v")
     hadoop = spark._jsc.hadoopConfiguration()
     hadoop.set("streamhouse.test.setting", "new")
     try:
         assert total(spark) == 499_500
-        assert before < sent("id", "v")
+        assert before < sent("kept_id", "kept_v")
     finally:
         hadoop.unset("streamhouse.test.setting")
 
@@ -92,5 +92,5 @@ def test_few_readers_are_kept(spark, sent):
     for number in range(40):
         session = spark.newSession()
         session.conf.set("streamhouse.test.session", str(number))
-        assert total(session, "id < 2") == 1
-    assert len(sent("id", "v")) <= 32
+        assert total(session, "kept_id < 2") == 1
+    assert len(sent("kept_id", "kept_v")) <= 32
