@@ -4,16 +4,21 @@ then all of it is; a publication that is refused changes nothing; nothing is lef
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 
+import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, NestedField
 
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
@@ -25,6 +30,7 @@ BRANCHES_MAX = 3
 WHICH = st.integers(0, BRANCHES_MAX)
 IDS = st.lists(st.integers(0, 20), min_size=1, max_size=4, unique=True)
 PROPERTIES = {"table.log.ttl": "3650d"}
+LAKE = Schema(NestedField(1, "id", IntegerType(), required=True), NestedField(2, "v", IntegerType()))
 SEEDS = count(1_000_000)
 """Of all processes of all examples: caches of rows by key are shared by them, and uuids must not come again."""
 
@@ -33,6 +39,8 @@ class Branches(RuleBasedStateMachine):
     """The table is called ``main``. A row is (id, v): of a table without a key v is never used twice."""
 
     keyed = False
+    own_prefixes: Sequence[str] = ("tables/", "lake/")
+    """Begin the names of all files that go with the table."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +113,7 @@ class Branches(RuleBasedStateMachine):
         name = self.pick(which)
         self.number += 1
         table = self.opened(name)
-        had_rows = not table.state.begins_at(table.state.ends)
+        had_rows = table.state.has_adopted_rows_alone or not table.state.begins_at(table.state.ends)
         table.overwrite([{"id": i, "v": self.number} for i in ids])
         old, self.rows[name] = self.rows[name], {(i, self.number) for i in ids}
         self.note(name, {row[0] for row in old} | set(ids), added=not had_rows, emptied=had_rows)
@@ -191,7 +199,7 @@ class Branches(RuleBasedStateMachine):
         for _ in range(8):
             self.clock.advance(2 * DAY_MS)
             self.warehouse().clean_dropped()
-        left = [i.key for prefix in ("tables/", "lake/") for i in self.storage.list(prefix) if "/floors/" not in i.key]
+        left = [i.key for prefix in self.own_prefixes for i in self.storage.list(prefix) if "/floors/" not in i.key]
         assert left == []
 
 
@@ -199,7 +207,32 @@ class BranchesByKey(Branches):
     keyed = True
 
 
+class AdoptedBranches(Branches):
+    """Of a table that was made of a lake table with rows, which stays when the table goes."""
+
+    own_prefixes = ("tables/",)
+
+    @initialize(ids=st.lists(st.integers(0, 20), max_size=6, unique=True))
+    def begin(self, ids: list[int]) -> None:
+        world = World(self.clock, sim_world(next(SEEDS)).ids)
+        ours = self.warehouse()
+        ours.create_database("d")
+        lake = FileCatalog(self.storage, world=world).create_table("d.t", LAKE, properties={"format-version": "2"})
+        for some in (ids[:3], ids[3:]):
+            if some:
+                lake.append(pa.table({"id": some, "v": [0] * len(some)}, schema=lake.schema().as_arrow()))
+        ours.adopt_table("d.t", primary_key=["id"] if self.keyed else (), properties=PROPERTIES)
+        self.rows["main"] = {(number, 0) for number in ids}
+
+
+class AdoptedBranchesByKey(AdoptedBranches):
+    keyed = True
+
+
+KINDS = [Branches, BranchesByKey, AdoptedBranches, AdoptedBranchesByKey]
+
+
 @pytest.mark.parametrize("num_examples", [3, pytest.param(150, marks=pytest.mark.long)])
-@pytest.mark.parametrize("kind", [Branches, BranchesByKey], ids=["log", "by key"])
+@pytest.mark.parametrize("kind", KINDS, ids=["log", "by key", "adopted", "adopted by key"])
 def test_histories(kind, num_examples, own_cache):
     run_state_machine_as_test(kind, settings=settings(max_examples=num_examples, stateful_step_count=25))

@@ -15,6 +15,8 @@ from doc_pages import PAGES
 from flight_client import Client, flights, told
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.read import parts
+from streamhouse_spark.schema.variant import VARIANT
+from streamhouse_spark.schema.variant_values import readable_rows
 from streamhouse_spark.serve.flight import bulk_reads
 from streamhouse_spark.serve.flight.requests import PARTS_MAX
 from streamhouse_spark.table.tiering import tier_table
@@ -378,3 +380,14 @@ def test_every_offer_is_one_state_while_rows_stream_in(warehouse, client, keyed,
             thread.result()
     record_property("answers", sum(len(reader.result()) for reader in readers))
     assert table.refresh().lake is not None
+
+
+def test_variants_come_as_they_are(warehouse, client):
+    table = warehouse.create_table("s.v", "id BIGINT, v VARIANT", properties={"table.datalake.format": "paimon"})
+    values = [{"a": [1, None, {"b": 2.5}]}, [], "text", 5, None]
+    table.append([{"id": number, "v": value} for number, value in enumerate(values)])
+    tier(table)
+    table.append([{"id": 9, "v": {"new": 1}}])
+    found = client.read(table="s.v", parts=4)
+    assert found.schema.field("v").type.equals(VARIANT, check_metadata=True)
+    assert {row["id"]: row["v"] for row in readable_rows(found)} == {**dict(enumerate(values)), 9: {"new": 1}}

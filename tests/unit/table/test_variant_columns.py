@@ -155,6 +155,41 @@ def test_older_versions_refuse_records_and_checkpoints(table, store, monkeypatch
         read_checkpoint(store, table.uuid, table.state.version)
 
 
+@pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "by key"])
+@pytest.mark.parametrize("properties", [PAIMON, NO_LAKE], ids=["paimon", "no lake"])
+def test_a_branch(wh, own_cache, key, properties):
+    table = wh.create_table("sales.events", "id bigint not null, v variant", properties=properties, primary_key=key)
+    write = "upsert" if key else "append"
+    getattr(table, write)(numbered(VALUES))
+    if properties is PAIMON:
+        tier(table)
+    getattr(table, write)(numbered(VALUES, 10))
+    before = found(table.to_arrow())
+    table.create_branch("audit")
+    branch = table.branch("audit")
+    getattr(branch, write)(numbered([[{"x": None}], None], 20))
+    if key:
+        branch.delete([0])
+    else:
+        branch.delete(where=[("id", "=", 0)])
+    after = {number: value for number, value in before.items() if number} | {20: [{"x": None}], 21: None}
+    assert (found(branch.to_arrow()), found(table.to_arrow())) == (after, before)
+    table.fast_forward("audit")
+    if properties is PAIMON:
+        tier(table)
+    assert found(wh.table("sales.events").to_arrow()) == after
+
+
+@pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "by key"])
+def test_a_clone(wh, own_cache, key):
+    table = wh.create_table("sales.events", "id bigint not null, v variant", properties=NO_LAKE, primary_key=key)
+    (table.upsert if key else table.append)(numbered(VALUES))
+    clone = wh.clone_table("sales.events", "sales.copy")
+    (clone.upsert if key else clone.append)(numbered([{"new": True}], 10))
+    assert found(wh.table("sales.copy").to_arrow()) == {**dict(enumerate(VALUES)), 10: {"new": True}}
+    assert found(table.to_arrow()) == dict(enumerate(VALUES))
+
+
 def test_marks_of_the_type_are_in_the_rows(table):
     table.append(numbered(VALUES))
     assert table.to_arrow().schema.field("v").type.equals(VARIANT, check_metadata=True)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from streamhouse_spark.config.branch_mark import BRANCH, BranchMark
-from streamhouse_spark.config.properties import ADOPTED, MERGE_ENGINE
+from streamhouse_spark.config.properties import MERGE_ENGINE
 from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core.paths import parse_branch, tag_key
 from streamhouse_spark.core.values import dataclass
@@ -138,9 +138,7 @@ def _require_branchable(state: TableState) -> None:
     """Raise `InvalidOptionError` for a table whose branch could not be read, or not be published."""
     require_no_branch(state, "making a branch")
     properties = state.parsed
-    if ADOPTED in state.properties:
-        why = "it was made of a lake table that was there before, whose rows are not in its log"
-    elif VIEW in state.properties:
+    if VIEW in state.properties:
         why = "its rows are those of its query"
     elif properties.identity is not None:
         why = "it has an identity column, of which branch and table would give the same numbers"

@@ -32,7 +32,7 @@ class Publication:
     rows_written: int | None = None
     """Rows that were added, or with a primary key written. None where it was published before."""
     rows_deleted: int | None = None
-    """Rows that were removed. None as above, and where a table with a primary key was emptied."""
+    """Rows that were removed. None as above, and where a table with a primary key or an adopted one was emptied."""
 
 
 @dataclass(frozen=True, slots=True)

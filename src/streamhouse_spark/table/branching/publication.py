@@ -19,6 +19,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.core.aftermath import after_commit
 from streamhouse_spark.core.paths import parse_branch
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError, shown
@@ -86,7 +87,9 @@ def _publish(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publ
 
     read, transaction = ReadBase.of(changes.base), changes.transaction
     committed = commit_behind_looks(table, deleted, read, plan, transaction=transaction, staged_ms=staged.staged_ms)
-    num_deleted = changes.base.num_rows if is_emptied else num_rows_of(deleted) + num_rows_of(files)
+    num_deleted: int | None = num_rows_of(deleted) + num_rows_of(files)
+    if is_emptied:
+        num_deleted = None if ADOPTED in changes.base.properties else changes.base.num_rows
     return told(table, changes, committed, staged.num_rows, num_deleted)
 
 

@@ -8,7 +8,7 @@ from changes_replayed import changes, replayed, version
 from foreign_engines import ENGINES
 from foreign_lake import NAME, ids, row, tier
 from row_changes import replace_rows
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.tiering.recording import record_newest
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -115,6 +115,52 @@ def test_rows_that_are_only_added_pass_a_rewrite(table, branch, engine):
     assert ids(table.to_arrow()) == [0, 2, 3, 4, 5, 9, 20]
 
 
-def test_an_adopted_table_has_no_branches(engine):
-    with pytest.raises(InvalidOptionError, match="cannot have branches: it was made of a lake table"):
-        engine.adopted().create_branch("fix")
+@pytest.fixture
+def adopted(engine):
+    """A table of six rows that another engine wrote, and a branch of it."""
+    made = engine.adopted()
+    made.create_branch("fix")
+    return made, made.branch("fix")
+
+
+def test_a_branch_of_an_adopted_table(adopted, engine, other_process):
+    table, branch = adopted
+    assert ids(branch.to_arrow()) == list(range(6))
+    assert branch.delete(where=[("id", "in", [2, 3])]) == 2
+    replace_rows(branch, lambda one: one["id"] == 4, lambda one: {**one, "id": 40})
+    branch.append([row(20)])
+    left = [0, 1, 5, 20, 40]
+    assert ids(other_process().table(NAME).branch("fix").to_arrow()) == left
+    assert ids(table.to_arrow()) == list(range(6)) == engine.ids(table), "nobody else sees it"
+    done = table.fast_forward("fix")
+    assert (done.rows_written, done.rows_deleted) == (2, 3)
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == engine.ids(table) == left
+
+
+def test_an_adopted_table_that_a_branch_overwrites(adopted, engine):
+    table, branch = adopted
+    branch.overwrite([row(20), row(21)])
+    assert ids(branch.to_arrow()) == [20, 21]
+    done = table.fast_forward("fix")
+    assert (done.rows_written, done.rows_deleted) == (2, None), "rows without offsets are not counted"
+    tier(table)
+    assert ids(table.to_arrow()) == engine.ids(table) == [20, 21]
+
+
+def test_a_branch_of_an_adopted_table_beside_others(adopted, engine):
+    """What it adds passes a rewrite and rows of others; what it deletes meets them."""
+    table, branch = adopted
+    branch.append([row(20)])
+    engine.rewrite()
+    table.append([row(10)])
+    tier(table)
+    assert ids(branch.to_arrow()) == [*range(6), 20]
+    table.create_branch("other")
+    assert table.branch("other").delete(where=[("id", "=", 1)]) == 1
+    table.fast_forward("fix")
+    assert ids(table.to_arrow()) == [*range(6), 10, 20]
+    with pytest.raises(CommitConflictError, match="rows of the table were added or changed"):
+        table.fast_forward("other")
+    table.drop_branch("other")
+    assert ids(table.to_arrow()) == [*range(6), 10, 20]
