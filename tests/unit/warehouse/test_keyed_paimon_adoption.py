@@ -297,3 +297,23 @@ def test_rows_behind_whose_numbers_there_are_no_more_are_refused(own_cache, wh, 
         wh.adopt_table("sales.orders")
     monkeypatch.setattr(paimon_adopt, "SEQUENCE_MAX", 7)
     assert wh.adopt_table("sales.orders").rows == 8
+
+
+def test_a_branch(table, lake, other_process):
+    """The table moves on beside it, by other keys."""
+    table.create_branch("fix")
+    branch = table.branch("fix")
+    branch.upsert(some({3: "of the branch", 20: "new"}))
+    branch.delete(keys(branch, 5))
+    table.upsert(some({0: "of the table"}))
+    tier(table)
+    of_branch = {i: text for i, text in OLD.items() if i != 5} | {3: "of the branch", 20: "new"}
+    assert rows_of(branch.to_arrow().to_pylist()) == of_branch
+    assert found(branch, 3, 5, 0) == ["of the branch", None, OLD[0]]
+    assert found(table, 3, 5, 0) == [OLD[3], OLD[5], "of the table"]
+    done = table.fast_forward("fix")
+    assert (done.rows_written, done.rows_deleted) == (2, 1)
+    expected = of_branch | {0: "of the table"}
+    assert rows_of(other_process().table("sales.orders").to_arrow().to_pylist()) == expected
+    tier(table)
+    agree(table, lake, expected)

@@ -33,6 +33,8 @@ from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
 RECORD_BYTES_MAX = 256 << 10
 """Bytes of one attempt's record without a manifest. Records of several have none: their bytes are bounded otherwise."""
 _HEAD_BYTES = 512
+_BEHIND_RACE = 3
+"""Records that are read at once behind a put that may have lost: the one that was first, another, and the tail."""
 """Bytes that a record's first line and its number, table and attempt fit into."""
 RECENT_BYTES_MAX = 4 << 20
 RECENT_RECORDS_MAX = 256
@@ -245,6 +247,25 @@ class RecentRows:
     def of(self, number: int) -> memoryview | None:
         """Return the rows of a record; None if they are not kept."""
         return self._rows.get(number)
+
+
+def few_ahead(storage: Storage) -> ReadAhead:
+    """Return a reader that asks for few records behind those of `read_taken`."""
+    return ReadAhead(storage, WINDOW - _BEHIND_RACE - 1)
+
+
+def read_taken(ahead: ReadAhead, table_uuid: str, number: int) -> Record:
+    """Read the record that may have come before a put under its number, and ask for those behind it at the same time.
+
+    ``ahead`` has them then, and that record too, for `records_from`. Raises as `read_record`.
+    """
+    keys = [commit_key(table_uuid, number + step) for step in range(_BEHIND_RACE)]
+    ahead.expect(keys)
+    data = ahead.found(keys[0])
+    record, _ = read_record(ahead.storage, table_uuid, number, ahead)
+    if data is not None:
+        ahead.hold({keys[0]: data})
+    return record
 
 
 def records_from(
