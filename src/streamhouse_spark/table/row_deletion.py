@@ -152,14 +152,13 @@ def commit_behind_looks(
 def lost_partitions(state: TableState, read: ReadBase) -> bool:
     """Tell whether a partition was dropped since a state was read: its rows keep their offsets in the log.
 
-    Lake snapshots lack more rows then than records deleted.
+    Lake snapshots lack more rows then than records deleted. Those from before the last truncation count for nothing: a
+    state that was read since has none of them, and maybe no other.
     """
-    ids = [pair.snapshot_id for pair in state.lake_history]
+    pairs = [pair for pair in state.lake_history if state.begins_at(pair.starts)]
+    ids = [pair.snapshot_id for pair in pairs]
     known = ids.index(read.lake_snapshot_id) if read.lake_snapshot_id in ids else 0
-    return any(
-        after.starts == before.starts and drops_rows(before, after, state.deleted)
-        for before, after in pairwise(state.lake_history[known:])
-    )
+    return any(drops_rows(before, after, state.deleted) for before, after in pairwise(pairs[known:]))
 
 
 def _rewriting(staged: Staged) -> Staged:

@@ -313,6 +313,21 @@ def test_a_row_of_a_dropped_partition_is_not_replaced(table, other_process):
     assert ids(table.to_arrow()) == [2, 5, 40]
 
 
+def test_rows_are_replaced_behind_a_dropped_partition_and_an_overwrite_of_all(table):
+    """The lake has nothing of the rows that came instead, and its snapshots from before tell nothing of them."""
+    table.append(rows(*range(6)))
+    table.drop_partition({"day": 0})
+    table.overwrite(rows(0, 3, 6))
+    replace_rows(table, lambda row: row["id"] == 3, lambda row: {**row, "id": 30})
+    assert ids(table.to_arrow()) == [0, 6, 30]
+    tier(table)
+    replace_rows(table, lambda row: row["id"] == 6, lambda row: {**row, "id": 60})
+    table.create_branch("fix")
+    assert table.branch("fix").delete(where=[("id", "=", 0)]) == 1
+    table.fast_forward("fix")
+    assert ids(table.to_arrow()) == [30, 60]
+
+
 def test_a_backlog_that_takes_several_rounds_has_no_dropped_partition(wh, lake):
     table = new_table(wh, lake)
     for first in (0, 3, 6):

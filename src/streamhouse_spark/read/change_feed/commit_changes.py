@@ -39,6 +39,7 @@ from streamhouse_spark.read.change_feed.change_pieces import (
 )
 from streamhouse_spark.read.change_feed.commit_parts import FIRST, Parts, net_of, parts_of
 from streamhouse_spark.read.change_feed.emptied_rows import emptied_pieces, rows_of
+from streamhouse_spark.read.change_feed.older_files import OlderFiles
 from streamhouse_spark.read.change_feed.untold import NotTold, require_told, untold
 from streamhouse_spark.read.change_feed.version_rows import version_pieces
 from streamhouse_spark.read.commit_runs import CommitRuns
@@ -231,7 +232,7 @@ def _emptied(
         if before.primary_key:
             found = list(version_pieces(table, before, state.schema, last, pruning))
         else:
-            found = _without_key(table, state, before, last, added, is_net=is_net)
+            found = _without_key(table, state, before, last, added, OlderFiles(table, first.number))
         if first.number < last.record.number:
             span, after_us = (first.number, last.record.number - 1), commits[0].time_us - 1  # each has the same time
             older = _plan_of_records(table, state, *span, pruning, is_net=is_net, after_us=after_us)
@@ -244,10 +245,11 @@ def _emptied(
 
 
 def _without_key(
-    table: TableHandle, state: TableState, before: TableState, last: Commit, added: Parts, *, is_net: bool
+    table: TableHandle, state: TableState, before: TableState, last: Commit, added: Parts, older: OlderFiles
 ) -> list[ChangesPiece]:
+    """Return the rows of the table but those that are ``added`` in the range, of which a net change says nothing."""
     rows = rows_of(table, before)
-    if not rows.is_sure or (is_net and added and rows.files):
+    if not rows.is_sure or (added and not older.have(rows.files)):
         raise untold(before, last.record, "removed all rows at once")
     source = replace(before, schema_id=state.schema_id, schemas=state.schemas)
     snapshot_id = before.lake.snapshot_id if before.lake is not None else None

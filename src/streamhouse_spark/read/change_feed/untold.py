@@ -13,9 +13,10 @@ from streamhouse_spark.log.commits.deletions import DeleteRows, num_rows_of
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import TableState
-from streamhouse_spark.log.told import Commit, Deleted, dropped_in, drops_adopted, drops_rows
+from streamhouse_spark.log.told import Commit, Deleted, deletions_in, dropped_in, drops_adopted, drops_rows
 from streamhouse_spark.read.change_feed.commit_parts import FIRST, Rows, parts_of
 from streamhouse_spark.read.change_feed.lost_rows import lost_rows
+from streamhouse_spark.read.change_feed.older_files import OlderFiles
 from streamhouse_spark.read.history import operation_of
 
 
@@ -39,8 +40,9 @@ def require_told(
     """Require that records tell the rows that each commit added and removed, or the lake those that went with a
     partition: these are returned, by the numbers of the commits. Raises `NotTold`.
 
-    A row without an offset may have been added in the same range, at an offset that it lost: then no net is known.
-    With ``is_emptied`` the first commit may have emptied the table: rows from before are not asked for.
+    A row without an offset may have been added in the same range, at an offset that it lost: then no net is known,
+    unless its file was there before. With ``is_emptied`` the first commit may have emptied the table: rows from before
+    are not asked for.
     """
     _require_no_other_table(then, commits, is_emptied=is_emptied)
     first = commits[0].record.number
@@ -48,15 +50,15 @@ def require_told(
     if then.primary_key:
         return lost
     before: LakePair | None = None
+    older = OlderFiles(table, first)
     deleted = _ever_deleted(then, commits)
     for commit in commits:
         dropped = dropped_in(commit.record.actions)
         is_untold = dropped is not None and not dropped.tells_all(is_adopted=ADOPTED in then.properties)
-        if dropped is not None and dropped.files and is_net:
-            raise untold(then, commit.record, "removed rows that have no offsets, with their partition")
+        if is_net and not all(older.have(deletion.files) for deletion in deletions_in(commit.record)):
+            what = f"removed rows that have no offsets and may have been added since version {first - 1}"
+            raise untold(then, commit.record, what)
         for action in (action for part in commit.record.attempts for action in part.actions):
-            if isinstance(action, DeleteRows) and action.files and is_net:
-                raise untold(then, commit.record, "deleted rows that have no offsets")
             if isinstance(action, Retier) and action.starts:
                 raise untold(then, commit.record, "gave up rows that only the lake had")
             if not isinstance(action, LakePair):
