@@ -151,8 +151,14 @@ def test_statements_and_a_dropped_partition(spark, wh: Warehouse, adopted, tmp_p
     assert deleted == {0, 2, 6, 8, 10, 12, 20}
     filtered = f"SELECT count(*) FROM {adopted.sql} CHANGES FROM VERSION {middle} EXCLUSIVE WHERE n > 50"
     assert found(spark, filtered) == [(3,)], "filters and columns are those of other changes"
-    net = changes_of(spark, adopted, f"FROM VERSION {start} EXCLUSIVE WITH (deduplicationMode = 'netChanges')")
-    assert replayed(as_of(spark, adopted, start), net) == as_of(spark, adopted, newest(adopted))
+    net = f"FROM VERSION {start} EXCLUSIVE WITH (deduplicationMode = 'netChanges')"
+    if adopted.table.properties.datalake_format == "paimon":
+        with pytest.raises(PySparkException, match="have no offsets and may have been added since version"):
+            changes_of(spark, adopted, net)  # the round wrote files of rows that were deleted then
+    else:
+        assert replayed(as_of(spark, adopted, start), changes_of(spark, adopted, net)) == as_of(
+            spark, adopted, newest(adopted)
+        )
 
 
 def test_going_back(spark, wh: Warehouse, adopted):
