@@ -193,9 +193,16 @@ def done(model: Model, step: str, chosen: random.Random) -> None:  # noqa: C901 
         case "jump":
             model.clock.jump(chosen.choice([-HOUR_MS, HOUR_MS]))
         case "truncate":
+            gone, before = sorted(map(_text, table.to_arrow().to_pylist())), table.state.version
             table.truncate()
-            model.feed, model.by_commit = {}, {}
-            model.seen = model.begun = table.refresh().version
+            if table.refresh().version == before:
+                assert not gone
+                return
+            model.feed, model.begun = {}, table.state.version
+            found = changes(table, model.begun, model.begun)
+            assert {row["_change_type"] for row in found} <= {"delete"}
+            names = table.state.schema.names
+            assert sorted(_text({name: row[name] for name in names}) for row in found) == gone
 
 
 def change_columns(table: Table, how: str, number: int) -> None:
@@ -235,7 +242,8 @@ def test_any_history(monkeypatch, seeds, lake, pages_to_join):
             close_tablets()
             met += run(seed, lake)
             close_tablets()
-    assert {"reads below the log", "pages joined", "commits told by the archive"} <= met.keys()
+    wanted = {"reads below the log", "commits told by the archive"}
+    assert wanted | ({"pages joined"} if pages_to_join == 2 else set()) <= met.keys(), "8 pages in 5 hours are too many"
 
 
 def run(seed: int, lake: str) -> Counter[str]:
