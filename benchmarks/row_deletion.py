@@ -135,8 +135,8 @@ class Work:
     rounds: int
 
 
-DELETES = Work("deletes rows", "row_deletion", "rows deleted", 800, 15)
-STATEMENTS = Work("runs DELETE, UPDATE and MERGE in SQL", "running_statements", "statements", 2_000, 6)
+DELETES = Work("deletes rows", "row_deletion", "rows deleted", 800, 9)
+STATEMENTS = Work("runs DELETE, UPDATE and MERGE in SQL", "running_statements", "statements", 2_000, 4)
 
 
 def appends_beside_deletes(bench: Bench) -> Iterator[Figure]:
