@@ -8,6 +8,7 @@ first, and the record names it with length and checksum.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import xxhash
@@ -17,7 +18,7 @@ from streamhouse_spark.core.clock import Author
 from streamhouse_spark.core.model import OffsetRange, StreamBatch, Transaction
 from streamhouse_spark.core.paths import commit_key, manifest_key
 from streamhouse_spark.core.values import dataclass, replace
-from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, shown
+from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, shown
 from streamhouse_spark.log.commits.actions import (
     Action,
     Create,
@@ -33,9 +34,9 @@ from streamhouse_spark.storage.read_ahead import WINDOW, ReadAhead
 RECORD_BYTES_MAX = 256 << 10
 """Bytes of one attempt's record without a manifest. Records of several have none: their bytes are bounded otherwise."""
 _HEAD_BYTES = 512
+"""Bytes that a record's first line and its number, table and attempt fit into."""
 _BEHIND_RACE = 3
 """Records that are read at once behind a put that may have lost: the one that was first, another, and the tail."""
-"""Bytes that a record's first line and its number, table and attempt fit into."""
 RECENT_BYTES_MAX = 4 << 20
 RECENT_RECORDS_MAX = 256
 """Rows, and records of one log, that are kept from a look. Where more came, the oldest are read again."""
@@ -257,10 +258,11 @@ def few_ahead(storage: Storage) -> ReadAhead:
 def read_taken(ahead: ReadAhead, table_uuid: str, number: int) -> Record:
     """Read the record that may have come before a put under its number, and ask for those behind it at the same time.
 
-    ``ahead`` has them then, and that record too, for `records_from`. Raises as `read_record`.
+    ``ahead`` has them then, and that record too, for `records_from`. Raises as `read_record`, and for no other record.
     """
     keys = [commit_key(table_uuid, number + step) for step in range(_BEHIND_RACE)]
-    ahead.expect(keys)
+    with suppress(StorageError):  # whether the put lost is told by the first alone
+        ahead.expect(keys)
     data = ahead.found(keys[0])
     record, _ = read_record(ahead.storage, table_uuid, number, ahead)
     if data is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamhouse_spark.core.forks import cached_property
-from streamhouse_spark.errors import SnapshotExpiredError
+from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.log.commits.deletions import FileRows
@@ -30,6 +30,6 @@ class OlderFiles:
             if before.lake is None:
                 return frozenset()
             files = table.open_lake().with_state(before).named_files(before.lake.snapshot_id)
-        except SnapshotExpiredError:
+        except (SnapshotExpiredError, LakeRolledBackError, LakeMismatchError):
             return frozenset()
         return frozenset(map(StorageFiles(table.storage).name_of, files))
