@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -122,12 +123,19 @@ def test_a_commit_that_lands_late_is_found_among_many_others(wh, memory, world):
             raise StorageError("the connection broke")
 
         def read(self, key: str) -> bytes:
-            if self.late is not None and key == self.late[0]:
+            self.look([key])
+            return memory.read(key)
+
+        def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
+            self.look(keys)
+            return super().read_many(keys)
+
+        def look(self, keys: Sequence[str]) -> None:
+            if self.late is not None and self.late[0] in keys:
                 self.looks += 1
                 if self.looks == 2:
                     memory.put_if_absent(*self.late)
                     grown(mine, 100)
-            return memory.read(key)
 
     table = new_process(LateStorage(memory), world).table("t")
     table.append([{"id": -1}])
