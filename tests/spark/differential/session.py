@@ -25,5 +25,7 @@ def session(folder: Path) -> Any:
         .config("spark.driver.memory", "4g")  # broadcast relations stay until a collection of garbage
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.python.worker.faulthandler.enabled", "true")  # a worker that crashes tells where
+        .config("spark.sql.execution.pyspark.udf.faulthandler.enabled", "true")
     )
     return streamhouse_spark.configure(builder, warehouse=str(folder / "warehouse")).getOrCreate()
