@@ -251,8 +251,10 @@ class RecentRows:
 
 
 def few_ahead(storage: Storage) -> ReadAhead:
-    """Return a reader that asks for few records behind those of `read_taken`."""
-    return ReadAhead(storage, WINDOW - _BEHIND_RACE - 1)
+    """Return a reader for `read_taken`. If all records that this asks for are there, `records_from` asks for the next
+    four, where it asks for many behind an opener's.
+    """
+    return ReadAhead(storage, first=WINDOW - 4)
 
 
 def read_taken(ahead: ReadAhead, table_uuid: str, number: int) -> Record:

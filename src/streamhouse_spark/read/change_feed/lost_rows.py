@@ -14,7 +14,7 @@ from streamhouse_spark.log.commits.deletions import NO_FILE_ROWS, NameDropped, w
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.read.change_feed.commit_parts import Rows
 
-_NO_LONGER_TOLD = (SnapshotExpiredError, LakeRolledBackError, LakeMismatchError)
+NO_LONGER_TOLD = (SnapshotExpiredError, LakeRolledBackError, LakeMismatchError)
 
 
 def lost_rows(table: TableHandle, number: int, pair: LakePair, dropped: NameDropped | None) -> Rows | None:
@@ -24,7 +24,7 @@ def lost_rows(table: TableHandle, number: int, pair: LakePair, dropped: NameDrop
     try:
         before = state_at(table.log, table.storage, number - 1)
         lost = lost_with(before, table.open_lake().with_state(before), pair)
-    except _NO_LONGER_TOLD:
+    except NO_LONGER_TOLD:
         return None
     if lost is None or lost.files != (dropped.files if dropped is not None else NO_FILE_ROWS):
         return None

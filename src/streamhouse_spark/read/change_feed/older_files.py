@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from streamhouse_spark.core.forks import cached_property
-from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.log.commits.deletions import FileRows
 from streamhouse_spark.log.commits.history import state_at
+from streamhouse_spark.read.change_feed.lost_rows import NO_LONGER_TOLD
 
 
 class OlderFiles:
@@ -30,6 +30,6 @@ class OlderFiles:
             if before.lake is None:
                 return frozenset()
             files = table.open_lake().with_state(before).named_files(before.lake.snapshot_id)
-        except (SnapshotExpiredError, LakeRolledBackError, LakeMismatchError):
+        except NO_LONGER_TOLD:
             return frozenset()
         return frozenset(map(StorageFiles(table.storage).name_of, files))
