@@ -75,11 +75,12 @@ test-long: java $(VENV)/dev.stamp ## the long ones alone; SHARE=0/3, 1/3 and 2/3
 	STREAMHOUSE_TEST_SHARE=$(SHARE) $(PYTEST) -m 'long and $(HERE)' $(ARGS) || [ $$? -eq 5 ]
 
 .PHONY: lint
-lint: $(VENV)/dev.stamp ## style, formatting, types, import rules
+lint: $(VENV)/dev.stamp ## style, formatting, types, import rules, and that pages and files agree with the code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -n 2 tests/project
 
 .PHONY: audit
 audit: $(VENV_AUDIT)/audit.stamp ## pip-audit over constraints.txt by OSV's service (needs the network); code 3: it could not be asked
