@@ -39,8 +39,9 @@ UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
 
 def read_fact(name: str) -> str:
     """Return the text of the fact ``name``, which is the same wherever the pages state it."""
-    (text,) = {text for found, text in FACT.findall(ALL_TEXT) if found == name}
-    return text
+    texts = {text for marked, text in FACT.findall(ALL_TEXT) if marked == name}
+    assert len(texts) == 1, f"the pages state {name} as {texts or 'nothing'}"
+    return texts.pop()
 
 
 def read_bytes_fact(name: str) -> int:
