@@ -74,11 +74,12 @@ test-durations: java $(VENV)/dev.stamp ## run all tests and record their seconds
 	$(PYTEST) --record-durations $(if $(SHARD),--shard $(SHARD)) $(FILES) $(ARGS)
 
 .PHONY: lint
-lint: $(VENV)/dev.stamp ## style, formatting, types, import rules
+lint: $(VENV)/dev.stamp ## style, formatting, types, import rules, and that pages and files agree with the code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -n 2 tests/project
 
 .PHONY: audit
 audit: $(VENV_AUDIT)/audit.stamp ## pip-audit over constraints.txt by OSV's service (needs the network); code 3: it could not be asked

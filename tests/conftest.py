@@ -88,8 +88,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not config.getoption("short") or not collection_path.name.startswith("test_"):
         return None
     path = collection_path.relative_to(config.rootpath).as_posix()
-    is_needed = not path.startswith("tests/project/") and durations_of(config).may_have_short_items(path)
-    return None if is_needed else True
+    return None if durations_of(config).may_have_short_items(path) else True
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -182,7 +181,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _without_group(name: str) -> str:
     """Return a test's name without the group that xdist appends to it."""
-    return re.sub(r"@(spark-\d|architecture)$", "", name)
+    return re.sub(r"@spark-\d$", "", name)
 
 
 def _is_of_paimon(path: Path) -> bool:
