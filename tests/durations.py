@@ -1,8 +1,8 @@
 """Recorded seconds of every test, and what they decide: the items of `make test`, the shards of the rest, CI's choice.
 
-``durations.tsv`` has a row for each file, with the seconds and the number of its fast items without a mark, and of those
-with one. Below it each item that takes long, or is marked ``core``, has a row with its seconds and its mark. Seconds are
-those of the reference machine (two slow cores, three workers); a recording on another machine is scaled by the
+``durations.tsv`` has a row for each file: the seconds and the number of its fast items without a mark, then of those
+with one. Below it each item that takes long, or is marked ``core``, has a row with its seconds and its mark. Seconds
+are those of the reference machine (two slow cores, three workers); a recording on another machine is scaled by the
 items that both have.
 """
 
