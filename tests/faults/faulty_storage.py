@@ -258,8 +258,10 @@ class RecordedStore:
 
 
 def clock_of(storage: Storage) -> SimClock:
-    """Return the clock of a store in memory, past the faults."""
-    clock = getattr(storage, "inner", storage)._world.clock
+    """Return the clock of a store in memory, or of one that wraps it."""
+    while not isinstance(storage, MemoryStorage):
+        storage = storage.inner  # type: ignore[attr-defined]
+    clock = storage._world.clock
     assert isinstance(clock, SimClock)
     return clock
 
