@@ -115,7 +115,7 @@ def test_every_fault_at_every_call(inline, monkeypatch, share, tmp_path):
         calls = each(table)
         for at in order:
             calls[at]()
-        return keyed_groups.current_rows(table), keyed_groups.changelog(table)
+        return keyed_groups.changes_and_rows(table)
 
     with one_thing_at_a_time():
         for attempt in sweep(start, work, share=share, each_state_once=True):
@@ -128,7 +128,7 @@ def test_every_fault_at_every_call(inline, monkeypatch, share, tmp_path):
                 call()
             order = keyed_groups.attempts_since(table, 2)
             assert sorted(order) == [0, 1, 2], attempt
-            assert (keyed_groups.current_rows(table), keyed_groups.changelog(table)) == alone(tuple(order)), attempt
+            assert keyed_groups.changes_and_rows(table) == alone(tuple(order)), attempt
 
 
 class KeyedInterrupts(Interrupts):
@@ -145,6 +145,7 @@ def test_an_interrupt_at_every_step(thread, order, share):
         calls[thread] = lambda: interrupts.during(send)
         return table, in_turns(calls, order=order), interrupts.steps
 
+    alone = functools.cache(lambda order: keyed_groups.changes_and_rows_alone(CALLS, order))
     steps = run(None)[2]
     assert steps > 20
     for at in (number for number in range(steps) if number in share):
@@ -155,4 +156,4 @@ def test_an_interrupt_at_every_step(thread, order, share):
             call()
         order_there = keyed_groups.attempts_since(table, 2)
         assert sorted(order_there) == [0, 1, 2], at
-        keyed_groups.check_same_as_alone(table, CALLS, order_there)
+        assert keyed_groups.changes_and_rows(table) == alone(tuple(order_there)), at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -50,6 +51,10 @@ def ids(table: Table) -> list[int]:
     return sorted(table.read_version("a")["id"].to_pylist())
 
 
+def nothing_inline(*_: object) -> int:
+    return 0
+
+
 def names(table: Table) -> list[str]:
     return [tag.name for tag in table.tags()]
 
@@ -57,7 +62,7 @@ def names(table: Table) -> list[str]:
 @pytest.fixture(params=[True, False], ids=["in the record", "as objects"])
 def _size(request, monkeypatch):
     if not request.param:
-        monkeypatch.setattr(log_append, "inline_total", lambda *_: 0)
+        monkeypatch.setattr(log_append, "inline_total", nothing_inline)
 
 
 @pytest.mark.usefixtures("_size")
@@ -143,7 +148,13 @@ def test_a_tag_given_while_an_expiry_runs_keeps_its_snapshot_or_is_refused(super
 
 
 def cleanable() -> MemoryStorage:
-    """Make a table with a named version, which was emptied and written to so often that its records may go."""
+    """Return a table with a named version, which was emptied and written to so often that its records may go."""
+    return written_often(log_append.inline_total).copy()
+
+
+@functools.cache
+def written_often(_inline_total: object) -> RecordedStore:
+    """Record it once for rows in records, and once for rows as objects."""
     storage = new_store()
     table = opened(storage, 1)
     table.create_tag("a")
@@ -153,7 +164,7 @@ def cleanable() -> MemoryStorage:
         if n % 50 == 49:
             table.truncate()
     clock_of(storage).advance(2 * DAY_MS)
-    return storage
+    return RecordedStore(storage)
 
 
 def cleaned() -> Table:
@@ -200,7 +211,7 @@ class TestPlantedBugs:
     def test_a_name_for_files_that_were_marked(self, monkeypatch):
         """A cleaner that had not seen the record has them on its list."""
         monkeypatch.setattr(tags, "_require_live", lambda *_: None)
-        monkeypatch.setattr(log_append, "inline_total", lambda *_: 0)
+        monkeypatch.setattr(log_append, "inline_total", nothing_inline)
         storage = new_store()
         table = opened(storage, 1)
         version = table.refresh().version
