@@ -1,4 +1,4 @@
-"""Memoized readers of Avro schemas: pyiceberg parses the same few schemas again for each manifest that it opens."""
+"""Memoized readers of Avro schemas: pyiceberg parses the same few schemas for each manifest that it opens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Memo:
 
 
 def parts_of(argument: Any) -> list[Any]:
-    """Return an argument, or what a mapping maps: pyiceberg makes the mappings of types anew for each file."""
+    """Return an argument, or the items of a mapping: pyiceberg creates the mappings of types again for each file."""
     if not isinstance(argument, Mapping):
         return [argument]
     return [part for number, value in sorted(argument.items()) for part in (number, value)]

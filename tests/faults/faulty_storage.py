@@ -293,8 +293,8 @@ def sweep(
     The calls are those of a run without faults, so the scenario must be deterministic up to its first fault: give it a
     `sim_world`. ``methods`` limits the calls, for example to `WRITES`; ``share`` takes some of those that are left.
 
-    With ``each_state_once`` every call still meets every fault, but only the first of the attempts that end alike is
-    yielded: with the same error, objects and time. That is for checks that depend on nothing else.
+    With ``each_state_once``, attempts that end with the same type of error, objects and time are yielded once. Use it
+    for checks that depend on nothing else. Every call still meets every fault.
     """
     faults = tuple(faults)
     new_store = start if callable(start) else RecordedStore(start).copy

@@ -49,7 +49,7 @@ def new_host(start: MemoryStorage) -> MemoryStorage:
 
 
 def is_log_table(start: MemoryStorage) -> bool:
-    """Return whether a host keeps nothing beside the store that a later call could find: it has no rows by key."""
+    """Return whether the table has no primary key, so that its host caches no rows that a later attempt could find."""
     return not opened(start, 2).table("t").state.primary_key
 
 

@@ -96,7 +96,7 @@ def test_maintenance(lake_format, share):
     """No row goes, whatever fails, and the next maintenance goes on."""
 
     def new_store() -> Storage:
-        """Make the table again: this process guesses from it which objects to fetch ahead."""
+        """Create the table for each attempt: the process prefetches objects of the latest snapshot that it saw."""
         storage = MemoryStorage(sim_world())
         table = opened(storage, 1).create_table("s.t", "id BIGINT", properties={"table.datalake.format": lake_format})
         for number in range(6):

@@ -154,7 +154,7 @@ def cleanable() -> MemoryStorage:
 
 @functools.cache
 def written_often(_inline_total: object) -> RecordedStore:
-    """Record it once for rows in records, and once for rows as objects."""
+    """Return the table of `cleanable`, recorded once for rows in records and once for rows as objects."""
     storage = new_store()
     table = opened(storage, 1)
     table.create_tag("a")
