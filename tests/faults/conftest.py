@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from faults.avro_readers import memoized_avro_readers
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.core.clock import World
@@ -13,6 +14,12 @@ from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _avro_readers() -> Iterator[None]:
+    with memoized_avro_readers():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -8,22 +8,25 @@ write is several: ``create.open``, one ``create.write`` per write, ``create.clos
 
     storage = FaultyStorage(MemoryStorage(world), {3: Fault.LOST_ACK})
     with pytest.raises(Crash): ...                       # a crashed storage refuses everything from then on
-    for attempt in sweep(new_store, scenario): ...       # scenario once per call and fault, on a new store each time
+    for attempt in sweep(storage, scenario): ...         # scenario once per call and fault, on a copy of the storage
 """
 
 from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 
 from faults.share import WHOLE, Share
+from faults.sim import SimClock, SimIds
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.storage.base import Bytes, ObjectInfo, Offer, Sink, Storage, Turn
+from streamhouse_spark.storage.memory import MemoryStorage
 
 T = TypeVar("T")
 
@@ -231,6 +234,38 @@ def _has_name(shown: Iterable[ObjectInfo], prefix: str, name: str) -> bool:
     return any(info.key == path or info.key.startswith(f"{path}/") for info in shown)
 
 
+class RecordedStore:
+    """A store in memory at one point of a scenario, with its time, from which any number of copies go on."""
+
+    def __init__(self, storage: MemoryStorage) -> None:
+        self._name = storage._name
+        self._objects = dict(storage._objects)
+        self._clock = storage._world.clock
+        if isinstance(self._clock, SimClock):
+            self._clock = self._clock.copy()
+
+    @property
+    def state(self) -> Hashable:
+        """Return a value that is equal for stores in which the same calls have the same results."""
+        return tuple(self._objects.items()), self._clock.now_ms(), self._clock.boot_ms()
+
+    def copy(self) -> MemoryStorage:
+        """Return a store with equal objects, and a clock of its own at the same time."""
+        clock = self._clock.copy() if isinstance(self._clock, SimClock) else self._clock
+        storage = MemoryStorage(World(clock, SimIds(0)), self._name)
+        storage._objects = dict(self._objects)
+        return storage
+
+
+def clock_of(storage: Storage) -> SimClock:
+    """Return the clock of a store in memory, or of one that wraps it."""
+    while not isinstance(storage, MemoryStorage):
+        storage = storage.inner  # type: ignore[attr-defined]
+    clock = storage._world.clock
+    assert isinstance(clock, SimClock)
+    return clock
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One run of a scenario with one fault. ``store`` is what is left: the storage without the faults."""
@@ -245,23 +280,29 @@ class Attempt:
 
 
 def sweep(
-    new_store: Callable[[], Storage],
+    start: MemoryStorage | Callable[[], Storage],
     scenario: Callable[[FaultyStorage], object],
     *,
     faults: Iterable[Fault] = tuple(Fault),
     methods: Iterable[str] | None = None,
     share: Share = WHOLE,
+    each_state_once: bool = False,
 ) -> Iterator[Attempt]:
-    """Run ``scenario`` once per storage call and fault, each time on a new store.
+    """Run ``scenario`` once per storage call and fault, each time on a copy of ``start``, or on a store that it makes.
 
     The calls are those of a run without faults, so the scenario must be deterministic up to its first fault: give it a
     `sim_world`. ``methods`` limits the calls, for example to `WRITES`; ``share`` takes some of those that are left.
+
+    With ``each_state_once``, attempts that end with the same type of error, objects and time are yielded once. Use it
+    for checks that depend on nothing else. Every call still meets every fault.
     """
     faults = tuple(faults)
+    new_store = start if callable(start) else RecordedStore(start).copy
     probe = FaultyStorage(new_store())
     scenario(probe)
     wanted = None if methods is None else frozenset(methods)
     met = (op for op in probe.trace if wanted is None or op[1] in wanted)
+    states: set[Hashable] = set()
     for op in (op for number, op in enumerate(met) if number in share):
         for fault in faults:
             storage = FaultyStorage(new_store(), {op[0]: fault})
@@ -272,4 +313,10 @@ def sweep(
                 raised = error
             assert storage.faults_fired, f"{op} was not reached again: the scenario is not deterministic"
             assert storage.faults_fired[0] == (op, fault), f"found {storage.faults_fired[0]}, expected {op}"
+            if each_state_once:
+                assert isinstance(storage.inner, MemoryStorage)
+                state = type(raised), RecordedStore(storage.inner).state
+                if state in states:
+                    continue
+                states.add(state)
             yield Attempt(op, fault, storage.inner, raised)

@@ -89,6 +89,10 @@ def current_rows(table: Table) -> list[Mapping[str, Any]]:
     return found
 
 
+def changes_and_rows(table: Table) -> tuple[list[Any], list[Any]]:
+    return changelog(table), current_rows(table)
+
+
 # -- mistakes that each of these finds --------------------------------------------------------------------------------
 
 
@@ -98,11 +102,14 @@ def upsert(number: int) -> Call:
 
 def check_same_as_alone(table: Table, calls: Sequence[Call], order: Sequence[int]) -> None:
     """Check that the table holds what the ``calls``, made alone in this ``order``, leave behind the first row."""
+    assert changes_and_rows(table) == changes_and_rows_alone(calls, order)
+
+
+def changes_and_rows_alone(calls: Sequence[Call], order: Sequence[int]) -> tuple[list[Any], list[Any]]:
     expected = started("expected")
     for at in order:
         alone(expected, calls[at], 1, at)
-    assert changelog(table) == changelog(expected)
-    assert current_rows(table) == current_rows(expected)
+    return changes_and_rows(expected)
 
 
 def started(name: str) -> Table:

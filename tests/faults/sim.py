@@ -29,6 +29,12 @@ class SimClock:
         self.slept_ms.append(duration_ms)
         self.advance(duration_ms)
 
+    def copy(self) -> SimClock:
+        """Return another clock at the same time."""
+        other = SimClock()
+        other._boot_ms, other._wall_lead_ms = self._boot_ms, self._wall_lead_ms
+        return other
+
     def advance(self, duration_ms: float) -> None:
         """Time passes, for both clocks."""
         assert duration_ms >= 0

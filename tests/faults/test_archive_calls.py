@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from faults.faulty_storage import Fault, sweep
+from faults.faulty_storage import sweep
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.errors import CorruptDataError
@@ -73,10 +73,7 @@ def missing(table: Table) -> set[str]:
 def test_no_change_is_lost_or_told_twice(on_host, share):
     close_tablets()
     for attempt in sweep(
-        new_store,
-        lambda storage: on_host(storage, 3).maintain(),
-        share=share,
-        faults=tuple(Fault),
+        new_store(), lambda storage: on_host(storage, 3).maintain(), share=share, each_state_once=True
     ):
         table = on_host(attempt.store, 4)
         assert feed(table) == FEED, attempt

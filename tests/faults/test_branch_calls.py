@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from faults.faulty_storage import Fault, FaultyStorage, sweep
-from faults.sim import SimClock, sim_world
-from faults.test_clone_calls import NEVER, clean, ids, opened, tier
+from faults.faulty_storage import Fault, FaultyStorage, RecordedStore, sweep
+from faults.test_clone_calls import ROWS, add, clean, ids, opened, stored_table, tier
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log.commits import transaction_outcome
@@ -27,44 +26,31 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 CACHES = count()
-ROWS = list(range(9))
 CHANGED = [0, *range(2, 12)]
 """The rows of the branch, and so of the table once that is published."""
 
 
-class Made:
-    """A table of some kind, with a changed branch if that is asked for; each attempt gets it anew."""
-
-    def __init__(self, kind: str, *, with_branch: bool) -> None:
-        self._clock = SimClock()
-        world = sim_world(0, self._clock)
-        storage = MemoryStorage(world)
-        properties = {"table.datalake.enabled": str(kind != "hot").lower(), **NEVER}
-        self.key = ["id"] if "key" in kind else []
-        warehouse = Warehouse("wh", storage=storage, world=world)
-        table = warehouse.create_table("t", "id INT NOT NULL", buckets=1, properties=properties, primary_key=self.key)
-        for part in (ROWS[:3], ROWS[3:6], ROWS[6:]):
-            add(table, part)
-            if kind != "hot" and part is not ROWS[6:]:
-                tier(table)
-        if with_branch:
-            table.create_branch("b")
-            change(table.branch("b"))
-        self._objects = dict(storage._objects)
-
-    def begun(self) -> tuple[MemoryStorage, SimClock]:
-        close_tablets()  # tables of all attempts have the same identity
-        folder = os.environ["STREAMHOUSE_CACHE_DIR"].partition("-attempt-")[0]
-        os.environ["STREAMHOUSE_CACHE_DIR"] = f"{folder}-attempt-{next(CACHES)}"
-        clock = SimClock()
-        clock.advance(self._clock.now_ms() - clock.now_ms())
-        storage = MemoryStorage(sim_world(0, clock))
-        storage._objects = dict(self._objects)
-        return storage, clock
+def stored_branch(kind: str) -> MemoryStorage:
+    """Return the store of a table of some kind with a changed branch."""
+    storage = stored_table(kind)
+    table = opened(storage, 1).table("t")
+    table.create_branch("b")
+    change(table.branch("b"))
+    close_tablets()
+    return storage
 
 
-def add(table: Table, numbers: list[int]) -> None:
-    (table.upsert if table.state.primary_key else table.append)([{"id": n} for n in numbers])
+def new_host(start: MemoryStorage) -> MemoryStorage:
+    """Return a copy of the store, for a host with an empty cache: tables of all copies have the same identity."""
+    close_tablets()
+    folder = os.environ["STREAMHOUSE_CACHE_DIR"].partition("-attempt-")[0]
+    os.environ["STREAMHOUSE_CACHE_DIR"] = f"{folder}-attempt-{next(CACHES)}"
+    return RecordedStore(start).copy()
+
+
+def is_log_table(start: MemoryStorage) -> bool:
+    """Return whether the table has no primary key, so that its host caches no rows that a later attempt could find."""
+    return not opened(start, 2).table("t").state.primary_key
 
 
 def change(branch: Table) -> None:
@@ -85,101 +71,90 @@ def _own_cache(own_cache: Path) -> None:
 
 
 @pytest.fixture(scope="module", params=["hot", BY_KEY, TIERED])
-def plain(request) -> Made:
-    return Made(request.param, with_branch=False)
+def plain(request) -> MemoryStorage:
+    return stored_table(request.param)
 
 
 @pytest.fixture(scope="module", params=["hot", "tiered by key", TIERED])
-def branched(request) -> Made:
-    return Made(request.param, with_branch=True)
+def branched(request) -> MemoryStorage:
+    return stored_branch(request.param)
 
 
 @pytest.fixture(scope="module", params=["hot", BY_KEY])
-def planted(request) -> Made:
-    return Made(request.param, with_branch=True)
+def planted(request) -> MemoryStorage:
+    return stored_branch(request.param)
 
 
 def has_branch(warehouse: Warehouse) -> bool:
     return [one.name for one in warehouse.table("t").branches()] == ["b"]
 
 
-def left_over(storage: MemoryStorage, clock: SimClock, seeds: Callable[[], int]) -> list[str]:
+def left_over(storage: Storage, seeds: Callable[[], int]) -> list[str]:
     """Take the branch away, clean, and return the files that are of neither the table nor a tombstone."""
-    warehouse = opened(storage, seeds(), clock)
+    warehouse = opened(storage, seeds())
     uuid = warehouse.table("t").uuid
     if has_branch(warehouse):
         warehouse.table("t").drop_branch("b")
-    clean(storage, clock, seeds, "t")
-    clean(storage, clock, seeds, "t")
-    table = opened(storage, seeds(), clock).table("t")
+    clean(storage, seeds, "t")
+    clean(storage, seeds, "t")
+    table = opened(storage, seeds()).table("t")
     assert table.refresh().tags == {}
     return [info.key for info in storage.list("tables/") if f"/{uuid}/" not in info.key and "/floors/" not in info.key]
 
 
 @pytest.mark.sampled(160)
 def test_there_is_the_whole_branch_or_none(plain, share):
-    clocks: list[SimClock] = []
-
-    def begin() -> Storage:
-        storage, clock = plain.begun()
-        clocks.append(clock)
-        return storage
-
     def run(storage: Storage) -> None:
-        opened(storage, 3, clocks[-1]).table("t").create_branch("b")
+        opened(storage, 3).table("t").create_branch("b")
 
     outcomes = set()
-    for attempt in sweep(begin, run, faults=tuple(Fault), share=share):
-        storage, clock, seeds = attempt.store, clocks[-1], partial(next, count(100))
-        is_there = has_branch(opened(storage, seeds(), clock))
+    for attempt in sweep(partial(new_host, plain), run, share=share, each_state_once=is_log_table(plain)):
+        storage, seeds = attempt.store, partial(next, count(100))
+        is_there = has_branch(opened(storage, seeds()))
         assert is_there or attempt.raised is not None
-        clean(storage, clock, seeds, "t")
+        clean(storage, seeds, "t")
         if is_there:
-            branch = opened(storage, seeds(), clock).table("t$branch_b")
+            branch = opened(storage, seeds()).table("t$branch_b")
             assert ids(branch) == ROWS
             change(branch)
-            opened(storage, seeds(), clock).table("t").fast_forward("b")
+            opened(storage, seeds()).table("t").fast_forward("b")
         else:
-            opened(storage, seeds(), clock).table("t").create_branch("b")
-            assert ids(opened(storage, seeds(), clock).table("t$branch_b")) == ROWS
-        assert ids(opened(storage, seeds(), clock).table("t")) == (CHANGED if is_there else ROWS)
-        assert len(left_over(storage, clock, seeds)) <= 1  # the first record, before anything says whose it is
+            opened(storage, seeds()).table("t").create_branch("b")
+            assert ids(opened(storage, seeds()).table("t$branch_b")) == ROWS
+        assert ids(opened(storage, seeds()).table("t")) == (CHANGED if is_there else ROWS)
+        assert len(left_over(storage, seeds)) <= 1  # the first record, before anything says whose it is
         outcomes.add(is_there)
     assert outcomes
 
 
-def published(made: Made, share, faults=tuple(Fault)) -> set[bool]:
+def published(start: MemoryStorage, share, faults=tuple(Fault)) -> set[bool]:
     """Publish with a fault at each call: returns whether it was published, of each attempt."""
-    clocks: list[SimClock] = []
-
-    def begin() -> Storage:
-        storage, clock = made.begun()
-        clocks.append(clock)
-        return storage
 
     def run(storage: Storage) -> None:
-        opened(storage, 3, clocks[-1]).table("t").fast_forward("b")
+        opened(storage, 3).table("t").fast_forward("b")
 
     outcomes = set()
-    for attempt in sweep(begin, run, faults=faults, share=share):
-        storage, clock, seeds = attempt.store, clocks[-1], partial(next, count(100))
-        table = opened(storage, seeds(), clock).table("t")
+    for attempt in sweep(
+        partial(new_host, start), run, share=share, faults=faults, each_state_once=is_log_table(start)
+    ):
+        storage, seeds = attempt.store, partial(next, count(100))
+        table = opened(storage, seeds()).table("t")
         is_published = ids(table) == CHANGED
         assert is_published or ids(table) == ROWS
         assert is_published or attempt.raised is not None
-        assert has_branch(opened(storage, seeds(), clock)) != is_published
+        assert has_branch(opened(storage, seeds())) != is_published
         if not is_published:
-            assert ids(opened(storage, seeds(), clock).table("t$branch_b")) == CHANGED
-        version = opened(storage, seeds(), clock).table("t").fast_forward("b").version
-        again = opened(storage, seeds(), clock).table("t").fast_forward("b")
+            assert ids(opened(storage, seeds()).table("t$branch_b")) == CHANGED
+        version = opened(storage, seeds()).table("t").fast_forward("b").version
+        again = opened(storage, seeds()).table("t").fast_forward("b")
         assert (again.version, again.rows_written) == (version, None)
-        table = opened(storage, seeds(), clock).table("t")
+        table = opened(storage, seeds()).table("t")
         assert ids(table) == CHANGED
         if table.has_lake:
             tier(table)
             assert ids(table.lake) == CHANGED
-        assert left_over(storage, clock, seeds) == []
-        assert ids(opened(storage, seeds(), clock).table("t")) == CHANGED
+        assert left_over(storage, seeds) == []
+        assert ids(opened(storage, seeds()).table("t")) == CHANGED
         outcomes.add(is_published)
     return outcomes
 
@@ -191,41 +166,34 @@ def test_all_changes_are_published_once_or_not_at_all(branched, share):
 
 @pytest.mark.sampled(400)
 def test_a_branch_is_dropped_or_there(branched, share):
-    clocks: list[SimClock] = []
-
-    def begin() -> Storage:
-        storage, clock = branched.begun()
-        clocks.append(clock)
-        return storage
-
     def run(storage: Storage) -> None:
-        opened(storage, 3, clocks[-1]).table("t").drop_branch("b")
+        opened(storage, 3).table("t").drop_branch("b")
 
-    for attempt in sweep(begin, run, faults=tuple(Fault), share=share):
-        storage, clock, seeds = attempt.store, clocks[-1], partial(next, count(100))
-        warehouse = opened(storage, seeds(), clock)
+    for attempt in sweep(partial(new_host, branched), run, share=share, each_state_once=is_log_table(branched)):
+        storage, seeds = attempt.store, partial(next, count(100))
+        warehouse = opened(storage, seeds())
         if attempt.raised is None:
             assert not has_branch(warehouse)
         elif has_branch(warehouse):
             with suppress(TableNotFoundError):  # only its name is left
                 assert ids(warehouse.table("t$branch_b")) == CHANGED
-        assert left_over(storage, clock, seeds) == []
-        table = opened(storage, seeds(), clock).table("t")
+        assert left_over(storage, seeds) == []
+        table = opened(storage, seeds()).table("t")
         assert ids(table) == ROWS
         table.create_branch("b")
         assert ids(table.branch("b")) == ROWS
 
 
-def a_writer_before_each_call(made: Made, share) -> None:
+def a_writer_before_each_call(start: MemoryStorage, share) -> None:
     """Let another write one row to the branch before a storage call of its publication. A row that was acknowledged is
     published.
     """
     calls = 1
 
-    def at(met: int, told: list[bool], storage: MemoryStorage, clock: SimClock, number: int, *_: str) -> None:
+    def at(met: int, told: list[bool], storage: MemoryStorage, number: int, *_: str) -> None:
         if number == met:
             with suppress(StreamhouseError):
-                add(opened(storage, 60, clock).table("t$branch_b"), [50])
+                add(opened(storage, 60).table("t$branch_b"), [50])
                 told.append(True)
 
     for met in count():
@@ -233,12 +201,12 @@ def a_writer_before_each_call(made: Made, share) -> None:
             return
         if met not in share:
             continue
-        storage, clock = made.begun()
+        storage = new_host(start)
         told: list[bool] = []
-        faulty = FaultyStorage(storage, partial(at, met, told, storage, clock))
-        opened(faulty, 3, clock).table("t").fast_forward("b")
+        faulty = FaultyStorage(storage, partial(at, met, told, storage))
+        opened(faulty, 3).table("t").fast_forward("b")
         calls = max(calls, len(faulty.trace))
-        rows = ids(opened(storage, 90, clock).table("t"))
+        rows = ids(opened(storage, 90).table("t"))
         assert rows == ([*CHANGED, 50] if told else CHANGED), faulty.trace[met]
 
 
@@ -247,29 +215,31 @@ def test_no_acknowledged_row_of_a_branch_is_lost(branched, share):
     a_writer_before_each_call(branched, share)
 
 
-def others_before_each_call(made: Made, share, others: Callable[[Table], None], expected: list[int]) -> set[bool]:
+def others_before_each_call(
+    start: MemoryStorage, share, others: Callable[[Table], None], expected: list[int]
+) -> set[bool]:
     """Let others change the table before a storage call of a publication, which adds all changes behind these or
     nothing. Returns whether it did, of each.
     """
     found, calls = set(), 1
 
-    def at(met: int, storage: MemoryStorage, clock: SimClock, number: int, *_: str) -> None:
+    def at(met: int, storage: MemoryStorage, number: int, *_: str) -> None:
         if number == met:
-            others(opened(storage, 60, clock).table("t"))
+            others(opened(storage, 60).table("t"))
 
     for met in count():
         if met >= calls:
             return found
         if met not in share:
             continue
-        storage, clock = made.begun()
-        faulty = FaultyStorage(storage, partial(at, met, storage, clock))
+        storage = new_host(start)
+        faulty = FaultyStorage(storage, partial(at, met, storage))
         told = False
         with suppress(StreamhouseError):
-            opened(faulty, 3, clock).table("t").fast_forward("b")
+            opened(faulty, 3).table("t").fast_forward("b")
             told = True
         calls = max(calls, len(faulty.trace))
-        rows = ids(opened(storage, 90, clock).table("t"))
+        rows = ids(opened(storage, 90).table("t"))
         assert rows in ([*CHANGED, 50], expected), faulty.trace[met]
         assert told == (50 in rows and 9 in rows), faulty.trace[met]
         found.add(told)
@@ -314,29 +284,29 @@ class TestPlantedBugs:
 
     def test_a_branch_whose_log_is_taken_for_one_without_a_name(self, planted, monkeypatch):
         monkeypatch.setattr(dropping, "tag_of", lambda *_: "none")
-        storage, clock = planted.begun()
+        storage = new_host(planted)
         seeds = partial(next, count(100))
-        clean(storage, clock, seeds, "t")
-        clean(storage, clock, seeds, "t")
+        clean(storage, seeds, "t")
+        clean(storage, seeds, "t")
         with pytest.raises(StreamhouseError):
-            opened(storage, seeds(), clock).table("t").fast_forward("b")
+            opened(storage, seeds()).table("t").fast_forward("b")
 
     def test_a_table_that_keeps_nothing_for_its_branch(self, monkeypatch):
-        made = Made("tiered", with_branch=False)
-        storage, clock = made.begun()
+        start = stored_table("tiered")
+        storage = new_host(start)
         monkeypatch.setattr(
             branches, "Tag", lambda name, version, uuid, _lake: transaction_outcome.act.Tag(name, version, uuid)
         )
-        opened(storage, 3, clock).table("t").create_branch("b")
-        table = opened(storage, 4, clock).table("t")
+        opened(storage, 3).table("t").create_branch("b")
+        table = opened(storage, 4).table("t")
         table.truncate()
         tier(table)
-        clean(storage, clock, partial(next, count(100)), "t")
+        clean(storage, partial(next, count(100)), "t")
         with pytest.raises(StreamhouseError):
-            ids(opened(storage, 5, clock).table("t$branch_b"))
+            ids(opened(storage, 5).table("t$branch_b"))
 
     def test_changes_of_others_are_not_looked_for(self, monkeypatch):
-        made = Made("hot", with_branch=True)
+        start = stored_branch("hot")
         monkeypatch.setattr(publication, "moved", lambda *_: None)
         with pytest.raises((StreamhouseError, AssertionError)):
-            others_before_each_call(made, self.EACH, lambda table: table.overwrite([{"id": 50}]), [50])
+            others_before_each_call(start, self.EACH, lambda table: table.overwrite([{"id": 50}]), [50])

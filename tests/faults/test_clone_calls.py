@@ -11,11 +11,11 @@ from itertools import count
 
 import pytest
 
-from faults.faulty_storage import Fault, FaultyStorage, sweep
+from faults.faulty_storage import FaultyStorage, RecordedStore, clock_of, sweep
 from faults.share import Share
-from faults.sim import SimClock, sim_world
-from streamhouse_spark.core.clock import World
+from faults.sim import sim_world
 from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.iceberg.clones import clone as lake_cloning
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.lifecycle import clones, dropping
@@ -31,33 +31,28 @@ ROWS = list(range(9))
 NEVER = {"table.log.ttl": "3650d"}
 
 
-class Made:
-    """A table of some kind, which each attempt gets anew, with a clock of its own."""
-
-    def __init__(self, kind: str) -> None:
-        self._clock = SimClock()
-        world = sim_world(0, self._clock)
-        storage = MemoryStorage(world)
-        properties = {"table.datalake.enabled": str(kind != "hot").lower(), **NEVER}
-        key = ["id"] if "key" in kind else []
-        warehouse = Warehouse("wh", storage=storage, world=world)
-        table = warehouse.create_table("t", "id INT NOT NULL", buckets=1, properties=properties, primary_key=key)
-        for part in (ROWS[:3], ROWS[3:6], ROWS[6:]):
-            (table.upsert if key else table.append)([{"id": n} for n in part])
-            if kind != "hot" and part is not ROWS[6:]:
-                tier(table)
-        self._objects = dict(storage._objects)
-
-    def begun(self) -> tuple[MemoryStorage, SimClock]:
-        clock = SimClock()
-        clock.advance(self._clock.now_ms() - clock.now_ms())
-        storage = MemoryStorage(sim_world(0, clock))
-        storage._objects = dict(self._objects)
-        return storage, clock
+def stored_table(kind: str) -> MemoryStorage:
+    """Return the store of a table of some kind: hot, tiered, or tiered by key."""
+    storage = MemoryStorage(sim_world())
+    properties = {"table.datalake.enabled": str(kind != "hot").lower(), **NEVER}
+    key = ["id"] if "key" in kind else []
+    table = Warehouse("wh", storage=storage, world=storage._world).create_table(
+        "t", "id INT NOT NULL", buckets=1, properties=properties, primary_key=key
+    )
+    for part in (ROWS[:3], ROWS[3:6], ROWS[6:]):
+        add(table, part)
+        if kind != "hot" and part is not ROWS[6:]:
+            tier(table)
+    close_tablets()
+    return storage
 
 
-def opened(storage: Storage, seed: int, clock: SimClock) -> Warehouse:
-    return Warehouse("wh", storage=storage, world=World(clock, sim_world(seed).ids))
+def add(table: Table, numbers: list[int]) -> None:
+    (table.upsert if table.state.primary_key else table.append)([{"id": n} for n in numbers])
+
+
+def opened(storage: Storage, seed: int) -> Warehouse:
+    return Warehouse("wh", storage=storage, world=sim_world(seed, clock_of(storage)))
 
 
 def tier(table: Table) -> None:
@@ -65,141 +60,134 @@ def tier(table: Table) -> None:
 
 
 @pytest.fixture(scope="module", params=["hot", "tiered", "tiered by key"])
-def made(request) -> Made:
-    return Made(request.param)
+def start(request) -> MemoryStorage:
+    return stored_table(request.param)
 
 
 @pytest.fixture(scope="module")
-def tiered() -> Made:
-    return Made("tiered by key")
+def tiered() -> MemoryStorage:
+    return stored_table("tiered by key")
 
 
 def ids(table: Table) -> list[int]:
     return sorted(table.to_arrow()["id"].to_pylist())
 
 
-def clean(storage: Storage, clock: SimClock, seeds: Callable[[], int], *names: str) -> None:
+def clean(storage: Storage, seeds: Callable[[], int], *names: str) -> None:
     """Do all that takes files away, in a process of its own, with days between."""
     for _ in range(3):
-        clock.advance(2 * DAY_MS)
-        warehouse = opened(storage, seeds(), clock)
+        clock_of(storage).advance(2 * DAY_MS)
+        warehouse = opened(storage, seeds())
         for name in names:
             table = warehouse.table(name)
             table.maintain()
             if table.has_lake:
-                table.lake.expire_snapshots(retain_last=1, older_than_ms=clock.now_ms())
+                table.lake.expire_snapshots(retain_last=1, older_than_ms=storage.now_ms())
                 table.lake.remove_orphan_files()
         warehouse.clean_dropped()
 
 
-def check(storage: MemoryStorage, clock: SimClock, *, is_told: bool | None = None) -> bool:
+def check(storage: Storage, *, is_told: bool | None = None) -> bool:
     """Tell whether the clone is there, and check that it or nothing is, and that the table is whole."""
     seeds = partial(next, count(100))
-    warehouse = opened(storage, seeds(), clock)
+    warehouse = opened(storage, seeds())
     is_there = warehouse.exists("c")
     assert is_told in (None, is_there)
-    clean(storage, clock, seeds, "t", *(["c"] if is_there else []))
-    warehouse = opened(storage, seeds(), clock)
+    clean(storage, seeds, "t", *(["c"] if is_there else []))
+    warehouse = opened(storage, seeds())
     assert ids(warehouse.table("t")) == ROWS
     if is_there:
         assert ids(warehouse.table("c")) == ROWS
         warehouse.drop_table("c")
-        clean(storage, clock, seeds, "t")
+        clean(storage, seeds, "t")
     uuid = warehouse.table("t").uuid
     left = [info.key for info in storage.list("tables/") if f"/{uuid}/" not in info.key and "/floors/" not in info.key]
     assert left == []
-    assert [tag.name for tag in opened(storage, seeds(), clock).table("t").tags()] == []
+    assert [tag.name for tag in opened(storage, seeds()).table("t").tags()] == []
     return is_there
 
 
 @pytest.mark.sampled(80)
-def test_there_is_the_whole_clone_or_none(made, share):
-    clocks: list[SimClock] = []
-
-    def begin() -> Storage:
-        storage, clock = made.begun()
-        clocks.append(clock)
-        return storage
-
-    def run(storage: Storage) -> None:
-        opened(storage, 3, clocks[-1]).clone_table("t", "c")
+def test_there_is_the_whole_clone_or_none(start, share):
+    def clone(storage: Storage) -> None:
+        opened(storage, 3).clone_table("t", "c")
 
     found = [
-        check(attempt.store, clocks[-1], is_told=None if attempt.raised else True)
-        for attempt in sweep(begin, run, faults=tuple(Fault), share=share)
+        check(attempt.store, is_told=None if attempt.raised else True)
+        for attempt in sweep(start, clone, share=share, each_state_once=True)
     ]
     assert found, "no call was met"
 
 
-def others_before_each_call(made: Made, share: Share) -> set[bool]:
+def others_before_each_call(start: MemoryStorage, share: Share) -> set[bool]:
     """Let others empty the table and take away what nobody needs, before a storage call of a clone."""
     found, calls = set(), 1
 
-    def at(met: int, storage: MemoryStorage, clock: SimClock, number: int, _method: str, _key: str) -> None:
+    def at(met: int, storage: MemoryStorage, number: int, _method: str, _key: str) -> None:
         if number == met:
             seeds = partial(next, count(50))
-            table = opened(storage, seeds(), clock).table("t")
+            table = opened(storage, seeds()).table("t")
             table.truncate()
             if table.has_lake:
                 tier(table)
-            clean(storage, clock, seeds, "t")
+            clean(storage, seeds, "t")
 
     for met in count():
         if met >= calls:
             return found
         if met not in share:
             continue
-        storage, clock = made.begun()
-        faulty = FaultyStorage(storage, partial(at, met, storage, clock))
+        storage = RecordedStore(start).copy()
+        faulty = FaultyStorage(storage, partial(at, met, storage))
         told = False
         with suppress(StreamhouseError):
-            opened(faulty, 3, clock).clone_table("t", "c")
+            opened(faulty, 3).clone_table("t", "c")
             told = True
         calls = max(calls, len(faulty.trace))
-        warehouse = opened(storage, 90, clock)
+        warehouse = opened(storage, 90)
         assert warehouse.exists("c") or not told
         if warehouse.exists("c"):
-            clean(storage, clock, partial(next, count(200)), "t", "c")
-            rows = ids(opened(storage, 91, clock).table("c"))
+            clean(storage, partial(next, count(200)), "t", "c")
+            rows = ids(opened(storage, 91).table("c"))
             assert rows in (ROWS, []), faulty.trace[met]  # the version before, or the one behind
             found.add(rows == ROWS)
     raise AssertionError("unreachable")
 
 
 @pytest.mark.sampled(80)
-def test_a_table_that_others_empty_and_clean_meanwhile(made, share):
-    others_before_each_call(made, share)
+def test_a_table_that_others_empty_and_clean_meanwhile(start, share):
+    others_before_each_call(start, share)
 
 
 class TestPlantedBugs:
     """Mistakes that the checks here have to find."""
 
-    def test_without_one_the_clone_is_there(self, made):
-        storage, clock = made.begun()
-        opened(storage, 3, clock).clone_table("t", "c")
-        assert check(storage, clock, is_told=True)
-        self.both_ways(made)
+    def test_without_one_the_clone_is_there(self, start):
+        storage = RecordedStore(start).copy()
+        opened(storage, 3).clone_table("t", "c")
+        assert check(storage, is_told=True)
+        self.both_ways(start)
 
-    def found(self, made: Made) -> None:
+    def found(self, start: MemoryStorage) -> None:
         """Expect that a clone, or the table, is not whole once the other was emptied and cleaned."""
         with pytest.raises((StreamhouseError, AssertionError)):
-            self.both_ways(made)
+            self.both_ways(start)
 
-    def both_ways(self, made: Made) -> None:
+    def both_ways(self, start: MemoryStorage) -> None:
         seeds = partial(next, count(300))
         for emptied, other in (("t", "c"), ("c", "t")):
-            storage, clock = made.begun()
-            opened(storage, 3, clock).clone_table("t", "c")
-            table = opened(storage, seeds(), clock).table(emptied)
+            storage = RecordedStore(start).copy()
+            opened(storage, 3).clone_table("t", "c")
+            table = opened(storage, seeds()).table(emptied)
             table.truncate()
             if table.has_lake:
                 tier(table)
-            clean(storage, clock, seeds, "t", "c")
-            assert ids(opened(storage, seeds(), clock).table(other)) == ROWS
-            opened(storage, seeds(), clock).drop_table("t")
-            clean(storage, clock, seeds, "c")
+            clean(storage, seeds, "t", "c")
+            assert ids(opened(storage, seeds()).table(other)) == ROWS
+            opened(storage, seeds()).drop_table("t")
+            clean(storage, seeds, "c")
             if emptied == "t":
-                assert ids(opened(storage, seeds(), clock).table("c")) == ROWS
+                assert ids(opened(storage, seeds()).table("c")) == ROWS
 
     def test_the_other_table_keeps_nothing(self, tiered, monkeypatch):
         monkeypatch.setattr(cloning, "keep_version", lambda *_: None)

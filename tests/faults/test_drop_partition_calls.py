@@ -77,23 +77,19 @@ def require_verified(table: Table) -> None:
     ],
 )
 def test_a_log_table(is_cut, faults, lake, share):
-    def new_store() -> Storage:
-        storage = MemoryStorage(sim_world())
-        warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
-        properties = {"table.datalake.format": lake}
-        warehouse.create_table("t", "id INT, day DATE", partition_by=["day"], properties=properties)
-        table = opened(storage, 2)
-        table.append(rows(0, 4))
-        if not is_cut:
-            tier(table)
-        table.append(rows(4, 4) + rows(8, 2, TUE))
-        ends.update(table.refresh().ends)
-        if is_cut:
-            table.append(rows(20, 4))
-            tier(table)
-        return storage
-
-    ends: dict[int, int] = {}
+    start = MemoryStorage(sim_world())
+    Warehouse("wh", storage=start, world=sim_world(1)).create_table(
+        "t", "id INT, day DATE", partition_by=["day"], properties={"table.datalake.format": lake}
+    )
+    table = opened(start, 2)
+    table.append(rows(0, 4))
+    if not is_cut:
+        tier(table)
+    table.append(rows(4, 4) + rows(8, 2, TUE))
+    ends = dict(table.refresh().ends)
+    if is_cut:
+        table.append(rows(20, 4))
+        tier(table)
     later = list(range(20, 24)) if is_cut else []
     before, after = sorted([*range(10), *later]), [8, 9, *later]
 
@@ -107,7 +103,7 @@ def test_a_log_table(is_cut, faults, lake, share):
     outcomes: Counter[tuple[str, bool]] = Counter()
     with one_thing_at_a_time():
         for methods, met in ((WHOLE, faults), (REST, (Fault.ERROR_BEFORE,) if len(faults) > 1 else ())):
-            for attempt in sweep(new_store, work, methods=methods, faults=met, share=share):
+            for attempt in sweep(start, work, methods=methods, faults=met, share=share, each_state_once=True):
                 table = opened(attempt.store, 4)
                 found = ids(table.to_arrow())
                 assert found in ((before, after) if attempt.raised else (after,)), attempt
@@ -150,14 +146,12 @@ def test_a_table_with_a_primary_key(is_inline, faults, own_cache, monkeypatch, s
         os.environ["STREAMHOUSE_CACHE_DIR"] = str(own_cache / str(next(numbers)))
         return opened(storage, seed)
 
-    def new_store() -> Storage:
-        storage = MemoryStorage(sim_world())
-        Warehouse("wh", storage=storage, world=sim_world(1)).create_table(
-            "t", "id INT, day DATE", primary_key=["id", "day"], partition_by=["day"], buckets=2,
-            properties={"table.datalake.enabled": "false"},
-        )  # fmt: skip
-        new_host(storage, 2).upsert(rows(0, 6) + rows(6, 2, TUE))
-        return storage
+    start = MemoryStorage(sim_world())
+    Warehouse("wh", storage=start, world=sim_world(1)).create_table(
+        "t", "id INT, day DATE", primary_key=["id", "day"], partition_by=["day"], buckets=2,
+        properties={"table.datalake.enabled": "false"},
+    )  # fmt: skip
+    new_host(start, 2).upsert(rows(0, 6) + rows(6, 2, TUE))
 
     def work(storage: FaultyStorage) -> None:
         table = new_host(storage, 3)
@@ -165,7 +159,7 @@ def test_a_table_with_a_primary_key(is_inline, faults, own_cache, monkeypatch, s
         assert ids(table.to_arrow()) == [6, 7]
 
     outcomes: Counter[tuple[str, bool]] = Counter()
-    for attempt in sweep(new_store, work, faults=faults, share=share):
+    for attempt in sweep(start, work, faults=faults, share=share, each_state_once=True):
         table = new_host(attempt.store, 4)
         found = ids(table.to_arrow())
         assert found in ((list(range(8)), [6, 7]) if attempt.raised else ([6, 7],)), attempt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from faults.faulty_storage import WRITES, Crash, Fault, FaultyStorage, ListingLag, sweep
+from faults.faulty_storage import WRITES, Crash, Fault, FaultyStorage, ListingLag, clock_of, sweep
 from faults.sim import START_MS, SimClock, SimIds, sim_world
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Storage
@@ -130,6 +130,39 @@ def test_sweep_meets_every_call_with_every_fault():
         committed = bool(attempt.store.list("commits/"))
         assert not committed or attempt.store.read("segments/a") == b"rows", attempt
     assert {a.op[1] for a in sweep(new_store, scenario, methods=WRITES)} == {*CREATE_OPS, "put_if_absent"}
+
+
+def test_attempts_of_a_sweep_start_with_the_objects_and_the_time_of_its_store():
+    start = MemoryStorage(sim_world(), "first")
+    start.put("a", b"1")
+    clock_of(start).advance(7)
+
+    def scenario(storage: FaultyStorage) -> None:
+        assert (storage.url, storage.read("a"), storage.now_ms()) == (start.url, b"1", start.now_ms())
+        clock_of(storage).advance(1000)
+        storage.put("a", b"2")
+
+    assert len(list(sweep(start, scenario))) == 2 * len(Fault)
+    assert (start.read("a"), start.now_ms()) == (b"1", START_MS + 7)
+
+
+def test_a_sweep_yields_attempts_that_end_alike_once():
+    waited_ms = 0
+
+    def scenario(storage: FaultyStorage) -> None:
+        storage.read("a")
+        storage.read("a")
+        clock_of(storage).advance(waited_ms)
+        storage.put("b", b"1")
+
+    start = MemoryStorage(sim_world())
+    start.put("a", b"1")
+    states = [(a.op[0], a.fault) for a in sweep(start, scenario, each_state_once=True)]
+    assert states == [(0, Fault.CRASH_BEFORE), (0, Fault.LOST_ACK), (2, Fault.CRASH_AFTER), (2, Fault.LOST_ACK)]
+    waited_ms = 5
+    states = [(a.op[0], a.fault) for a in sweep(start, scenario, each_state_once=True)]
+    at_the_write = [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOST_ACK, Fault.ERROR_BEFORE]
+    assert states[2:] == [(2, fault) for fault in at_the_write]
 
 
 def test_the_same_seed_gives_the_same_trace():

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from faults.faulty_storage import Fault, sweep
+from faults.faulty_storage import Fault, clock_of, sweep
 from faults.sim import SimClock, sim_world
 from streamhouse_spark.config.spark_options import WriteOptions
 from streamhouse_spark.core.clock import World
@@ -85,7 +85,7 @@ def test_writing(hosts, inline, snapshot, monkeypatch, share):
         assert rows(table) == after
 
     outcomes = Counter()
-    for attempt in sweep(lambda: prepared(hosts, snapshot=snapshot), work, share=share):
+    for attempt in sweep(prepared(hosts, snapshot=snapshot), work, share=share, each_state_once=True):
         table = hosts(attempt.store, 4)
         found = rows(table)
         assert found in ((BEFORE, after) if attempt.raised else (after,)), attempt
@@ -115,7 +115,7 @@ def test_writing_over_rows_that_nobody_looked_at(hosts, inline, monkeypatch, sha
         assert rows(table) == after
 
     outcomes = Counter()
-    for attempt in sweep(lambda: prepared(hosts, snapshot=True, image="wal"), work, share=share):
+    for attempt in sweep(prepared(hosts, snapshot=True, image="wal"), work, share=share, each_state_once=True):
         table = hosts(attempt.store, 4)
         found = rows(table)
         assert found in ((BEFORE, before, after) if attempt.raised else (after,)), attempt
@@ -132,16 +132,10 @@ def test_writing_over_rows_that_nobody_looked_at(hosts, inline, monkeypatch, sha
 @pytest.mark.sampled(26)
 def test_maintaining(hosts, share):
     """Snapshots are published, the log is trimmed up to them, and files go: no row and no key is ever lost."""
-    clocks = []
-
-    def new_store():
-        clocks.append(SimClock())
-        return prepared(hosts, snapshot=False)
 
     def work(storage):
-        clock = clocks[-1]
+        clock = clock_of(storage)  # the store's clock is the one that ages rows
         clock.advance(2 * HOUR_MS)
-        storage.inner._world = World(clock, sim_world().ids)  # the store's clock is the one that ages rows
         table = hosts(storage, 3, clock)
         table.maintain()
         assert rows(table) == BEFORE
@@ -151,11 +145,12 @@ def test_maintaining(hosts, share):
         assert rows(hosts(storage, 5, clock)) == BEFORE
 
     trimmed = 0
-    for attempt in sweep(new_store, work, share=share):
-        table = hosts(attempt.store, 4, clocks[-1])
+    for attempt in sweep(prepared(hosts, snapshot=False), work, share=share, each_state_once=True):
+        clock = clock_of(attempt.store)
+        table = hosts(attempt.store, 4, clock)
         assert rows(table) == BEFORE, attempt
         table.maintain()
-        assert rows(hosts(attempt.store, 6, clocks[-1])) == BEFORE, attempt
+        assert rows(hosts(attempt.store, 6, clock)) == BEFORE, attempt
         table.upsert([{"id": 3, "name": "z", "n": 3}])
         assert rows(table)[3]["name"] == "z"
         state = table.refresh()
@@ -205,11 +200,6 @@ def test_tasks_prepare_and_a_driver_commits(hosts, monkeypatch, share):
     )  # fmt: skip
     hosts(base, 2).upsert([{"id": i, "n": 1} for i in range(6)])
 
-    def new_store():
-        storage = MemoryStorage(sim_world())
-        storage._objects = dict(base._objects)
-        return storage
-
     def sent(storage, seed):
         """What the task of a host sends to the driver."""
         table = hosts(storage, seed)
@@ -231,7 +221,7 @@ def test_tasks_prepare_and_a_driver_commits(hosts, monkeypatch, share):
     after = {i: 10 + before.get(i, 0) for i in range(8)}
     outcomes = Counter()
     faults = (Fault.CRASH_AFTER, Fault.ERROR_BEFORE)
-    for attempt in sweep(new_store, work, faults=faults, share=share):
+    for attempt in sweep(base, work, faults=faults, share=share, each_state_once=True):
         table = hosts(attempt.store, 5)
         found = {row["id"]: row["n"] for row in table.to_arrow().to_pylist()}
         has_rival = found[0] > 99

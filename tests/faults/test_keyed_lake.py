@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
-from faults.faulty_storage import WRITES, Fault, FaultyStorage, sweep
+from faults.faulty_storage import WRITES, Fault, FaultyStorage, RecordedStore, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.share import Share
 from faults.sim import sim_world
@@ -47,12 +47,6 @@ def prepared(lake_format: LakeFormat) -> tuple[MemoryStorage, dict, dict]:
     return storage, held, dict(table.rows)
 
 
-def copied(storage: MemoryStorage) -> MemoryStorage:
-    other = MemoryStorage(sim_world())
-    other._objects = dict(storage._objects)
-    return other
-
-
 def swept(
     lake_format: LakeFormat, work: Callable[[KeyedTable], object], check: Callable[[Storage], None], share: Share
 ) -> Counter[str]:
@@ -68,7 +62,7 @@ def swept(
 
     with one_thing_at_a_time():
         for methods, faults in ((whole, tuple(Fault)), (rest, (Fault.ERROR_BEFORE,))):
-            for attempt in sweep(lambda: copied(past), run, methods=methods, faults=faults, share=share):
+            for attempt in sweep(past, run, methods=methods, faults=faults, share=share, each_state_once=True):
                 try:
                     check(attempt.store)
                 except (AssertionError, StreamhouseError) as error:
@@ -137,7 +131,7 @@ def test_a_rival_in_the_middle_of_a_round(lake_format, monkeypatch, share):
             if calls // 2 not in share:
                 calls += 2
                 continue
-            storage = copied(past)
+            storage = RecordedStore(past).copy()
             rival = opened(lake_format, storage, 7, rows)
 
             def interrupt(

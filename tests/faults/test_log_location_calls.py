@@ -56,7 +56,7 @@ def require_apart(store: Storage) -> None:
 
 def test_create():
     started = 0
-    for attempt in sweep(lambda: MemoryStorage(sim_world()), lambda store: create(opened(store, 1))):
+    for attempt in sweep(MemoryStorage(sim_world()), lambda store: create(opened(store, 1))):
         started += 1
         require_apart(attempt.store)
         wh = opened(attempt.store, 2)
@@ -76,7 +76,7 @@ def test_create():
 
 def test_what_a_crash_of_create_leaves_is_cleaned():
     for attempt in sweep(
-        lambda: MemoryStorage(sim_world()), lambda store: create(opened(store, 1)), faults=[Fault.CRASH_AFTER]
+        MemoryStorage(sim_world()), lambda store: create(opened(store, 1)), faults=[Fault.CRASH_AFTER]
     ):
         for _ in range(3):
             attempt.store._world.clock.advance(2 * GRACE_MS)
@@ -88,7 +88,7 @@ def test_what_a_crash_of_create_leaves_is_cleaned():
 
 
 def test_drop():
-    for attempt in sweep(lambda: made(1, 2), lambda store: opened(store, 2).drop_table(NAME)):
+    for attempt in sweep(made(1, 2), lambda store: opened(store, 2).drop_table(NAME), each_state_once=True):
         require_apart(attempt.store)
         wh = opened(attempt.store, 3)
         if attempt.raised is None:
@@ -103,7 +103,7 @@ def test_append_after_a_lost_answer_is_there_once():
     def append(store: Storage) -> None:
         opened(store, 2).table(NAME).append([{"id": 3}])
 
-    for attempt in sweep(lambda: made(1, 2), append):
+    for attempt in sweep(made(1, 2), append, each_state_once=True):
         found = sorted(opened(attempt.store, 3).table(NAME).to_arrow()["id"].to_pylist())
         assert found in ([1, 2], [1, 2, 3]), attempt
         assert attempt.raised is not None or found == [1, 2, 3], attempt
@@ -118,12 +118,7 @@ def test_relocate(copy):
     def relocated(store: Storage) -> None:
         relocate(opened(store, 4, url="memory://cold/elsewhere"), copy=copy)
 
-    def moved() -> MemoryStorage:
-        store = MemoryStorage(sim_world())
-        store._objects = dict(base._objects)
-        return store
-
-    for attempt in sweep(moved, relocated):
+    for attempt in sweep(base, relocated, each_state_once=True):
         if copy:
             assert {k: d for k, d in attempt.store._objects.items() if k.startswith("hot/")} == before, attempt
         try:

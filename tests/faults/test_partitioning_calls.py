@@ -35,7 +35,7 @@ def ids(found) -> list[int]:
     return sorted(found["id"].to_pylist())
 
 
-def new_store() -> Storage:
+def new_store() -> MemoryStorage:
     storage = MemoryStorage(sim_world())
     table = Warehouse("wh", storage=storage, world=sim_world(1)).create_table(
         "t", "id INT, third INT", partition_by=["third"], buckets=2, properties={"bucket.key": "id"}
@@ -63,7 +63,9 @@ def check(storage: Storage, numbers: list[int]) -> Table:
 def test_the_record(share):
     outcomes: Counter[tuple[str, bool]] = Counter()
     before = list(range(7))
-    for attempt in sweep(new_store, lambda s: opened(s, 3).set_partitioning(NEW), share=share, faults=tuple(Fault)):
+    for attempt in sweep(
+        new_store(), lambda storage: opened(storage, 3).set_partitioning(NEW), share=share, each_state_once=True
+    ):
         found = check(attempt.store, before).state
         happened = found.parsed.partitioned_by == NEW
         assert happened or attempt.raised, attempt
@@ -90,15 +92,14 @@ def test_the_record(share):
     ],
 )
 def test_the_round_behind_it(share, faults):
-    def changed() -> Storage:
-        storage = new_store()
-        opened(storage, 2).set_partitioning(NEW)
-        return storage
-
+    start = new_store()
+    opened(start, 2).set_partitioning(NEW)
     outcomes: Counter[int] = Counter()
     before = list(range(7))
     with one_thing_at_a_time():
-        for attempt in sweep(changed, lambda s: tier(opened(s, 3)), share=share, faults=faults):
+        for attempt in sweep(
+            start, lambda storage: tier(opened(storage, 3)), share=share, faults=faults, each_state_once=True
+        ):
             lake = check(attempt.store, before).open_lake().place.require()
             assert lake.metadata.default_spec_id in ((0, 1) if attempt.raised else (1,)), attempt
             outcomes[lake.metadata.default_spec_id] += 1

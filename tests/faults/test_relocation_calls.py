@@ -89,7 +89,7 @@ def test_relocating(lake, copy, keyed, faults, share):
     outcomes: Counter[str] = Counter()
     with one_thing_at_a_time():
         for methods, met in ((WHOLE, faults), (REST, (Fault.ERROR_BEFORE,) if len(faults) > 1 else ())):
-            for attempt in sweep(lambda: at(made, "second"), work, methods=methods, faults=met, share=share):
+            for attempt in sweep(at(made, "second"), work, methods=methods, faults=met, share=share):
                 between = _between(attempt.store, wanted)
                 try:
                     work(attempt.store)

@@ -7,8 +7,8 @@ from typing import Self
 
 import pytest
 
-from faults.faulty_storage import WRITES, Fault, FaultyStorage, sweep
-from faults.sim import SimClock, sim_world
+from faults.faulty_storage import WRITES, Fault, FaultyStorage, clock_of, sweep
+from faults.sim import sim_world
 from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.base import Storage
@@ -20,25 +20,23 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.sampled(12)
 FORMATS = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]
-CLOCKS = [SimClock()]
-"""The last one is that of the store in use."""
 
 
 class Remote:
     """A faulty store of which many objects can be asked for at once. It answers one after the other."""
 
     def __init__(self, inner: FaultyStorage) -> None:
-        self._inner = inner
+        self.inner = inner
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
+        return getattr(self.inner, name)
 
     def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
         return [self._found(key) for key in keys]
 
     def _found(self, key: str) -> bytes | None:
         try:
-            return self._inner.read(key)
+            return self.inner.read(key)
         except ObjectNotFoundError:
             return None
 
@@ -63,18 +61,13 @@ def one_thing_after_the_other(monkeypatch):
 
 
 def opened(storage: Storage, seed: int) -> Warehouse:
-    return Warehouse("wh", storage=storage, world=sim_world(seed, CLOCKS[-1]))
+    return Warehouse("wh", storage=storage, world=sim_world(seed, clock_of(storage)))
 
 
 def remote(storage: Storage, seed: int) -> Warehouse:
     found = Remote(storage)
     assert isinstance(found, ReadsMany)
     return opened(found, seed)
-
-
-def empty() -> Storage:
-    CLOCKS.append(SimClock())
-    return MemoryStorage(sim_world(0, CLOCKS[-1]))
 
 
 def tier(table: Table) -> None:
@@ -84,7 +77,8 @@ def tier(table: Table) -> None:
 
 def test_creating_a_table(share):
     """There is a table or none, and creating it again makes sure of one."""
-    for attempt in sweep(empty, lambda storage: remote(storage, 1).create_table("s.t", "id BIGINT"), share=share):
+    create = lambda storage: remote(storage, 1).create_table("s.t", "id BIGINT")  # noqa: E731
+    for attempt in sweep(MemoryStorage(sim_world()), create, share=share, each_state_once=True):
         found = remote(attempt.store, 2)
         try:
             names = found.tables()
@@ -102,20 +96,20 @@ def test_maintenance(lake_format, share):
     """No row goes, whatever fails, and the next maintenance goes on."""
 
     def new_store() -> Storage:
-        storage = empty()
+        """Create the table for each attempt: the process prefetches objects of the latest snapshot that it saw."""
+        storage = MemoryStorage(sim_world())
         table = opened(storage, 1).create_table("s.t", "id BIGINT", properties={"table.datalake.format": lake_format})
         for number in range(6):
             table.append([{"id": number}])
             tier(table)
-        CLOCKS[-1].advance(25 * 3_600_000)
+        clock_of(storage).advance(25 * 3_600_000)
         return storage
 
     def scenario(storage: FaultyStorage) -> None:
         remote(storage, 2).table("s.t").maintain()
 
-    for attempt in sweep(
-        new_store, scenario, faults=(Fault.CRASH_AFTER, Fault.ERROR_BEFORE), methods=WRITES, share=share
-    ):
+    faults = (Fault.CRASH_AFTER, Fault.ERROR_BEFORE)
+    for attempt in sweep(new_store, scenario, faults=faults, methods=WRITES, share=share):
         table = remote(attempt.store, 3).table("s.t")
         assert sorted(table.to_arrow()["id"].to_pylist()) == list(range(6)), attempt
         table.maintain()
@@ -127,15 +121,13 @@ def test_maintenance(lake_format, share):
 def test_listing(share):
     """A listing that fails says so; none is short."""
 
-    def new_store() -> Storage:
-        storage = empty()
-        for number in range(3):
-            opened(storage, 1 + number).create_table(f"s.t{number}", "id BIGINT").append([{"id": 1}])
-        return storage
+    start = MemoryStorage(sim_world())
+    for number in range(3):
+        opened(start, 1 + number).create_table(f"s.t{number}", "id BIGINT").append([{"id": 1}])
 
     def scenario(storage: FaultyStorage) -> None:
         found = open_all(remote(storage, 9))
         assert len(found.tables) + len(found.failed) == 3
 
-    for attempt in sweep(new_store, scenario, faults=(Fault.ERROR_BEFORE,), share=share):
+    for attempt in sweep(start, scenario, faults=(Fault.ERROR_BEFORE,), share=share):
         assert attempt.raised is None or isinstance(attempt.raised, StreamhouseError)

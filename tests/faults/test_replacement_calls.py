@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from faults.faulty_storage import Fault, sweep
+from faults.faulty_storage import sweep
 from faults.sim import sim_world
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.kv import staged_changes
@@ -57,10 +57,7 @@ def test_it_happens_once(on_host, monkeypatch, share, keyed, small):
 
     close_tablets()
     for attempt in sweep(
-        lambda: new_store(keyed=keyed),
-        lambda storage: replace(on_host(storage, 3)),
-        share=share,
-        faults=tuple(Fault),
+        new_store(keyed=keyed), lambda storage: replace(on_host(storage, 3)), share=share, each_state_once=True
     ):
         found = ids(on_host(attempt.store, 4))
         assert found in ((BEFORE, AFTER) if attempt.raised else (AFTER,)), attempt

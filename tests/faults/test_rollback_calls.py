@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from faults.faulty_storage import Fault, sweep
+from faults.faulty_storage import sweep
 from faults.sim import sim_world
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.kv import staged_changes
@@ -69,10 +69,10 @@ def test_all_of_it_happens_or_nothing(on_host, monkeypatch, share, keyed, emptie
 
     close_tablets()
     for attempt in sweep(
-        lambda: new_store(keyed=keyed, emptied=emptied),
+        new_store(keyed=keyed, emptied=emptied),
         lambda storage: go_back(on_host(storage, 3)),
         share=share,
-        faults=tuple(Fault),
+        each_state_once=True,
     ):
         found = ids(on_host(attempt.store, 4))
         assert found in ((NEW, OLD) if attempt.raised else (OLD,)), attempt

@@ -29,7 +29,7 @@ def opened(storage: Storage, seed: int) -> Table:
     return Warehouse("wh", storage=storage, world=sim_world(seed)).table("t")
 
 
-def new_store() -> Storage:
+def new_store() -> MemoryStorage:
     storage = MemoryStorage(sim_world())
     warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
     table = warehouse.create_table("t", "id INT, third INT", buckets=2, properties=HOT)
@@ -51,7 +51,7 @@ def ids(table: Table) -> list[int]:
 def test_it_holds(in_manifest, monkeypatch, share):
     if in_manifest:
         monkeypatch.setattr(record, "RECORD_BYTES_MAX", 300)
-    for attempt in sweep(new_store, lambda storage: delete(storage, 3), share=share, faults=tuple(Fault)):
+    for attempt in sweep(new_store(), lambda storage: delete(storage, 3), share=share, each_state_once=True):
         found = ids(opened(attempt.store, 4))
         assert found in ((BEFORE, AFTER) if attempt.raised else (AFTER,)), attempt
         delete(attempt.store, 5)
@@ -71,7 +71,7 @@ def test_rows_are_replaced_together_or_not_at_all(in_objects, share):
 
     after = [(n, n % 3 or 3) for n in BEFORE]
     before = [(n, n % 3) for n in BEFORE]
-    for attempt in sweep(new_store, lambda storage: replace(storage, 3), share=share, faults=tuple(Fault)):
+    for attempt in sweep(new_store(), lambda storage: replace(storage, 3), share=share, each_state_once=True):
         found = sorted((row["id"], row["third"]) for row in opened(attempt.store, 4).to_arrow().to_pylist())
         assert found in ((before, after) if attempt.raised else (after,)), attempt
         replace(attempt.store, 5)
@@ -94,24 +94,24 @@ def tier(table: Table) -> None:
     ],
 )
 def test_a_round(lake, has_new_rows, share):
-    def with_lake() -> Storage:
+    start = MemoryStorage(sim_world())
+    table = Warehouse("wh", storage=start, world=sim_world(1)).create_table(
+        "t", "id INT, third INT", properties={"table.datalake.format": lake}
+    )
+    table.append([{"id": n, "third": n % 3} for n in range(18)])
+    tier(table)
+    if has_new_rows:
+        table.append([{"id": n, "third": n % 3} for n in range(18, 30)])
+    delete(start, 2)
+
+    def round_of(storage: Storage) -> None:
         clear_manifest_cache()
-        storage = MemoryStorage(sim_world())
-        warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
-        table = warehouse.create_table("t", "id INT, third INT", properties={"table.datalake.format": lake})
-        table.append([{"id": n, "third": n % 3} for n in range(18)])
-        tier(table)
-        if has_new_rows:
-            table.append([{"id": n, "third": n % 3} for n in range(18, 30)])
-        delete(storage, 2)
-        return storage
+        tier(opened(storage, 3))
 
     after = [n for n in AFTER if has_new_rows or n < 18]
     whole = WRITES - {"create.write", "create.open"}
     with one_thing_at_a_time():
-        for attempt in sweep(
-            with_lake, lambda storage: tier(opened(storage, 3)), share=share, methods=whole, faults=FEW
-        ):
+        for attempt in sweep(start, round_of, share=share, methods=whole, faults=FEW, each_state_once=True):
             clear_manifest_cache()
             assert ids(opened(attempt.store, 4)) == after, attempt
             tier(opened(attempt.store, 5))
@@ -122,25 +122,22 @@ def test_a_round(lake, has_new_rows, share):
 
 
 def test_a_purge(share):
-    def with_deleted_rows() -> Storage:
-        clear_manifest_cache()
-        storage = MemoryStorage(sim_world())
-        warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
-        table = warehouse.create_table("t", "id INT, third INT")
-        table.append([{"id": n, "third": n % 3} for n in range(18)])
-        tier(table)
-        table.delete(where=[("id", "in", [1, 2, 17])])
-        tier(table)
-        return storage
+    start = MemoryStorage(sim_world())
+    table = Warehouse("wh", storage=start, world=sim_world(1)).create_table("t", "id INT, third INT")
+    table.append([{"id": n, "third": n % 3} for n in range(18)])
+    tier(table)
+    table.delete(where=[("id", "in", [1, 2, 17])])
+    tier(table)
 
     def purge(storage: Storage, seed: int) -> int:
+        clear_manifest_cache()
         return opened(storage, seed).lake.compact(purge=True).purged_rows
 
     left = [n for n in range(18) if n not in (1, 2, 17)]
     whole = WRITES - {"create.write", "create.open"}
     with one_thing_at_a_time():
         for attempt in sweep(
-            with_deleted_rows, lambda storage: purge(storage, 3), share=share, methods=whole, faults=FEW
+            start, lambda storage: purge(storage, 3), share=share, methods=whole, faults=FEW, each_state_once=True
         ):
             clear_manifest_cache()
             assert ids(opened(attempt.store, 4)) == left, attempt

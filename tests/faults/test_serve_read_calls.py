@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
-from faults.faulty_storage import Fault, sweep
+from faults.faulty_storage import Fault, clock_of, sweep
 from faults.sequential import one_thing_at_a_time
-from faults.sim import SimClock, sim_world
+from faults.sim import sim_world
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.read import parts
 from streamhouse_spark.serve.flight.bulk_reads import BulkReads
@@ -28,16 +28,14 @@ from virtual_rows import rows_of
 pytestmark = pytest.mark.sampled(3)
 FEW = (Fault.CRASH_AFTER, Fault.LOST_ACK)
 GRACE_MS = 600_000
-CLOCKS = [SimClock()]
 
 
 def opened(storage: Storage, seed: int) -> Warehouse:
-    return Warehouse("wh", storage=storage, world=sim_world(seed, CLOCKS[-1]))
+    return Warehouse("wh", storage=storage, world=sim_world(seed, clock_of(storage)))
 
 
 def new_store() -> Storage:
-    CLOCKS.append(SimClock())
-    storage = MemoryStorage(sim_world(0, CLOCKS[-1]))
+    storage = MemoryStorage(sim_world())
     table = opened(storage, 1).create_table("s.t", "id BIGINT, n INT", buckets=2)
     table.append([{"id": n, "n": 0} for n in range(6)])
     tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
@@ -63,14 +61,14 @@ def test_a_system_table_is_made(share, monkeypatch):
         with one_thing_at_a_time():
             made.append(shown(storage, 3))
 
-    for attempt in sweep(new_store, make, share=share, faults=FEW):
+    for attempt in sweep(new_store(), make, share=share, faults=FEW):
         clear_manifest_cache()
         if not attempt.raised:
             assert made[-1] == expected, attempt
         assert shown(attempt.store, 4) == expected, attempt
         table = opened(attempt.store, 5).table("s.t")
         assert table.refresh().version == 4, "the log has a record of it"
-        CLOCKS[-1].advance(3 * GRACE_MS)
+        clock_of(attempt.store).advance(3 * GRACE_MS)
         VirtualTables(opened(attempt.store, 6), grace_ms=GRACE_MS).clean()
         assert list(attempt.store.list("lake/.virtual/")) == [], "a folder stays for ever"
 
@@ -93,7 +91,7 @@ def test_a_bulk_read(share, monkeypatch):
         with one_thing_at_a_time():
             found.append(read(storage, 3, other=4))
 
-    for attempt in sweep(new_store, make, share=share, faults=(*FEW, Fault.CRASH_BEFORE)):
+    for attempt in sweep(new_store(), make, share=share, faults=(*FEW, Fault.CRASH_BEFORE)):
         if not attempt.raised:
             assert found[-1] == list(range(11)), attempt
         assert read(attempt.store, 5, other=6) == list(range(11)), attempt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from faults.faulty_storage import Fault, sweep
+from faults.faulty_storage import sweep
 from faults.sim import sim_world
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.log.lifecycle import names, sql_views
@@ -43,7 +43,7 @@ def found(storage: Storage) -> dict[str, str]:
 
 
 def check(new_store, work, before: dict[str, str], after: dict[str, str]) -> None:
-    for attempt in sweep(new_store, lambda storage: work(storage, 7), faults=tuple(Fault)):
+    for attempt in sweep(new_store(), lambda storage: work(storage, 7), each_state_once=True):
         is_now = found(attempt.store)
         assert is_now in ((before, after) if attempt.raised else (after,)), attempt
         if is_now == before:  # another process does it, whatever was left
@@ -72,7 +72,7 @@ def test_a_view_has_one_of_its_two_names():
 
 
 def test_a_name_that_a_dead_renaming_left_can_be_taken():
-    for attempt in sweep(with_view, lambda s: sql_views.rename_view(s, sim_world(7), A, B), faults=tuple(Fault)):
+    for attempt in sweep(with_view(), lambda s: sql_views.rename_view(s, sim_world(7), A, B), each_state_once=True):
         if "b" not in found(attempt.store):
             wh = Warehouse("wh", storage=attempt.store, world=sim_world(8))
             wh.create_table("d.b", "id INT", properties={"table.datalake.enabled": "false"})

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import suppress
 from functools import partial
 from itertools import count
 
 import pytest
 
-from faults.faulty_storage import Fault, FaultyStorage, sweep
+from faults.faulty_storage import FaultyStorage, RecordedStore, clock_of, sweep
 from faults.share import WHOLE, Share
-from faults.sim import SimClock, sim_world
-from streamhouse_spark.core.clock import World
+from faults.sim import sim_world
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -34,14 +34,14 @@ DAY_MS = 24 * 3600 * 1000
 OLD = list(range(8))
 
 
-def opened(storage: Storage, seed: int, clock: SimClock | None = None) -> Table:
-    return Warehouse("wh", storage=storage, world=World(clock or SimClock(), sim_world(seed).ids)).table("t")
+def opened(storage: Storage, seed: int) -> Table:
+    return Warehouse("wh", storage=storage, world=sim_world(seed, clock_of(storage))).table("t")
 
 
-def new_store(clock: SimClock | None = None) -> Storage:
-    world = sim_world(0, clock)
-    storage = MemoryStorage(world)
-    table = Warehouse("wh", storage=storage, world=world).create_table("t", "id INT", buckets=2, properties=HOT)
+def new_store() -> MemoryStorage:
+    storage = MemoryStorage(sim_world())
+    warehouse = Warehouse("wh", storage=storage, world=storage._world)
+    table = warehouse.create_table("t", "id INT", buckets=2, properties=HOT)
     table.append([{"id": n} for n in OLD[:4]])
     table.append([{"id": n} for n in OLD[4:]])
     return storage
@@ -51,6 +51,10 @@ def ids(table: Table) -> list[int]:
     return sorted(table.read_version("a")["id"].to_pylist())
 
 
+def nothing_inline(*_: object) -> int:
+    return 0
+
+
 def names(table: Table) -> list[str]:
     return [tag.name for tag in table.tags()]
 
@@ -58,12 +62,12 @@ def names(table: Table) -> list[str]:
 @pytest.fixture(params=[True, False], ids=["in the record", "as objects"])
 def _size(request, monkeypatch):
     if not request.param:
-        monkeypatch.setattr(log_append, "inline_total", lambda *_: 0)
+        monkeypatch.setattr(log_append, "inline_total", nothing_inline)
 
 
 @pytest.mark.usefixtures("_size")
 def test_a_name_is_there_and_all_that_it_keeps_or_nothing():
-    for attempt in sweep(new_store, lambda storage: opened(storage, 3).create_tag("a"), faults=tuple(Fault)):
+    for attempt in sweep(new_store(), lambda storage: opened(storage, 3).create_tag("a"), each_state_once=True):
         table = opened(attempt.store, 4)
         assert names(table) in (([], ["a"]) if attempt.raised else (["a"],)), attempt
         if not names(table):
@@ -73,12 +77,9 @@ def test_a_name_is_there_and_all_that_it_keeps_or_nothing():
 
 
 def test_a_name_is_dropped_or_not():
-    def make() -> Storage:
-        storage = new_store()
-        opened(storage, 2).create_tag("a")
-        return storage
-
-    for attempt in sweep(make, lambda storage: opened(storage, 3).drop_tag("a"), faults=tuple(Fault)):
+    start = new_store()
+    opened(start, 2).create_tag("a")
+    for attempt in sweep(start, lambda storage: opened(storage, 3).drop_tag("a"), each_state_once=True):
         table = opened(attempt.store, 4)
         assert names(table) in (([], ["a"]) if attempt.raised else ([],)), attempt
         if names(table):
@@ -89,65 +90,53 @@ def test_a_name_is_dropped_or_not():
 @pytest.mark.sampled(40)
 @pytest.mark.usefixtures("_size")
 def test_cleaning_that_dies_anywhere_leaves_what_a_name_keeps(share):
-    clock = SimClock()
-
-    def make() -> Storage:
-        storage = cleanable(clock)
-        opened(storage, 2, clock).maintain()
-        clock.advance(2 * DAY_MS)
-        return storage
-
-    for attempt in sweep(make, lambda storage: opened(storage, 3, clock).maintain(), share=share, faults=tuple(Fault)):
-        assert ids(opened(attempt.store, 4, clock)) == OLD, attempt
-        clock.advance(2 * DAY_MS)
-        opened(attempt.store, 5, clock).maintain()
-        assert ids(opened(attempt.store, 6, clock)) == OLD, attempt
+    start = cleanable()
+    opened(start, 2).maintain()
+    clock_of(start).advance(2 * DAY_MS)
+    for attempt in sweep(start, lambda storage: opened(storage, 3).maintain(), share=share, each_state_once=True):
+        assert ids(opened(attempt.store, 4)) == OLD, attempt
+        clock_of(attempt.store).advance(2 * DAY_MS)
+        opened(attempt.store, 5).maintain()
+        assert ids(opened(attempt.store, 6)) == OLD, attempt
 
 
 @pytest.fixture(scope="module", params=["iceberg", "paimon"])
-def superseded(request) -> tuple[MemoryStorage, SimClock, int]:
+def superseded(request) -> tuple[MemoryStorage, int]:
     """A table whose first lake snapshot was superseded long ago, and the version that reads it."""
-    clock = SimClock()
-    world = sim_world(0, clock)
-    storage = MemoryStorage(world)
+    storage = MemoryStorage(sim_world())
     how = {"table.datalake.format": request.param}
-    table = Warehouse("wh", storage=storage, world=world).create_table("t", "id INT", buckets=1, properties=how)
+    warehouse = Warehouse("wh", storage=storage, world=storage._world)
+    table = warehouse.create_table("t", "id INT", buckets=1, properties=how)
     versions = []
     for number in OLD[:3]:
         table.append([{"id": number}])
         tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
         versions.append(table.refresh().version)
-    clock.advance(2 * DAY_MS)
-    return storage, clock, versions[0]
+    clock_of(storage).advance(2 * DAY_MS)
+    return storage, versions[0]
 
 
-def copied(storage: MemoryStorage, clock: SimClock) -> MemoryStorage:
-    other = MemoryStorage(sim_world(0, clock))
-    other._objects = dict(storage._objects)
-    return other
-
-
-def tag_before_each_call_of_an_expiry(made: tuple[MemoryStorage, SimClock, int], share: Share) -> int:
+def tag_before_each_call_of_an_expiry(made: tuple[MemoryStorage, int], share: Share) -> int:
     """Give a tag before a storage call of an expiry; return how many were given. Each has to keep its version."""
-    begin, clock, version = made
+    start, version = made
     given, calls = 0, 1
 
     def tag_at(met: int, storage: MemoryStorage, number: int, _method: str, _key: str) -> None:
         if number == met:
             with suppress(SnapshotExpiredError):
-                opened(storage, 3, clock).create_tag("a", version)
+                opened(storage, 3).create_tag("a", version)
 
     for met in count():
         if met >= calls:
             return given
         if met not in share:
             continue
-        storage = copied(begin, clock)
+        storage = RecordedStore(start).copy()
         faulty = FaultyStorage(storage, partial(tag_at, met, storage))
         with suppress(CommitConflictError):
-            opened(faulty, 2, clock).lake.expire_snapshots(retain_last=1, older_than_ms=clock.now_ms())
+            opened(faulty, 2).lake.expire_snapshots(retain_last=1, older_than_ms=storage.now_ms())
         calls = len(faulty.trace)
-        if names(table := opened(storage, 4, clock)):
+        if names(table := opened(storage, 4)):
             given += 1
             assert ids(table) == OLD[:1], faulty.trace[met]
     raise AssertionError("unreachable")
@@ -158,26 +147,32 @@ def test_a_tag_given_while_an_expiry_runs_keeps_its_snapshot_or_is_refused(super
     assert tag_before_each_call_of_an_expiry(superseded, share) > 0
 
 
-def cleanable(clock: SimClock) -> Storage:
-    """Make a table with a named version, which was emptied and written to so often that its records may go."""
-    storage = new_store(clock)
-    table = opened(storage, 1, clock)
+def cleanable() -> MemoryStorage:
+    """Return a table with a named version, which was emptied and written to so often that its records may go."""
+    return written_often(log_append.inline_total).copy()
+
+
+@functools.cache
+def written_often(_inline_total: object) -> RecordedStore:
+    """Return the table of `cleanable`, recorded once for rows in records and once for rows as objects."""
+    storage = new_store()
+    table = opened(storage, 1)
     table.create_tag("a")
     table.truncate()
     for n in range(110):
         table.append([{"id": 100 + n}])
         if n % 50 == 49:
             table.truncate()
-    clock.advance(2 * DAY_MS)
-    return storage
+    clock_of(storage).advance(2 * DAY_MS)
+    return RecordedStore(storage)
 
 
-def cleaned(clock: SimClock) -> Table:
-    storage = cleanable(clock)
+def cleaned() -> Table:
+    storage = cleanable()
     for seed in range(2, 6):
-        opened(storage, seed, clock).maintain()
-        clock.advance(2 * DAY_MS)
-    return opened(storage, 9, clock)
+        opened(storage, seed).maintain()
+        clock_of(storage).advance(2 * DAY_MS)
+    return opened(storage, 9)
 
 
 class TestPlantedBugs:
@@ -185,7 +180,7 @@ class TestPlantedBugs:
 
     @pytest.mark.usefixtures("_size")
     def test_without_one_the_rows_are_there_and_records_went(self):
-        table = cleaned(SimClock())
+        table = cleaned()
         assert ids(table) == OLD
         assert len(list(table.storage.list(f"tables/{table.uuid}/commits/"))) < 150, (
             "no record went, so nothing is told"
@@ -195,7 +190,7 @@ class TestPlantedBugs:
     def test_a_cleaner_that_knows_no_tags(self, monkeypatch):
         monkeypatch.setattr(cleaning, "_tagged_keys", lambda *_: set())
         with pytest.raises((SnapshotExpiredError, ObjectNotFoundError)):
-            ids(cleaned(SimClock()))
+            ids(cleaned())
 
     def test_an_expiry_that_claims_nothing(self, superseded, monkeypatch):
         monkeypatch.setattr(lake_maintain, "claim_of", lambda _table: None)
@@ -211,26 +206,25 @@ class TestPlantedBugs:
     def test_a_reader_that_looks_for_records_alone(self, monkeypatch):
         monkeypatch.setattr(history, "of_version", lambda *_: None)
         with pytest.raises(SnapshotExpiredError):
-            ids(cleaned(SimClock()))
+            ids(cleaned())
 
     def test_a_name_for_files_that_were_marked(self, monkeypatch):
         """A cleaner that had not seen the record has them on its list."""
         monkeypatch.setattr(tags, "_require_live", lambda *_: None)
-        monkeypatch.setattr(log_append, "inline_total", lambda *_: 0)
-        clock = SimClock()
-        storage = new_store(clock)
-        table = opened(storage, 1, clock)
+        monkeypatch.setattr(log_append, "inline_total", nothing_inline)
+        storage = new_store()
+        table = opened(storage, 1)
         version = table.refresh().version
         table.truncate()
-        clock.advance(2 * DAY_MS)
-        cleaner, really = opened(storage, 2, clock), cleaning._delete
+        clock_of(storage).advance(2 * DAY_MS)
+        cleaner, really = opened(storage, 2), cleaning._delete
 
         def late(*given: object) -> None:
             monkeypatch.setattr(cleaning, "_delete", really)
-            opened(storage, 3, clock).create_tag("a", version)
+            opened(storage, 3).create_tag("a", version)
             really(*given)  # type: ignore[arg-type]
 
         monkeypatch.setattr(cleaning, "_delete", late)
         cleaner.maintain()
         with pytest.raises((SnapshotExpiredError, ObjectNotFoundError, InvalidOptionError)):
-            ids(opened(storage, 4, clock))
+            ids(opened(storage, 4))

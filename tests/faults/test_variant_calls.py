@@ -99,24 +99,26 @@ def values(table: Table) -> dict[int, Any]:
 def test_values_are_whole(name, share):
     work = WORKS[name]
 
-    def made() -> Storage:
-        storage = MemoryStorage(sim_world())
-        warehouse = Warehouse("wh", storage=storage, world=sim_world(1))
-        properties = {"table.datalake.format": "paimon"}
-        table = warehouse.create_table("t", "id INT, v VARIANT", buckets=1, properties=properties)
-        table.append(rows({number: BEFORE[number] for number in range(4)}))
-        tier(table)
-        table.append(rows({number: BEFORE[number] for number in range(4, 7)}))
-        table.create_tag("whole")
-        if name == "rollback":
-            table.delete(where=[("id", "in", [0, 3, 5])])
-        return storage
-
-    before = values(opened(made(), 2))
+    start = MemoryStorage(sim_world())
+    warehouse = Warehouse("wh", storage=start, world=sim_world(1))
+    properties = {"table.datalake.format": "paimon"}
+    table = warehouse.create_table("t", "id INT, v VARIANT", buckets=1, properties=properties)
+    table.append(rows({number: BEFORE[number] for number in range(4)}))
+    tier(table)
+    table.append(rows({number: BEFORE[number] for number in range(4, 7)}))
+    table.create_tag("whole")
+    if name == "rollback":
+        table.delete(where=[("id", "in", [0, 3, 5])])
+    before = values(opened(start, 2))
     whole = WRITES - {"create.write", "create.open"}
     with one_thing_at_a_time():
         for attempt in sweep(
-            made, lambda storage: work.run(opened(storage, 3)), share=share, methods=whole, faults=FEW
+            start,
+            lambda storage: work.run(opened(storage, 3)),
+            share=share,
+            methods=whole,
+            faults=FEW,
+            each_state_once=True,
         ):
             found = values(opened(attempt.store, 4))
             assert found in ((before, work.after) if attempt.raised else (work.after,)), attempt

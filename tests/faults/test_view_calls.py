@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from faults.faulty_storage import Fault, sweep
+from faults.faulty_storage import sweep
 from faults.sequential import one_thing_at_a_time
 from faults.share import WHOLE, Share
 from faults.sim import SimClock, sim_world
@@ -136,7 +136,7 @@ def check(share: Share, refresh: Refresh = refresh) -> None:
 
 
 def sweep_through(share: Share, refresh: Refresh) -> None:
-    for attempt in sweep(new_store, lambda storage: refresh(storage, 3), share=share, faults=tuple(Fault)):
+    for attempt in sweep(new_store, lambda storage: refresh(storage, 3), share=share, each_state_once=True):
         new_host()
         end = require_consistent(attempt.store, 4)
         assert end in ((len(ROWS), len(ROWS) + len(MORE)) if attempt.raised else (len(ROWS) + len(MORE),)), attempt

@@ -7,9 +7,9 @@ import itertools
 import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
-from faults.faulty_storage import Fault, sweep
+from faults.faulty_storage import Fault, FaultyStorage, clock_of, sweep
 from faults.sequential import one_thing_at_a_time
-from faults.sim import SimClock, sim_world
+from faults.sim import sim_world
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.serve.iceberg import virtual_tables
@@ -23,25 +23,24 @@ from virtual_rows import rows_of
 pytestmark = pytest.mark.sampled(3)
 FEW = (Fault.CRASH_AFTER, Fault.LOST_ACK)
 GRACE_MS = 600_000
-CLOCKS = [SimClock()]
-"""The last one is that of the store in use."""
 
 
 @pytest.fixture(autouse=True)
 def caches(monkeypatch, tmp_path):
-    """Caches of writers by key are by the table's uuid, which is the same in all runs: each run has its own."""
+    """Give each attempt an empty cache of rows by key: all attempts have tables with the same uuid."""
     numbers = itertools.count()
 
     def renew() -> None:
         close_tablets()
         monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path / f"cache-{next(numbers)}"))
 
+    renew()
     yield renew
     close_tablets()
 
 
 def opened(storage: Storage, seed: int) -> Warehouse:
-    return Warehouse("wh", storage=storage, world=sim_world(seed, CLOCKS[-1]))
+    return Warehouse("wh", storage=storage, world=sim_world(seed, clock_of(storage)))
 
 
 def tier(table: Table) -> None:
@@ -49,9 +48,8 @@ def tier(table: Table) -> None:
     job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
-def new_store(*, keyed: bool) -> Storage:
-    CLOCKS.append(SimClock())
-    storage = MemoryStorage(sim_world(0, CLOCKS[-1]))
+def new_store(*, keyed: bool) -> MemoryStorage:
+    storage = MemoryStorage(sim_world())
     warehouse = opened(storage, 1)
     columns = "id BIGINT NOT NULL, n INT" if keyed else "id BIGINT, n INT"
     table = warehouse.create_table("s.t", columns, primary_key=["id"] if keyed else [], buckets=2)
@@ -88,21 +86,18 @@ def of_table(storage: Storage) -> list[tuple[int, int]]:
 def test_a_document_is_made(keyed, caches, share, monkeypatch):
     monkeypatch.setattr(virtual_tables, "run_tasks_in_threads", run_tasks_locally)
 
-    def renewed() -> Storage:
+    start = new_store(keyed=keyed)
+    expected = of_table(start)
+
+    def make(storage: FaultyStorage) -> None:
         caches()
-        return new_store(keyed=keyed)
-
-    expected, documents = of_table(renewed()), []
-
-    def make(storage: Storage) -> None:
         clear_manifest_cache()
         with one_thing_at_a_time():
-            documents.append(made(storage, 3))
+            document = made(storage, 3)
+        assert found_in(storage.inner, document) == expected
 
-    for attempt in sweep(renewed, make, share=share, faults=FEW):
+    for attempt in sweep(start, make, share=share, faults=FEW, each_state_once=True):
         clear_manifest_cache()
-        if not attempt.raised:
-            assert found_in(attempt.store, documents[-1]) == expected, attempt
         before = opened(attempt.store, 4).table("s.t").refresh().version
         assert shown(attempt.store, 5) == expected, attempt
         table = opened(attempt.store, 6).table("s.t")
@@ -114,18 +109,16 @@ def test_a_document_is_made(keyed, caches, share, monkeypatch):
 
 
 def test_former_documents_are_deleted(share):
-    def used() -> Storage:
-        storage = new_store(keyed=False)
-        shown(storage, 3)
-        tier(opened(storage, 4).table("s.t"))
-        shown(storage, 5)
-        CLOCKS[-1].advance(2 * GRACE_MS)
-        return storage
+    start = new_store(keyed=False)
+    shown(start, 3)
+    tier(opened(start, 4).table("s.t"))
+    shown(start, 5)
+    clock_of(start).advance(2 * GRACE_MS)
 
     def clean(storage: Storage) -> None:
         VirtualTables(opened(storage, 6), grace_ms=GRACE_MS).clean()
 
-    for attempt in sweep(used, clean, share=share, faults=FEW):
+    for attempt in sweep(start, clean, share=share, faults=FEW, each_state_once=True):
         clear_manifest_cache()
         assert shown(attempt.store, 7) == of_table(attempt.store), attempt
         clean(attempt.store)
