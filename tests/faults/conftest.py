@@ -14,6 +14,9 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
+# The assertions of these histories say what they found.
+pytest.register_assert_rewrite("faults.planted_bugs", "faults.real_time_sink")
+
 
 @pytest.fixture(autouse=True)
 def _sequential() -> Iterator[None]:

@@ -89,7 +89,7 @@ def current_rows(table: Table) -> list[Mapping[str, Any]]:
     return found
 
 
-# -- mistakes that each of these finds --------------------------------------------------------------------------------
+# -- histories that find planted bugs --------------------------------------------------------------------------------
 
 
 def upsert(number: int) -> Call:
@@ -101,8 +101,9 @@ def check_same_as_alone(table: Table, calls: Sequence[Call], order: Sequence[int
     expected = started("expected")
     for at in order:
         alone(expected, calls[at], 1, at)
-    assert changelog(table) == changelog(expected)
-    assert current_rows(table) == current_rows(expected)
+    for read in (changelog, current_rows):
+        found, right = read(table), read(expected)
+        assert found == right, f"found {found}, expected {right}"
 
 
 def started(name: str) -> Table:
@@ -118,7 +119,7 @@ def writes_together() -> None:
     assert num_attempts(table, table.refresh().version) == len(calls)
     check_same_as_alone(table, calls, range(len(calls)))
     ranges = [answer[0] for answer in answers]
-    assert [r.start for r in ranges[1:]] == [r.end for r in ranges[:-1]]
+    assert [r.start for r in ranges[1:]] == [r.end for r in ranges[:-1]], ranges
 
 
 def the_same_transaction_twice() -> None:
@@ -127,7 +128,7 @@ def the_same_transaction_twice() -> None:
     calls = [upsert(2), upsert(3), upsert(3)]
     transactions = [None, again, again]
     answers = in_turns([lambda c=c, t=t: called(table, c, t) for c, t in zip(calls, transactions, strict=True)])
-    assert answers[1] == answers[2]
+    assert answers[1] == answers[2], answers
     check_same_as_alone(table, calls, [0, 1])
 
 
@@ -137,11 +138,8 @@ def a_refused_write_among_others() -> None:
     table.upsert([{"id": 1, "name": "first", "n": 0}], transaction=Transaction("mine", 1, "another"))
     owners = [None, Transaction("mine", 2, "query"), None]
     answers = in_turns([lambda c=c, t=t: called(table, c, t) for c, t in zip(calls, owners, strict=True)])
-    assert [type(answer).__name__ for answer in answers] == [
-        "BucketOffsets",
-        "TransactionConflictError",
-        "BucketOffsets",
-    ]
+    kinds = [type(answer).__name__ for answer in answers]
+    assert kinds == ["BucketOffsets", "TransactionConflictError", "BucketOffsets"], kinds
     check_same_as_alone(table, calls, [0, 2])
 
 

@@ -1,0 +1,154 @@
+"""Planted bugs: each takes one decision away from the product, the way a plausible change would.
+
+A history of reads and writes must find the bug by the failure that the bug is meant to cause. A plant that no longer
+fits the product is an error of its own, and so is a `TypeError` that merely looks like a detection.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from streamhouse_spark.errors import StreamhouseError
+
+BROKEN_PLANT = (TypeError, AttributeError, NameError)
+"""The errors of a plant that does not fit the product. They are never a detection."""
+
+
+class StalePlantError(Exception):
+    """A planted bug replaces something that the product no longer has in this form."""
+
+
+class WrongFailureError(Exception):
+    """A history did not find a planted bug, or found it by another failure than the expected one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """The replacement of one function, property or constant of a module or class.
+
+    A function that replaces another names only the parameters that it uses, each as its target names it. The planted
+    function has the whole signature of its target, so a new parameter of the target cannot make it stale. A parameter
+    ``original`` is the target, bound to the arguments of the call: ``original(grace_ms=0)`` changes one of them.
+    """
+
+    owner: Any
+    name: str
+    replacement: Any
+
+    @contextmanager
+    def planted(self, bug: str, broken: list[Exception]) -> Iterator[None]:
+        """Replace the target, and add to ``broken`` each error that shows that the plant does not fit."""
+        target = inspect.getattr_static(self.owner, self.name, None)
+        function = target.fget if isinstance(target, property) else target
+        if not inspect.isfunction(function):
+            if type(self.replacement) is not type(target):
+                raise self._stale(bug, repr(self.replacement), repr(target))
+            planted = self.replacement
+        else:
+            planted = self._function(bug, function, broken)
+            planted = property(planted) if isinstance(target, property) else planted
+        with mock.patch.object(self.owner, self.name, planted):
+            yield
+
+    def _function(self, bug: str, target: Callable[..., Any], broken: list[Exception]) -> Callable[..., Any]:
+        if not inspect.isfunction(self.replacement):
+            raise self._stale(bug, repr(self.replacement), "a function")
+        signature, uses = inspect.signature(target), inspect.signature(self.replacement)
+        if not {*uses.parameters} <= {"original", *signature.parameters} or _has_unnamed(uses):
+            raise self._stale(bug, str(uses), str(signature))
+
+        @wraps(target)
+        def planted(*args: Any, **kwargs: Any) -> Any:
+            call = signature.bind(*args, **kwargs)
+            call.apply_defaults()
+
+            def original(**changed: Any) -> Any:
+                if not changed.keys() <= call.arguments.keys():
+                    raise self._stale(bug, f"({', '.join(changed)})", str(signature))
+                after = inspect.BoundArguments(signature, {**call.arguments, **changed})  # type: ignore[arg-type]
+                return target(*after.args, **after.kwargs)
+
+            given = {"original": original, **call.arguments}
+            try:
+                return self.replacement(**{name: given[name] for name in uses.parameters})
+            except (*BROKEN_PLANT, StalePlantError) as error:
+                broken.append(error)  # a thread of the history may swallow it
+                raise
+
+        return planted
+
+    def _stale(self, bug: str, found: str, expected: str) -> StalePlantError:
+        where = f"{self.owner.__name__}.{self.name}"
+        return StalePlantError(f"planted bug {bug!r} no longer fits {where}: found {found}, expected {expected}")
+
+
+def _has_unnamed(signature: inspect.Signature) -> bool:
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    return bool(kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})
+
+
+MakesPatches = Callable[[], Iterable[Patch]]
+"""Makes patches that share what they remember of one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedBug:
+    """A defect in plain English, the history that finds it, and the text of the failure that it is meant to cause.
+
+    The text is a part of the message of an `AssertionError`, or the start of ``Name: message`` of an error of the
+    product. In it ``...`` stands for any text.
+    """
+
+    name: str
+    history: Callable[[], object]
+    failure: str
+    patches: tuple[Patch | MakesPatches, ...] = ()
+
+    def planted_by(self, *patches: Patch | MakesPatches) -> PlantedBug:
+        return replace(self, patches=patches)
+
+    def require_found(self) -> None:
+        """Run the history with the bug planted, and require that it ends with the expected failure.
+
+        Raises `StalePlantError`, `WrongFailureError`.
+        """
+        broken: list[Exception] = []
+        with ExitStack() as stack:
+            for made in self.patches:
+                for patch in made() if callable(made) else (made,):
+                    stack.enter_context(patch.planted(self.name, broken))
+            try:
+                self.history()
+                failure = None
+            except (AssertionError, pytest.fail.Exception, StreamhouseError, *BROKEN_PLANT, StalePlantError) as error:
+                failure = error
+                broken += [cause for cause in _causes(error) if isinstance(cause, (*BROKEN_PLANT, StalePlantError))]
+        for error in broken:
+            if isinstance(error, StalePlantError):
+                raise error
+            raise WrongFailureError(f"planted bug {self.name!r} is broken: {error!r}") from error
+        if failure is None:
+            raise WrongFailureError(f"planted bug {self.name!r}: found no failure, expected {self.failure!r}")
+        if not self._is_expected(failure):
+            raise WrongFailureError(f"planted bug {self.name!r}: found {failure!r}, expected {self.failure!r}")
+
+    def _is_expected(self, failure: BaseException) -> bool:
+        pattern = re.compile(".*".join(map(re.escape, self.failure.split("..."))), re.DOTALL)
+        if isinstance(failure, StreamhouseError):
+            return pattern.match(f"{type(failure).__name__}: {failure}") is not None
+        return pattern.search(str(failure)) is not None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,519 @@
+"""Planted bugs of writes: replacements, statements beside other writers, updates and the real-time sink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from changes_replayed import changes
+from faults.faulty_storage import Fault, sweep
+from faults.planted_bugs.planting import Patch, PlantedBug
+from faults.real_time_sink import (
+    ANOTHER,
+    SOURCE,
+    TARGET,
+    Checkpoint,
+    Life,
+    calls,
+    check,
+    copied,
+    new_store,
+    put_back,
+    rival_before,
+    survive,
+    table_objects,
+)
+from faults.row_level import Write, beside_a_writer, merge, side_by_side, update
+from faults.scenarios import Run
+from faults.sim import sim_world
+from property.stream_driver import Query
+from row_changes import replace_rows
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.text_size import TextSize
+from streamhouse_spark.datasource.write import real_time_batches
+from streamhouse_spark.datasource.write.query_identity import SourceOfRows
+from streamhouse_spark.datasource.write.real_time import STORED_KEY, RealTimeStreamWriter
+from streamhouse_spark.datasource.write.real_time_batches import RealTimeBatch
+from streamhouse_spark.datasource.write.staging_task import StagedMessage
+from streamhouse_spark.errors import DifferentHistoryError, OffsetsTrimmedError, SchemaMismatchError
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.kv.part_replacement import PartStager
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.kv.rebase import Rebase
+from streamhouse_spark.kv.staged_changes import ChangeStager
+from streamhouse_spark.log import append, compaction
+from streamhouse_spark.log.commits.actions import Append, Drop
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.deletions import DeleteRows
+from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
+from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.segments import statistics
+from streamhouse_spark.log.segments.reader import InlineRecords
+from streamhouse_spark.log.segments.scan import LogSplit, read_split
+from streamhouse_spark.read import pin
+from streamhouse_spark.read.change_feed import commit_parts
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table import alter, replacement
+from streamhouse_spark.table.replacement import ChosenRows
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse import pointed
+from streamhouse_spark.warehouse import replacement as warehouse_replacement
+from streamhouse_spark.warehouse.creation import create_action
+from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark.write.append import Appends
+from streamhouse_spark.write.intents import BucketIntents, IntentWrite, commit
+
+HOT = {"table.datalake.enabled": "false"}
+DAY_1 = [("day", "=", 1)]
+ROWS = {1: 10, 2: 20, 3: 30}
+
+# -- histories of replacements -----------------------------------------------------------------------------------------
+
+
+def rows(*numbers: int) -> list[dict[str, int]]:
+    return [{"id": n, "day": n % 3} for n in numbers]
+
+
+def ids(table: Table) -> list[int]:
+    return sorted(table.to_arrow()["id"].to_pylist())
+
+
+def table_of_days(warehouse: Warehouse, **how: Any) -> Table:
+    return warehouse.create_table("sales.parts", "id BIGINT, day INT", partition_by=["day"], **how)
+
+
+def another_writer_appends_while_rows_are_chosen() -> None:
+    table = table_of_days(Run().warehouse, properties=HOT)
+    table.append(rows(0, 1, 2))
+    right = ChosenRows.look
+
+    def look(self: ChosenRows) -> None:
+        right(self)
+        table.append(rows(4, 5))
+
+    with mock.patch.object(ChosenRows, "look", look):
+        table.overwrite(rows(7), where=DAY_1)
+    assert ids(table) == [0, 2, 5, 7]
+
+
+def a_crash_at_each_call() -> None:
+    def new_store() -> Storage:
+        storage = MemoryStorage(sim_world())
+        table_of_days(Warehouse("wh", storage=storage, world=sim_world(1)), properties=HOT).append(rows(0, 1, 2))
+        return storage
+
+    def opened(storage: Storage, seed: int) -> Table:
+        return Warehouse("wh", storage=storage, world=sim_world(seed)).table("sales.parts")
+
+    work = lambda storage: opened(storage, 2).overwrite(rows(7), where=DAY_1)  # noqa: E731
+    for attempt in sweep(new_store, work, faults=(Fault.CRASH_AFTER,)):
+        assert ids(opened(attempt.store, 3)) in ([0, 1, 2], [0, 2, 7]), attempt
+
+
+def another_writer_adds_rows_to_a_bucket_that_had_none() -> None:
+    properties = {**HOT, "table.changelog.image": "wal"}
+    table = table_of_days(Run().warehouse, primary_key=["id", "day"], properties=properties)
+    table.upsert(rows(0, 2))
+    right, left = PartStager.staged, iter(range(1))
+
+    def staged(self: PartStager, *given: Any) -> Any:
+        found = right(self, *given)
+        for _ in left:
+            other = Warehouse("wh", storage=table.storage, world=sim_world(77)).table("sales.parts")
+            other.upsert(rows(4))
+        return found
+
+    with mock.patch.object(PartStager, "staged", staged):
+        table.overwrite(rows(7), where=DAY_1)
+    assert ids(table) == [0, 2, 7]
+
+
+def a_second_run_replaces_the_first() -> None:
+    table = table_of_days(Run().warehouse, properties=HOT)
+    for _ in range(2):
+        with suppress(SchemaMismatchError):
+            table.overwrite(rows(1, 2), where=DAY_1)
+    assert ids(table) == sorted(set(ids(table)))
+
+
+def a_crash_while_a_table_is_replaced() -> None:
+    path = TablePath("sales", "parts")
+
+    def opened(storage: Storage, seed: int) -> Warehouse:
+        return Warehouse("wh", storage=storage, world=sim_world(seed))
+
+    def new_store() -> Storage:
+        storage = MemoryStorage(sim_world())
+        table_of_days(opened(storage, 1), properties=HOT).append(rows(0))
+        return storage
+
+    def replace_table(storage: Storage) -> None:
+        warehouse = opened(storage, 2)
+        staged = warehouse_replacement.stage_table(
+            warehouse, path, create_action(path, "id BIGINT", (), (), None, dict(HOT))
+        )
+        staged.append([{"id": 7}])
+        warehouse_replacement.publish_table(warehouse, path, staged.uuid, warehouse.table(str(path)).uuid)
+
+    for attempt in sweep(new_store, replace_table, faults=(Fault.CRASH_AFTER,)):
+        assert ids(opened(attempt.store, 3).table(str(path))) in ([0], [7]), attempt
+
+
+# -- histories of statements -------------------------------------------------------------------------------------------
+
+
+def an_update_beside_an_upsert() -> None:
+    assert all(beside_a_writer(ROWS, update(10, 10, 5), Write({1: 0})))
+
+
+def a_merge_beside_an_insert() -> None:
+    assert all(beside_a_writer(ROWS, merge({7: 1}), Write({7: 5})))
+
+
+def two_updates_about_each_others_rows() -> None:
+    assert side_by_side(ROWS, update(10, 10, 10), update(20, 20, -10))
+
+
+def two_updates_and_a_compaction() -> None:
+    assert side_by_side(ROWS, update(10, 10, 10), update(20, 20, -10), lambda table: table.merge_inline())
+
+
+def a_merge_that_inserts_a_key_that_is_there() -> None:
+    table = Run().warehouse.create_table("sales.keyed", "id BIGINT, n BIGINT", primary_key=["id"])
+    table.upsert([{"id": 1, "n": 1}])
+
+    def read(schema: TableSchema) -> BucketIntents:
+        return BucketIntents(pa.table([[1], [2]], schema=schema.arrow), np.array([False]), np.array([True]))
+
+    with pytest.raises(SchemaMismatchError):
+        commit(table.keyed, IntentWrite(rewrites=True), {0: read}, read=ReadBase.of(table.refresh()))
+
+
+def texts_of_a_length() -> None:
+    table = Run().warehouse.create_table("sales.sized", "c CHAR(3), v VARCHAR(2)")
+    table.append([{"c": "a", "v": "xy  "}])
+    assert table.to_arrow().to_pylist() == [{"c": "a  ", "v": "xy"}]
+    with pytest.raises(SchemaMismatchError):
+        table.append([{"v": "xyz"}])
+
+
+def a_partition_column_with_a_leading_dot() -> None:
+    table = Run().warehouse.create_table("sales.dotted", "id BIGINT, `.day` STRING", partition_by=[".day"])
+    try:
+        table.append([{"id": 1, ".day": "x"}])
+    except pa.ArrowInvalid as error:
+        raise AssertionError(f"the name is a path: {error}") from error
+
+
+def a_time_before_a_table() -> None:
+    table = Run().warehouse.create_table("sales.late", "id BIGINT")
+    with pytest.raises(OffsetsTrimmedError):
+        table.to_arrow(as_of_timestamp_ms=table.state.created_ms - 1)
+
+
+# -- histories of updates ----------------------------------------------------------------------------------------------
+
+
+def table_of_five() -> tuple[Warehouse, Table]:
+    wh = Warehouse("wh", storage=MemoryStorage(sim_world()), world=sim_world(1))
+    table = wh.create_table("d.t", "id BIGINT", properties={"table.datalake.enabled": "false"})
+    table.append([{"id": number} for number in range(5)])
+    return wh, table
+
+
+def update_delete_and_insert(table: Table) -> None:
+    """Update row 1, delete row 2, insert row 20."""
+    replace_rows(
+        table, lambda row: row["id"] in (1, 2), lambda row: {"id": 11} if row["id"] == 1 else None, added=[{"id": 20}]
+    )
+
+
+def kinds_of_changes(rows: list[dict[str, Any]]) -> list[tuple[int, str]]:
+    return sorted((row["id"], row["_change_type"]) for row in rows)
+
+
+def a_merge_and_its_changes() -> None:
+    _, table = table_of_five()
+    update_delete_and_insert(table)
+    found = kinds_of_changes(changes(table, table.state.version, table.state.version))
+    assert found == [(1, "update_preimage"), (2, "delete"), (11, "update_postimage"), (20, "insert")]
+
+
+def a_stream_after_a_compaction() -> None:
+    wh, table = table_of_five()
+    query = Query("d.t$changelog")
+    query.run(wh)
+    update_delete_and_insert(table)
+    table.merge_inline()
+    query.run(wh)
+    found = [row for row in kinds_of_changes(query.rows) if row[1] != "insert"]
+    assert found == [(1, "update_before"), (2, "delete"), (11, "update_after")]
+
+
+def net_changes() -> None:
+    _, table = table_of_five()
+    first = table.state.version
+    update_delete_and_insert(table)
+    found = kinds_of_changes(changes(table, first, table.state.version, is_net=True))
+    assert found == [(number, "insert") for number in (0, 3, 4, 11, 20)]
+
+
+# -- histories of the real-time sink -----------------------------------------------------------------------------------
+
+
+def rivals_at_every_call() -> None:
+    base = new_store(by_key=False)
+    for call in range(0, calls(base), 3):
+        rival_before(base, call, has_begun=True, steps=2)
+
+
+def crashes_at_every_call() -> None:
+    base = new_store(by_key=False)
+    for call in range(0, calls(base), 2):
+        survive(base, {call: Fault.CRASH_AFTER})
+
+
+def a_target_is_restored() -> None:
+    """The copy is of the time between two commits of a batch that ends later."""
+    store, checkpoint = new_store(by_key=False), Checkpoint()
+    life = Life(store, checkpoint, 0)
+    life.batch(rounds=1)
+    life.begin()
+    copy = table_objects(store, TARGET)
+    life.take(1, rounds=1)
+    in_batch = copied(store)
+    put_back(in_batch, TARGET, copy)
+    Life(in_batch, replace(checkpoint), 1).run()
+    check(in_batch)
+    life.end()
+    put_back(store, TARGET, copy)
+    with pytest.raises(DifferentHistoryError):
+        Life(store, checkpoint, 1).run()
+
+
+def a_source_is_restored_and_grows() -> None:
+    store, checkpoint = new_store(by_key=False), Checkpoint()
+    copy = table_objects(store, SOURCE)
+    append_to_source(store, 100)
+    Life(store, checkpoint, 0).run(num_batches=0)
+    checkpoint.batch, checkpoint.starts = 0, Checkpoint().starts  # a kill between the last rows and their end
+    put_back(store, SOURCE, copy)
+    append_to_source(store, 200)
+    append_to_source(store, 300)
+    with pytest.raises(DifferentHistoryError):
+        Life(store, checkpoint, 1).run()
+
+
+def append_to_source(store: Any, first: int) -> None:
+    table = Warehouse("wh", storage=store, world=sim_world(first)).table(SOURCE)
+    table.append([{"id": i} for i in range(first, first + 8)])
+
+
+def a_query_is_forgotten() -> None:
+    store = new_store(by_key=False)
+    Life(store, Checkpoint(), 0, app_id="app").run()
+    Warehouse("wh", storage=store, world=sim_world(5)).table(TARGET).forget_transactions("app")
+    Life(store, Checkpoint(), 1, query=ANOTHER, app_id="app").run()
+    check(store, times=2)
+
+
+def a_task_fails_after_its_first_commit() -> None:
+    """Its next attempt knows of the rows that were stored when the batch began, and cuts its own elsewhere."""
+    life = Life(store := new_store(by_key=False), Checkpoint(), 0)
+    life.begin()
+    known = dict(life.stored)
+    life.take(1, rounds=1)
+    life.stored, life.cut = known, life.cut + 1
+    life.take_again(rounds=10)
+    check(store)
+
+
+# -- how the bugs are planted ------------------------------------------------------------------------------------------
+
+
+def follow_without_new_rows(self: ChosenRows, state: Any) -> None:
+    self._state = state
+
+
+def commit_replacement_in_two_records(table: Table, staged: Any, choose: Any, transaction: Any, read: Any) -> Any:
+    chosen = ChosenRows(table, choose, read, may_look=True)
+    table.log.commit(lambda state, _time_ms: chosen(state))
+    return Appends(table).commit(staged, transaction=transaction)
+
+
+def refresh_without_following(log: CommitLog) -> CommitLog:
+    log.refresh()
+    return log
+
+
+def drop_then_name(storage: Storage, world: Any, path: TablePath, old: CommitLog, new: CommitLog) -> None:
+    old.commit(lambda _state, _time_ms: (Drop(),))
+    names.point(storage, path, names.resolve(storage, path), new.table_uuid, world)
+
+
+def require_unwritten_unless_inserted(
+    original: Any, self: Rebase, state: TableState, split: LogSplit, records: InlineRecords
+) -> None:
+    schema = state.written_schema(self.layout.schema_id)
+    found = read_split(self.storage, split, schema, [CHANGE_COLUMN.name], records=records)
+    if any(set(rows.batch.column(0).to_pylist()) != {int(ChangeType.INSERT)} for rows in found):
+        original()
+
+
+def judge_once() -> Iterator[Patch]:
+    judged: list[Rebase] = []
+
+    def judge(original: Any, self: Rebase) -> None:
+        if not any(one is self for one in judged):
+            judged.append(self)
+            original()
+
+    yield Patch(Rebase, "judge", judge)
+
+
+def mark_every_row_as_updated(staged: Any) -> list[Any]:
+    whole = (replace(piece.segment, updated=((0, piece.segment.num_rows),)) for piece in staged)
+    return [replace(piece, segment=segment) for piece, segment in zip(staged, whole, strict=True)]
+
+
+def keep_update_marks(original: Any, parts: Any) -> Any:
+    ours = {part.version: part.is_updated for of_bucket in parts.values() for part in of_bucket}
+    return {b: [p._replace(is_updated=ours[p.version]) for p in of_bucket] for b, of_bucket in original().items()}
+
+
+def begin_with_an_empty_commit(original: Any, self: RealTimeBatch) -> Any:
+    self.table.log.commit(lambda *_: (Append((), ()),), transaction=self._mark)
+    return original()
+
+
+NO_SCHEMA_ERROR = "DID NOT RAISE ...SchemaMismatchError"
+NO_HISTORY_ERROR = "DID NOT RAISE ...DifferentHistoryError"
+
+WRITE_BUGS = (
+    # replacements of rows and tables
+    PlantedBug(
+        "rows appended while rows are chosen are not replaced",
+        another_writer_appends_while_rows_are_chosen,
+        "[0, 2, 4, 5, 7] == [0, 2, 5, 7]",
+    ).planted_by(Patch(ChosenRows, "_follow", follow_without_new_rows)),
+    PlantedBug(
+        "a replacement takes two commit records", a_crash_at_each_call, "assert [0, 2] in ([0, 1, 2], [0, 2, 7])"
+    ).planted_by(Patch(replacement, "commit_replacement", commit_replacement_in_two_records)),
+    PlantedBug(
+        "a replacement of keys ignores buckets without matching rows",
+        another_writer_adds_rows_to_a_bucket_that_had_none,
+        "[0, 2, 4, 7] == [0, 2, 7]",
+    ).planted_by(Patch(PartStager, "sees_whole_buckets", lambda: False)),
+    PlantedBug(
+        "a replacement accepts rows outside its filter", a_second_run_replaces_the_first, "[1, 2, 2] == [1, 2]"
+    ).planted_by(Patch(replacement, "require_chosen", lambda: None)),
+    PlantedBug(
+        "a name does not lead to the table that replaced it",
+        a_crash_while_a_table_is_replaced,
+        "TableNotFoundError: ...did you mean sales.parts?",
+    ).planted_by(Patch(pointed, "followed", refresh_without_following)),
+    PlantedBug(
+        "a table is dropped before its replacement is named",
+        a_crash_while_a_table_is_replaced,
+        "TableNotFoundError: ...tables there: none",
+    ).planted_by(Patch(warehouse_replacement, "succeed", drop_then_name)),
+    # UPDATE, DELETE and MERGE by key
+    PlantedBug(
+        "an update ignores concurrent writes of its keys", an_update_beside_an_upsert, "(0, {2: 20, 3: 30, 1: 15})"
+    ).planted_by(Patch(Rebase, "_require_unwritten", lambda: None)),
+    PlantedBug(
+        "a merge ignores concurrent inserts of its keys", a_merge_beside_an_insert, "(0, {1: 10, 2: 20, 3: 30, 7: 1})"
+    ).planted_by(Patch(Rebase, "_require_unwritten", require_unwritten_unless_inserted)),
+    PlantedBug(
+        "concurrent changes are judged only once", an_update_beside_an_upsert, "(1, {2: 20, 3: 30, 1: 15})"
+    ).planted_by(judge_once),
+    PlantedBug(
+        "statements ignore each other", two_updates_about_each_others_rows, "({3: 30, 1: 20, 2: 10}, ['UPDATE"
+    ).planted_by(Patch(Rebase, "_require_unread", lambda: None)),
+    PlantedBug(
+        "compaction forgets that a segment holds a statement",
+        two_updates_and_a_compaction,
+        "({3: 30, 1: 20, 2: 10}, ['UPDATE",
+    ).planted_by(Patch(compaction, "_merged", lambda original: replace(original(), rewrites=False))),
+    PlantedBug(
+        "a merge inserts a key that exists", a_merge_that_inserts_a_key_that_is_there, NO_SCHEMA_ERROR
+    ).planted_by(Patch(ChangeStager, "_require_new", lambda: None)),
+    # values, names and times
+    PlantedBug(
+        "texts keep the length that they are written with",
+        texts_of_a_length,
+        "{'c': 'a', 'v': 'xy  '} != {'c': 'a  ', 'v': 'xy'}",
+    ).planted_by(Patch(TextSize, "fitted", lambda texts: texts)),
+    PlantedBug(
+        "a column name with a leading dot is read as a path",
+        a_partition_column_with_a_leading_dot,
+        "the name is a path: No match for FieldRef.Name(day)",
+    ).planted_by(
+        Patch(statistics, "distinct", lambda rows: rows.group_by(rows.column_names, use_threads=False).aggregate([]))
+    ),
+    PlantedBug(
+        "a table counts as empty before it was created", a_time_before_a_table, "DID NOT RAISE ...OffsetsTrimmedError"
+    ).planted_by(Patch(pin, "_require_made_before", lambda: None)),
+    # changes of updated rows
+    PlantedBug(
+        "compaction forgets which rows an update wrote",
+        a_stream_after_a_compaction,
+        "Right contains one more item: (11, 'update_after')",
+    ).planted_by(Patch(compaction, "_updated", lambda: ())),
+    PlantedBug(
+        "updated rows of a compacted segment are one off",
+        a_stream_after_a_compaction,
+        "Right contains one more item: (11, 'update_after')",
+    ).planted_by(Patch(compaction, "_updated", lambda original, start: original(start=start + 1))),
+    PlantedBug(
+        "all rows of a statement count as updated",
+        a_merge_and_its_changes,
+        "(20, 'update_postimage') != (20, 'insert')",
+    ).planted_by(Patch(append, "_with_updated", mark_every_row_as_updated)),
+    PlantedBug(
+        "deleted rows are reported as updated", a_merge_and_its_changes, "(2, 'update_preimage') != (2, 'delete')"
+    ).planted_by(
+        Patch(DeleteRows, "with_updated", lambda self: replace(self, updated=self.rows, updated_files=self.files))
+    ),
+    PlantedBug(
+        "net changes report an update of a row inserted in between",
+        net_changes,
+        "(11, 'update_postimage') != (11, 'insert')",
+    ).planted_by(Patch(commit_parts, "_without", keep_update_marks)),
+    # the sink of real-time mode
+    PlantedBug(
+        "rows of a real-time query may follow any others",
+        rivals_at_every_call,
+        "assert Counter({0: 2... == Counter({0: 1",
+    ).planted_by(Patch(SourceOfRows, "transaction", lambda original: replace(original(), follows=None))),
+    PlantedBug(
+        "rows of a real-time query are written without a transaction",
+        crashes_at_every_call,
+        "assert Counter({0: 2... == Counter({0: 1",
+    ).planted_by(Patch(SourceOfRows, "transaction", lambda: None)),
+    PlantedBug(
+        "the mark of a real-time query does not count its batches", a_target_is_restored, NO_HISTORY_ERROR
+    ).planted_by(Patch(SourceOfRows, "mark", lambda original: original(num_ended=0))),
+    PlantedBug(
+        "source offsets are trusted without a history", a_source_is_restored_and_grows, NO_HISTORY_ERROR
+    ).planted_by(Patch(real_time_batches, "_record", lambda: None)),
+    PlantedBug(
+        "stored offsets outlive the query that was forgotten",
+        a_query_is_forgotten,
+        "assert Counter({0: 1... == Counter({0: 2",
+    ).planted_by(Patch(alter, "places_of", lambda: ()), Patch(RealTimeBatch, "begin", begin_with_an_empty_commit)),
+    PlantedBug(
+        "a retried task starts where its batch started",
+        a_task_fails_after_its_first_commit,
+        "CommitConflictError: ...version 3 of...follows -1, and 2 is stored",
+    ).planted_by(Patch(RealTimeStreamWriter, "_stored", lambda: StagedMessage(None, counts=STORED_KEY + "{}"))),
+)
