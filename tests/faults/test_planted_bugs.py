@@ -59,7 +59,7 @@ def product_adds() -> None:
 
 
 def bug(*patches: Patch, failure: str = "1 and 1 is not 2", history=product_adds) -> PlantedBug:
-    return PlantedBug("wrong sum", history, failure).planted_by(*patches)
+    return PlantedBug("wrong sum", *patches).found_by(history, failure)
 
 
 @pytest.mark.parametrize(

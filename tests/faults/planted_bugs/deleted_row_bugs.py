@@ -591,229 +591,197 @@ NO_CONFLICT = "DID NOT RAISE ...CommitConflictError"
 DELETED_ROW_BUGS = (
     # rows with offsets
     PlantedBug(
-        "deleted rows are read", some_rows_are_deleted, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"
-    ).planted_by(Patch(LogBatch, "without", lambda self: self), Patch(executor, "places_within", lambda: NO_POSITIONS)),
-    PlantedBug("deleted rows are counted", rows_are_counted, "assert 12 == 9").planted_by(
-        Patch(LogSplit, "num_live", lambda offsets: offsets.end - offsets.start)
-    ),
+        "deleted rows are read",
+        Patch(LogBatch, "without", lambda self: self),
+        Patch(executor, "places_within", lambda: NO_POSITIONS),
+    ).found_by(some_rows_are_deleted, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"),
     PlantedBug(
-        "rows of the next bucket are deleted",
-        some_rows_are_deleted,
-        "[0, 3, 4, 6, 7, 8, ...] == [0, 2, 3, 4, 7, 8, ...]",
-    ).planted_by(Patch(state_module, "_with_deleted", delete_in_the_next_bucket)),
-    PlantedBug("a deletion of rows that another writer deleted passes", two_delete_a_row, NO_CONFLICT).planted_by(
-        DELETING(delete_only_what_others_left)
-    ),
-    PlantedBug("checkpoints omit deleted rows", a_checkpoint_of_deleted_rows, "assert {} == {1: OffsetRun").planted_by(
+        "deleted rows are counted", Patch(LogSplit, "num_live", lambda offsets: offsets.end - offsets.start)
+    ).found_by(rows_are_counted, "assert 12 == 9"),
+    PlantedBug(
+        "rows of the next bucket are deleted", Patch(state_module, "_with_deleted", delete_in_the_next_bucket)
+    ).found_by(some_rows_are_deleted, "[0, 3, 4, 6, 7, 8, ...] == [0, 2, 3, 4, 7, 8, ...]"),
+    PlantedBug(
+        "a deletion of rows that another writer deleted passes", DELETING(delete_only_what_others_left)
+    ).found_by(two_delete_a_row, NO_CONFLICT),
+    PlantedBug(
+        "checkpoints omit deleted rows",
         Patch(
             checkpoint,
             "state_to_json",
             lambda original, state: original(state=replace(state, deletions=masks.NO_DELETIONS)),
-        )
+        ),
+    ).found_by(a_checkpoint_of_deleted_rows, "assert {} == {1: OffsetRun"),
+    PlantedBug(
+        "joined deletions omit the newest", Patch(masks.Deletions, "and_rows", lambda original: original(rows={}))
+    ).found_by(some_rows_are_deleted, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"),
+    PlantedBug(
+        "pending deletes of the lake are read", Patch(planner, "_without_masked", lambda lake: (lake, ()))
+    ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
+    PlantedBug("positions in lake files are one off", POSITIONS_IN_LAKE(positions_after_the_right_ones)).found_by(
+        a_life_with_a_lake, "[0, 1, 2, 4, 5] == [0, 1, 3, 4, 5]"
+    ),
+    PlantedBug("lake files with gaps are taken for dense ones", POSITIONS_IN_LAKE(positions_as_if_dense)).found_by(
+        a_life_with_a_paimon_lake, "[0, 1, 3, 4, 6, 8] == [0, 1, 3, 5, 6, 8]"
     ),
     PlantedBug(
-        "joined deletions omit the newest", some_rows_are_deleted, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"
-    ).planted_by(Patch(masks.Deletions, "and_rows", lambda original: original(rows={}))),
+        "positions missing from the lake are read", Patch(PieceReader, "_left_out", lambda: NO_POSITIONS)
+    ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
     PlantedBug(
-        "pending deletes of the lake are read", a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"
-    ).planted_by(Patch(planner, "_without_masked", lambda lake: (lake, ()))),
-    PlantedBug(
-        "positions in lake files are one off", a_life_with_a_lake, "[0, 1, 2, 4, 5] == [0, 1, 3, 4, 5]"
-    ).planted_by(POSITIONS_IN_LAKE(positions_after_the_right_ones)),
-    PlantedBug(
-        "lake files with gaps are taken for dense ones",
-        a_life_with_a_paimon_lake,
-        "[0, 1, 3, 4, 6, 8] == [0, 1, 3, 5, 6, 8]",
-    ).planted_by(POSITIONS_IN_LAKE(positions_as_if_dense)),
-    PlantedBug(
-        "positions missing from the lake are read", a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"
-    ).planted_by(Patch(PieceReader, "_left_out", lambda: NO_POSITIONS)),
-    PlantedBug(
-        "tiering rounds leave deleted rows in the lake", a_life_with_a_lake, "[0, 1, 3, 5] == [0, 1, 2, 3, 4, 5]"
-    ).planted_by(Patch(tiering_round, "rows_to_delete", lambda: NOTHING)),
+        "tiering rounds leave deleted rows in the lake", Patch(tiering_round, "rows_to_delete", lambda: NOTHING)
+    ).found_by(a_life_with_a_lake, "[0, 1, 3, 5] == [0, 1, 2, 3, 4, 5]"),
     PlantedBug(
         "any lake snapshot ends the masking of deleted rows",
-        a_life_with_a_lake,
-        "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]",
-    ).planted_by(Patch(planner, "pending", lambda original: original(told=1 << 60))),
+        Patch(planner, "pending", lambda original: original(told=1 << 60)),
+    ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
     PlantedBug(
-        "every tiering round counts the deleted rows again", a_round_that_is_not_recorded, "assert 4 == 5"
-    ).planted_by(Patch(iceberg_round, "deleted_positions", lambda: np.zeros(0, np.int64))),
+        "every tiering round counts the deleted rows again",
+        Patch(iceberg_round, "deleted_positions", lambda: np.zeros(0, np.int64)),
+    ).found_by(a_round_that_is_not_recorded, "assert 4 == 5"),
     PlantedBug(
-        "deleted rows are forgotten before the log is trimmed", a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 5]"
-    ).planted_by(
-        Patch(masks, "without_those_of_the_lake", lambda original, held: original(held=dict.fromkeys(held, 1 << 60)))
+        "deleted rows are forgotten before the log is trimmed",
+        Patch(masks, "without_those_of_the_lake", lambda original, held: original(held=dict.fromkeys(held, 1 << 60))),
+    ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 5]"),
+    PlantedBug("replaced rows are not deleted", DELETING(lambda: ())).found_by(
+        some_rows_are_replaced, "CommitConflictError: ...rows that it replaces were removed by others"
     ),
     PlantedBug(
-        "replaced rows are not deleted",
-        some_rows_are_replaced,
-        "CommitConflictError: ...rows that it replaces were removed by others",
-    ).planted_by(DELETING(lambda: ())),
-    PlantedBug(
-        "rows of a dropped partition are replaced", a_partition_is_dropped_beside_a_replacement, NO_CONFLICT
-    ).planted_by(Patch(row_deletion, "lost_partitions", lambda: False)),
-    PlantedBug("trimmed rows are replaced", rows_are_trimmed_beside_a_replacement, NO_CONFLICT).planted_by(
-        Patch(Places, "num_rows", lambda: 0)
+        "rows of a dropped partition are replaced", Patch(row_deletion, "lost_partitions", lambda: False)
+    ).found_by(a_partition_is_dropped_beside_a_replacement, NO_CONFLICT),
+    PlantedBug("trimmed rows are replaced", Patch(Places, "num_rows", lambda: 0)).found_by(
+        rows_are_trimmed_beside_a_replacement, NO_CONFLICT
     ),
     PlantedBug(
-        "purged files forget which rows were deleted", rows_are_purged, "[0, 1, 3, 4] == [0, 1, 3, 5]"
-    ).planted_by(Patch(purging, "replace", lambda original, obj, changes: obj if "runs" in changes else original())),
+        "purged files forget which rows were deleted",
+        Patch(purging, "replace", lambda original, obj, changes: obj if "runs" in changes else original()),
+    ).found_by(rows_are_purged, "[0, 1, 3, 4] == [0, 1, 3, 5]"),
+    PlantedBug("files with deleted rows stay in a Paimon lake", LIVE_IN_PAIMON(lambda: iter(()))).found_by(
+        a_life_with_a_paimon_lake, "[0, 0, 1, 1, 2, 3, ...] == [0, 1, 3, 4, 5, 6, ...]"
+    ),
     PlantedBug(
-        "files with deleted rows stay in a Paimon lake",
-        a_life_with_a_paimon_lake,
-        "[0, 0, 1, 1, 2, 3, ...] == [0, 1, 3, 4, 5, 6, ...]",
-    ).planted_by(LIVE_IN_PAIMON(lambda: iter(()))),
+        "a Paimon round replaces files whose rows were compacted", LIVE_IN_PAIMON(live_wherever_they_moved)
+    ).found_by(a_compaction_beside_a_round_with_deletions, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
     PlantedBug(
-        "a Paimon round replaces files whose rows were compacted",
-        a_compaction_beside_a_round_with_deletions,
-        "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]",
-    ).planted_by(LIVE_IN_PAIMON(live_wherever_they_moved)),
-    PlantedBug(
-        "Paimon rounds with deletions are not settled",
+        "Paimon rounds with deletions are not settled", Patch(PaimonLake, "settle", lambda snapshot: snapshot)
+    ).found_by(
         a_rename_over_a_round_with_deletions,
         "LakeRolledBackError: ...the lake went back to before partitions were dropped",
-    ).planted_by(Patch(PaimonLake, "settle", lambda snapshot: snapshot)),
+    ),
     PlantedBug(
-        "rows deleted before a round are written into a Paimon lake",
-        a_life_with_a_paimon_lake,
-        "At index 6 diff: 7 != 8",
-    ).planted_by(Patch(PaimonLake, "leaves_out_deleted", False)),
+        "rows deleted before a round are written into a Paimon lake", Patch(PaimonLake, "leaves_out_deleted", False)
+    ).found_by(a_life_with_a_paimon_lake, "At index 6 diff: 7 != 8"),
     PlantedBug(
-        "rewritten Paimon files name the offsets of deleted rows",
-        a_deletion_that_was_planned_before_a_round,
-        "[0, 1, 3, 4] == [0, 1, 3, 5]",
-    ).planted_by(Patch(row_rewrite.TouchedFile, "kept", kept_by_count)),
+        "rewritten Paimon files name the offsets of deleted rows", Patch(row_rewrite.TouchedFile, "kept", kept_by_count)
+    ).found_by(a_deletion_that_was_planned_before_a_round, "[0, 1, 3, 4] == [0, 1, 3, 5]"),
     # rows of lake files without offsets
     PlantedBug(
-        "rows of the next lake file are deleted", rows_of_adopted_files_are_deleted, "[0, 1, 3, 5] == [0, 2, 3, 4]"
-    ).planted_by(
+        "rows of the next lake file are deleted",
         Patch(
             file_rows,
             "named_rows",
             lambda original, places: original(places={1 - place: runs for place, runs in places.items()}),
-        )
+        ),
+    ).found_by(rows_of_adopted_files_are_deleted, "[0, 1, 3, 5] == [0, 2, 3, 4]"),
+    PlantedBug(
+        "deleted rows of lake files are read until the next round", Patch(planner, "masked_files", lambda: NOTHING)
+    ).found_by(rows_of_adopted_files_are_deleted, "[0, 1, 2, 3, 4, 5] == [0, 2, 3, 4]"),
+    PlantedBug("tiering rounds leave deleted rows of lake files", DELETED_BY_A_ROUND(lambda: ())).found_by(
+        rows_of_adopted_files_are_deleted, "[0, 2, 3, 4] == [0, 1, 2, 3, 4, 5]"
     ),
-    PlantedBug(
-        "deleted rows of lake files are read until the next round",
-        rows_of_adopted_files_are_deleted,
-        "[0, 1, 2, 3, 4, 5] == [0, 2, 3, 4]",
-    ).planted_by(Patch(planner, "masked_files", lambda: NOTHING)),
-    PlantedBug(
-        "tiering rounds leave deleted rows of lake files",
-        rows_of_adopted_files_are_deleted,
-        "[0, 2, 3, 4] == [0, 1, 2, 3, 4, 5]",
-    ).planted_by(DELETED_BY_A_ROUND(lambda: ())),
     PlantedBug(
         "the next round deletes rows of lake files again",
-        a_rewrite_after_a_round_that_is_not_recorded,
-        "[2, 3] == [1, 2, 3, 3]",
-    ).planted_by(
         DELETED_BY_A_ROUND(lambda original: original(told=0)),
         Patch(file_deletes, "_planned", lambda table, spec: table.metadata.snapshot_by_id(spec.snapshot_id)),
-    ),
+    ).found_by(a_rewrite_after_a_round_that_is_not_recorded, "[2, 3] == [1, 2, 3, 3]"),
     PlantedBug(
-        "deleted rows of a rewritten lake file stay", a_rewrite_before_the_round, "[1, 1, 2, 3, 3, 3] == [1, "
-    ).planted_by(Patch(file_deletes, "_replaced", lambda: NOTHING)),
+        "deleted rows of a rewritten lake file stay", Patch(file_deletes, "_replaced", lambda: NOTHING)
+    ).found_by(a_rewrite_before_the_round, "[1, 1, 2, 3, 3, 3] == [1, "),
     PlantedBug(
-        "all rows that equal a deleted one are deleted", a_rewrite_before_the_round, "] == [1, ...Right contains "
-    ).planted_by(Patch(equal_rows.RowsToFind, "found_in", found_in_any_number)),
+        "all rows that equal a deleted one are deleted", Patch(equal_rows.RowsToFind, "found_in", found_in_any_number)
+    ).found_by(a_rewrite_before_the_round, "] == [1, ...Right contains "),
     PlantedBug(
         "positions of an older lake snapshot are used in a newer one",
-        a_file_is_replaced_while_a_statement_runs,
-        NO_CONFLICT,
-    ).planted_by(*(Patch(module, "have_same_files", lambda: True) for module in (masks, file_rows))),
-    PlantedBug(
-        "a lake snapshot with other files is recorded",
-        a_rewrite_before_the_round,
-        "SnapshotExpiredError: ...which may lie in other files of snapshot",
-    ).planted_by(Patch(recording, "waiting", lambda: ())),
-    PlantedBug(
-        "checkpoints omit deleted rows of lake files", a_checkpoint_of_deleted_file_rows, "files={}, snapshot_id=None"
-    ).planted_by(
-        Patch(Deletion, "to_json", lambda original, self: original(self=replace(self, files={}, snapshot_id=None)))
+        *(Patch(module, "have_same_files", lambda: True) for module in (masks, file_rows)),
+    ).found_by(a_file_is_replaced_while_a_statement_runs, NO_CONFLICT),
+    PlantedBug("a lake snapshot with other files is recorded", Patch(recording, "waiting", lambda: ())).found_by(
+        a_rewrite_before_the_round, "SnapshotExpiredError: ...which may lie in other files of snapshot"
     ),
     PlantedBug(
-        "other engines are assumed to add no rows to a Paimon lake",
-        a_rollback_to_before_another_engine_appended,
-        "DID NOT RAISE ...InvalidOptionError",
-    ).planted_by(Patch(PaimonLake, "adds_no_others", lambda: True)),
+        "checkpoints omit deleted rows of lake files",
+        Patch(Deletion, "to_json", lambda original, self: original(self=replace(self, files={}, snapshot_id=None))),
+    ).found_by(a_checkpoint_of_deleted_file_rows, "files={}, snapshot_id=None"),
+    PlantedBug(
+        "other engines are assumed to add no rows to a Paimon lake", Patch(PaimonLake, "adds_no_others", lambda: True)
+    ).found_by(a_rollback_to_before_another_engine_appended, "DID NOT RAISE ...InvalidOptionError"),
     PlantedBug(
         "Paimon files lose the row before the deleted one",
-        rows_of_paimon_files_are_deleted,
-        "[1, 2, 3, 5] == [0, 2, 3, 4]",
-    ).planted_by(
-        Patch(row_rewrite, "places_within", lambda original, deleted: original(deleted=np.maximum(deleted - 1, 0)))
-    ),
+        Patch(row_rewrite, "places_within", lambda original, deleted: original(deleted=np.maximum(deleted - 1, 0))),
+    ).found_by(rows_of_paimon_files_are_deleted, "[1, 2, 3, 5] == [0, 2, 3, 4]"),
     PlantedBug(
-        "a Paimon round that rewrote files counts as keeping them", a_round_while_a_statement_runs, NO_CONFLICT
-    ).planted_by(Patch(foreign_rows, "_keeps", lambda: True)),
+        "a Paimon round that rewrote files counts as keeping them", Patch(foreign_rows, "_keeps", lambda: True)
+    ).found_by(a_round_while_a_statement_runs, NO_CONFLICT),
     PlantedBug(
-        "a Paimon round overwrites a concurrent commit", an_append_while_a_round_writes, "assert 0 == 1"
-    ).planted_by(
+        "a Paimon round overwrites a concurrent commit",
         *(
             Patch(module, "name_of", lambda snapshot: None if snapshot is None else "any")
             for module in (paimon_round, foreign_rows)
-        )
-    ),
+        ),
+    ).found_by(an_append_while_a_round_writes, "assert 0 == 1"),
     PlantedBug(
-        "a Paimon snapshot is known by its number alone", a_rename_while_a_statement_runs, NO_CONFLICT
-    ).planted_by(Patch(PaimonLake, "mark_of", lambda snapshot_id: f"{snapshot_id}")),
+        "a Paimon snapshot is known by its number alone",
+        Patch(PaimonLake, "mark_of", lambda snapshot_id: f"{snapshot_id}"),
+    ).found_by(a_rename_while_a_statement_runs, NO_CONFLICT),
     PlantedBug(
-        "a read does not require the files of deleted rows",
-        a_rewrite_renamed_over_the_snapshot_that_was_read,
-        "DID NOT RAISE ...SnapshotExpiredError",
-    ).planted_by(Patch(planner, "_require_files", lambda: None)),
+        "a read does not require the files of deleted rows", Patch(planner, "_require_files", lambda: None)
+    ).found_by(a_rewrite_renamed_over_the_snapshot_that_was_read, "DID NOT RAISE ...SnapshotExpiredError"),
     PlantedBug(
         "rows of a round that is not recorded are not searched",
-        a_paimon_rewrite_after_a_round_that_is_not_recorded,
-        "At index 6 diff: 7 != 8",
-    ).planted_by(Patch(RowsOfLog, "read", lambda self: (self.schema.arrow.empty_table(), {}))),
+        Patch(RowsOfLog, "read", lambda self: (self.schema.arrow.empty_table(), {})),
+    ).found_by(a_paimon_rewrite_after_a_round_that_is_not_recorded, "At index 6 diff: 7 != 8"),
     # rows that are dropped with their partition, and changes of the table
     PlantedBug(
-        "dropped rows of other engines are not counted", a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"
-    ).planted_by(Patch(GoingFiles, "rows", lambda original, self: original() - self.foreign_rows)),
+        "dropped rows of other engines are not counted",
+        Patch(GoingFiles, "rows", lambda original, self: original() - self.foreign_rows),
+    ).found_by(a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"),
     PlantedBug(
-        "a dropped partition counts as recorded in full by any version",
-        a_drop_that_an_earlier_version_recorded,
-        "DID NOT RAISE ...InvalidOptionError",
-    ).planted_by(Patch(NameDropped, "tells_all", lambda: True)),
+        "a dropped partition counts as recorded in full by any version", Patch(NameDropped, "tells_all", lambda: True)
+    ).found_by(a_drop_that_an_earlier_version_recorded, "DID NOT RAISE ...InvalidOptionError"),
+    PlantedBug("changes omit dropped rows of lake files", Patch(commit_changes, "file_pieces", lambda: ())).found_by(
+        a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"
+    ),
     PlantedBug(
-        "changes omit dropped rows of lake files", a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"
-    ).planted_by(Patch(commit_changes, "file_pieces", lambda: ())),
+        "old rows are searched in one lake snapshot",
+        Patch(cold_rows._Search, "each", lambda original: islice(original(), 1)),
+    ).found_by(old_rows_that_are_deleted, "the changes start at version 9"),
     PlantedBug(
-        "old rows are searched in one lake snapshot", old_rows_that_are_deleted, "the changes start at version 9"
-    ).planted_by(Patch(cold_rows._Search, "each", lambda original: islice(original(), 1))),
+        "only recorded rows of a dropped partition are changes", Patch(untold, "lost_rows", lambda: NOTHING)
+    ).found_by(old_rows_that_are_deleted, "assert Counter(..."),
     PlantedBug(
-        "only recorded rows of a dropped partition are changes", old_rows_that_are_deleted, "assert Counter(..."
-    ).planted_by(Patch(untold, "lost_rows", lambda: NOTHING)),
-    PlantedBug(
-        "an emptied table still has the rows deleted before", a_table_that_is_emptied_and_rolled_back, "('2',): -1"
-    ).planted_by(Patch(emptied_rows, "without_rows", lambda rows: {key: runs for key, runs in rows.items() if runs})),
+        "an emptied table still has the rows deleted before",
+        Patch(emptied_rows, "without_rows", lambda rows: {key: runs for key, runs in rows.items() if runs}),
+    ).found_by(a_table_that_is_emptied_and_rolled_back, "('2'): -1"),
     PlantedBug(
         "a rollback across a truncation keeps the current rows",
-        a_table_that_is_emptied_and_rolled_back,
-        "[0, 1, 3, 9] == [0, 1, 3]",
-    ).planted_by(
-        Patch(rollback, "commit_staged", lambda original: original(transaction=None, overwrite=False, removing=None))
-    ),
-    PlantedBug("a stream of changes repeats each deletion", a_stream_of_changes, "assert [] == [0]").planted_by(
-        Patch(stream, "commit_of", lambda: 0)
-    ),
-    PlantedBug("the first batch of a stream starts at its own end", a_stream_of_changes, "assert [] == [0]").planted_by(
-        Patch(StreamhouseStreamReader, "_begun_at", lambda: None)
+        Patch(rollback, "commit_staged", lambda original: original(transaction=None, overwrite=False, removing=None)),
+    ).found_by(a_table_that_is_emptied_and_rolled_back, "[0, 1, 3, 9] == [0, 1, 3]"),
+    PlantedBug("a stream of changes repeats each deletion", Patch(stream, "commit_of", lambda: 0)).found_by(
+        a_stream_of_changes, "assert [] == [0]"
     ),
     PlantedBug(
-        "a lagging stream reads rows deleted since the last round", a_lagging_stream, "[0, 1, 3, 4, 5] == [0, 1, 3, 5]"
-    ).planted_by(Patch(OffsetsPiece, "__init__", lambda original: original(deleted=None))),
+        "the first batch of a stream starts at its own end", Patch(StreamhouseStreamReader, "_begun_at", lambda: None)
+    ).found_by(a_stream_of_changes, "assert [] == [0]"),
     PlantedBug(
-        "rows that lake files mark as deleted are read", a_lagging_stream, "[0, 1, 2, 3, 5] == [0, 1, 3, 5]"
-    ).planted_by(Patch(reader, "_marked", lambda: OffsetRuns.merged([]))),
+        "a lagging stream reads rows deleted since the last round",
+        Patch(OffsetsPiece, "__init__", lambda original: original(deleted=None)),
+    ).found_by(a_lagging_stream, "[0, 1, 3, 4, 5] == [0, 1, 3, 5]"),
+    PlantedBug(
+        "rows that lake files mark as deleted are read", Patch(reader, "_marked", lambda: OffsetRuns.merged([]))
+    ).found_by(a_lagging_stream, "[0, 1, 2, 3, 5] == [0, 1, 3, 5]"),
     PlantedBug(
         "rows are deleted by offsets that another engine removed",
-        a_rewrite_between_a_read_and_its_deletion,
-        NO_CONFLICT,
-    ).planted_by(Patch(row_deletion, "require_looked_at", lambda: None)),
+        Patch(row_deletion, "require_looked_at", lambda: None),
+    ).found_by(a_rewrite_between_a_read_and_its_deletion, NO_CONFLICT),
     PlantedBug(
-        "a later lake snapshot counts as checked for offsets", a_rewrite_between_a_read_and_its_deletion, NO_CONFLICT
-    ).planted_by(Patch(file_rows, "have_offsets", lambda: True)),
+        "a later lake snapshot counts as checked for offsets", Patch(file_rows, "have_offsets", lambda: True)
+    ).found_by(a_rewrite_between_a_read_and_its_deletion, NO_CONFLICT),
 )

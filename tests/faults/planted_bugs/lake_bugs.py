@@ -370,179 +370,156 @@ LAKE_BUGS = (
     # tiering, and reads of the log with the lake
     PlantedBug(
         "trimming does not wait for the lake",
-        tier_a_table_twice_and_trim_it,
-        "OffsetsTrimmedError: ...the hot log starts at 4, the lake snapshot ends at 1",
-    ).planted_by(
         Patch(
             retention,
             "plan_trim",
             lambda original, state: original(
                 state=replace(state, lake=None, lake_history=()), lake_enabled=False, limits=None, auto_partition=None
             ),
-        )
+        ),
+    ).found_by(
+        tier_a_table_twice_and_trim_it, "OffsetsTrimmedError: ...the hot log starts at 4, the lake snapshot ends at 1"
     ),
     PlantedBug(
-        "the union read starts one offset after the lake's end", tier_a_table_twice_and_trim_it, NOT_THE_TABLE
-    ).planted_by(Patch(pin, "hot_range", hot_range_after_its_start)),
+        "the union read starts one offset after the lake's end", Patch(pin, "hot_range", hot_range_after_its_start)
+    ).found_by(tier_a_table_twice_and_trim_it, NOT_THE_TABLE),
     PlantedBug(
-        "the union read starts one offset before the lake's end", tier_a_table_twice_and_trim_it, NOT_THE_TABLE
-    ).planted_by(Patch(pin, "hot_range", hot_range_before_its_start)),
-    PlantedBug(
-        "lake commits are not fenced by offsets",
-        interleaving("tier", "tiers", every=3),
-        "bucket 0: the log says that the lake holds 6, it holds 5",
-    ).planted_by(NO_OFFSETS_REQUIRED),
+        "the union read starts one offset before the lake's end", Patch(pin, "hot_range", hot_range_before_its_start)
+    ).found_by(tier_a_table_twice_and_trim_it, NOT_THE_TABLE),
+    PlantedBug("lake commits are not fenced by offsets", NO_OFFSETS_REQUIRED).found_by(
+        interleaving("tier", "tiers", every=3), "bucket 0: the log says that the lake holds 6, it holds 5"
+    ),
     PlantedBug(
         "the log records its own end offsets as the lake's",
-        append_while_tiering,
-        "bucket 0: the log says that the lake holds 6, it holds 5",
-    ).planted_by(
         Patch(
             TieringJob,
             "_record",
             lambda original, self, snapshot: original(
                 snapshot=replace(snapshot, offsets=dict(self._log.refresh().ends))
             ),
-        )
-    ),
+        ),
+    ).found_by(append_while_tiering, "bucket 0: the log says that the lake holds 6, it holds 5"),
     PlantedBug(
-        "a tiering round starts at the recorded offsets instead of the lake's",
-        sweeping(sc.TierFirst, "crash after"),
-        NOT_THE_TABLE,
-    ).planted_by(rounds_from_the_recorded_offsets),
+        "a tiering round starts at the recorded offsets instead of the lake's", rounds_from_the_recorded_offsets
+    ).found_by(sweeping(sc.TierFirst, "crash after"), NOT_THE_TABLE),
     PlantedBug(
         "a snapshot of a replaced lake is recorded",
-        a_round_whose_lake_is_no_longer_the_tables,
-        "SnapshotExpiredError: ...has no lake table, so no snapshot",
-    ).planted_by(Patch(tiering, "record_snapshot", lambda original, lake, log: original(lake=HereLake(lake, log)))),
+        Patch(tiering, "record_snapshot", lambda original, lake, log: original(lake=HereLake(lake, log))),
+    ).found_by(
+        a_round_whose_lake_is_no_longer_the_tables, "SnapshotExpiredError: ...has no lake table, so no snapshot"
+    ),
     PlantedBug(
         "a lake restored from before a drop is not detected",
-        a_lake_of_before_a_drop,
-        "[0, 1, 2, 3, 3, 4, ...] == [0, 1, 2, 3, 6, 7]",
-    ).planted_by(*(Patch(module, "require_dropped", lambda: None) for module in (stand_ins, maintenance, tiering))),
+        *(Patch(module, "require_dropped", lambda: None) for module in (stand_ins, maintenance, tiering)),
+    ).found_by(a_lake_of_before_a_drop, "[0, 1, 2, 3, 3, 4, ...] == [0, 1, 2, 3, 6, 7]"),
     # truncation and overwrite
     PlantedBug(
-        "a lake snapshot that ends after a truncation counts as newer than it", truncate_and_tier, NOT_THE_TABLE
-    ).planted_by(
-        *(Patch(module, "with_lake", lake_that_ends_after_the_truncation) for module in (state_module, state_json))
-    ),
+        "a lake snapshot that ends after a truncation counts as newer than it",
+        *(Patch(module, "with_lake", lake_that_ends_after_the_truncation) for module in (state_module, state_json)),
+    ).found_by(truncate_and_tier, NOT_THE_TABLE),
     PlantedBug(
         "a tiering round does not notice a truncation",
-        interleaving("tier", "truncates and tiers", every=3),
-        "bucket 0: the lake went back to before the truncation",
-    ).planted_by(NO_OFFSETS_REQUIRED, Patch(TieringJob, "_require_lake_of", lambda: None)),
-    PlantedBug(
-        "the Iceberg lake keeps its files when the table is truncated",
-        sweeping(sc.TierTruncated, "crash after"),
-        NOT_THE_TABLE,
-    ).planted_by(Patch(SnapshotBuilder, "_emptied", lambda manifests: (manifests, []))),
-    PlantedBug(
-        "the Paimon lake keeps its files when the table is truncated",
-        sweeping(sc.TierTruncatedOnPaimon, "crash after"),
-        NOT_THE_TABLE,
-    ).planted_by(Patch(paimon_commit._SnapshotBuilder, "_removed", lambda: ())),
-    PlantedBug("the lake is not emptied while there are no new rows", truncate_and_tier, "assert 3 == 0").planted_by(
-        Patch(TieringJob, "_round", lambda original, state: state.num_rows == 0 or original())
+        NO_OFFSETS_REQUIRED,
+        Patch(TieringJob, "_require_lake_of", lambda: None),
+    ).found_by(
+        interleaving("tier", "truncates and tiers", every=3), "bucket 0: the lake went back to before the truncation"
     ),
     PlantedBug(
-        "an overwrite takes two commit records",
-        sweeping(sc.Overwrite, "crash after"),
-        "rows were gone before the new ones were there",
-    ).planted_by(Patch(table_append, "commit_staged", commit_after_truncation)),
+        "the Iceberg lake keeps its files when the table is truncated",
+        Patch(SnapshotBuilder, "_emptied", lambda manifests: (manifests, [])),
+    ).found_by(sweeping(sc.TierTruncated, "crash after"), NOT_THE_TABLE),
     PlantedBug(
-        "a truncation is planned once although it lost a race",
+        "the Paimon lake keeps its files when the table is truncated",
+        Patch(paimon_commit._SnapshotBuilder, "_removed", lambda: ()),
+    ).found_by(sweeping(sc.TierTruncatedOnPaimon, "crash after"), NOT_THE_TABLE),
+    PlantedBug(
+        "the lake is not emptied while there are no new rows",
+        Patch(TieringJob, "_round", lambda original, state: state.num_rows == 0 or original()),
+    ).found_by(truncate_and_tier, "assert 3 == 0"),
+    PlantedBug(
+        "an overwrite takes two commit records", Patch(table_append, "commit_staged", commit_after_truncation)
+    ).found_by(sweeping(sc.Overwrite, "crash after"), "rows were gone before the new ones were there"),
+    PlantedBug("a truncation is planned once although it lost a race", truncation_planned_once).found_by(
         interleaving("truncate", "appends"),
         "record 6 of sales.orders truncates the table at offsets {0: 3, 1: 7}, it ends at {0: 4, 1: 8}",
-    ).planted_by(truncation_planned_once),
+    ),
     # maintenance of the lake, and damaged files
     PlantedBug(
         "a Paimon compaction drops the offsets",
-        sweeping(sc.CompactPaimon, "crash after"),
-        "LAKE_ROLLED_BACK: ... the lake holds bucket 0 up to offset 0, it held it up to 9 before",
-    ).planted_by(
         Patch(
             paimon_maintain,
             "carried_offsets",
             lambda place: {OFFSETS_PROPERTY: offsets_text(place.spec.table_uuid, {})},
-        )
+        ),
+    ).found_by(
+        sweeping(sc.CompactPaimon, "crash after"),
+        "LAKE_ROLLED_BACK: ... the lake holds bucket 0 up to offset 0, it held it up to 9 before",
     ),
     PlantedBug(
         "Paimon expiry deletes the newest snapshots first",
-        sweeping(sc.CompactPaimon, "crash after", method="delete"),
-        "there is a gap between the snapshots",
-    ).planted_by(
-        Patch(SnapshotFolder, "expire", lambda original, snapshot_ids: original(snapshot_ids=snapshot_ids[::-1]))
-    ),
+        Patch(SnapshotFolder, "expire", lambda original, snapshot_ids: original(snapshot_ids=snapshot_ids[::-1])),
+    ).found_by(sweeping(sc.CompactPaimon, "crash after", method="delete"), "there is a gap between the snapshots"),
     PlantedBug(
         "Paimon expiry deletes files that are still needed",
-        sweeping(sc.CompactPaimon, "crash after"),
-        "SNAPSHOT_EXPIRED: ...metadata of the snapshot is gone",
-    ).planted_by(Patch(Reach, "needed", lambda original: original(snapshots=()))),
+        Patch(Reach, "needed", lambda original: original(snapshots=())),
+    ).found_by(sweeping(sc.CompactPaimon, "crash after"), "SNAPSHOT_EXPIRED: ...metadata of the snapshot is gone"),
     PlantedBug(
-        "Iceberg expiry does not check for new tags",
-        a_tag_that_is_made_while_snapshots_expire,
-        "SnapshotExpiredError: ...has no tag or branch 'audit'",
-    ).planted_by(Patch(iceberg_maintain, "unchanged_refs", lambda: ())),
+        "Iceberg expiry does not check for new tags", Patch(iceberg_maintain, "unchanged_refs", lambda: ())
+    ).found_by(a_tag_that_is_made_while_snapshots_expire, "SnapshotExpiredError: ...has no tag or branch 'audit'"),
     PlantedBug(
-        "Iceberg expiry believes the times of snapshots", days_behind_a_round_whose_clock_was_ahead, "assert 1 == 3"
-    ).planted_by(Patch(iceberg_maintain, "aged_ms", lambda own: [max(own[: place + 1]) for place in range(len(own))])),
+        "Iceberg expiry believes the times of snapshots",
+        Patch(iceberg_maintain, "aged_ms", lambda own: [max(own[: place + 1]) for place in range(len(own))]),
+    ).found_by(days_behind_a_round_whose_clock_was_ahead, "assert 1 == 3"),
     PlantedBug(
         "a footer with a damaged checksum counts as one without a checksum",
-        flipped_bits_of_a_lake_file,
-        "byte ... bit 0 is not found",
-    ).planted_by(Patch(footer_seal, "_FRONT", b"\0 never there"), Patch(footer_seal, "_BACK", b"\0 never there")),
-    PlantedBug("page indexes are not checked", flipped_bits_of_a_lake_file, "byte ... bit 0 is not found").planted_by(
+        Patch(footer_seal, "_FRONT", b"\0 never there"),
+        Patch(footer_seal, "_BACK", b"\0 never there"),
+    ).found_by(flipped_bits_of_a_lake_file, "byte ... bit 0 is not found"),
+    PlantedBug(
+        "page indexes are not checked",
         Patch(
             parquet_read, "is_whole", lambda source, location: footer_seal.checked_footer(source, location) is not None
-        )
-    ),
+        ),
+    ).found_by(flipped_bits_of_a_lake_file, "byte ... bit 0 is not found"),
     # schema evolution
     PlantedBug(
         "lake rows are read with the newest columns instead of the pinned ones",
-        a_read_while_columns_swap_their_names,
-        "{'id': 1, 'a': 10, 'b': 1} != {'id': 1, 'a': 1, 'b': 10}",
-    ).planted_by(Patch(planner, "scan_lake", lambda original, table: original(state=table.state))),
-    PlantedBug(
-        "nested fields are matched by name",
-        a_column_whose_fields_swap_their_names,
-        "{'b': 10, 'a': 1}} != {'id': 1, 's': {'b': 1, 'a': 10}}",
-    ).planted_by(Patch(segment_scan, "fitting_of", fit_fields_by_name)),
+        Patch(planner, "scan_lake", lambda original, table: original(state=table.state)),
+    ).found_by(a_read_while_columns_swap_their_names, "{'id': 1, 'a': 10, 'b': 1} != {'id': 1, 'a': 1, 'b': 10}"),
+    PlantedBug("nested fields are matched by name", Patch(segment_scan, "fitting_of", fit_fields_by_name)).found_by(
+        a_column_whose_fields_swap_their_names, "{'b': 10, 'a': 1}} != {'id': 1, 's': {'b': 1, 'a': 10}}"
+    ),
     PlantedBug(
         "staged rows are committed after their nested fields changed",
-        a_column_whose_fields_swap_their_names,
-        "Left contains one more item: {'id': 2, 's': {'b': 2, 'a': 20}}",
-    ).planted_by(Patch(staging, "still_means", lambda written, now: written.name == now.name)),
-    PlantedBug(
-        "key columns are matched by position",
-        a_deletion_by_a_key_in_another_order,
-        "{'a': 1, 'b': 2} != {'a': 2, 'b': 1}",
-    ).planted_by(Patch(keyed_table, "padded", pad_by_position)),
+        Patch(staging, "still_means", lambda written, now: written.name == now.name),
+    ).found_by(
+        a_column_whose_fields_swap_their_names, "Left contains one more item: {'id': 2, 's': {'b': 2, 'a': 20}}"
+    ),
+    PlantedBug("key columns are matched by position", Patch(keyed_table, "padded", pad_by_position)).found_by(
+        a_deletion_by_a_key_in_another_order, "{'a': 1, 'b': 2} != {'a': 2, 'b': 1}"
+    ),
     # moved warehouses
     PlantedBug(
         "a moved warehouse still writes its old lakes",
-        a_round_of_a_moved_warehouse,
-        "DID NOT RAISE ...WarehouseMovedError",
-    ).planted_by(Patch(Home, "require", lambda: None), Patch(FileCatalog, "_require_home", lambda: None)),
+        Patch(Home, "require", lambda: None),
+        Patch(FileCatalog, "_require_home", lambda: None),
+    ).found_by(a_round_of_a_moved_warehouse, "DID NOT RAISE ...WarehouseMovedError"),
     PlantedBug(
-        "a file of another warehouse is deleted by its key", a_deletion_in_another_warehouse, "deleted {'default/"
-    ).planted_by(Patch(StorageFileIO, "delete", delete_by_the_key_alone)),
+        "a file of another warehouse is deleted by its key", Patch(StorageFileIO, "delete", delete_by_the_key_alone)
+    ).found_by(a_deletion_in_another_warehouse, "deleted {'default/"),
     PlantedBug(
         "relocation leaves manifests that name the old location",
-        a_relocated_table,
-        "file memory://first/lake/...of another warehouse",
-    ).planted_by(Patch(iceberg_relocate, "moved_record", lambda record: {**record})),
+        Patch(iceberg_relocate, "moved_record", lambda record: {**record}),
+    ).found_by(a_relocated_table, "file memory://first/lake/...of another warehouse"),
     PlantedBug(
         "relocation leaves position deletes that name the old location",
-        a_relocated_table,
-        "positions in files of another warehouse",
-    ).planted_by(
         Patch(
             iceberg_relocate,
             "_renamed_positions",
             lambda files, where: (where, files.storage.size_bytes(files.key_of(where))),
-        )
+        ),
+    ).found_by(a_relocated_table, "positions in files of another warehouse"),
+    PlantedBug("a copied log accepts more rows", Patch(relocation, "copy_log", copy_log_without_sealing)).found_by(
+        a_writer_of_a_copy_that_becomes_another_table, "an appended row is missing"
     ),
-    PlantedBug(
-        "a copied log accepts more rows", a_writer_of_a_copy_that_becomes_another_table, "an appended row is missing"
-    ).planted_by(Patch(relocation, "copy_log", copy_log_without_sealing)),
 )

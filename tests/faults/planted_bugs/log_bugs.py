@@ -533,281 +533,232 @@ STORED_TWICE = "acknowledged batch ...: rows are stored {...: 2, "
 
 LOG_BUGS = (
     # the low watermark of the log, and the outcome of a put
-    PlantedBug(
-        "a reader ignores the low watermark",
+    PlantedBug("a reader ignores the low watermark", Patch(CommitLog, "_floor_allows", lambda: True)).found_by(
         a_reader_that_slept_meets_a_void_record,
         "SnapshotExpiredError: .../commits/...deleted because the grace is over",
-    ).planted_by(Patch(CommitLog, "_floor_allows", lambda: True)),
-    PlantedBug(
-        "an append is acknowledged without checking the low watermark",
-        interleaving("append inline", "sleeps for days"),
-        "acknowledged batch 4: rows are stored {4000: 0",
-    ).planted_by(Patch(CommitLog, "_won", lambda self, before, stored: self._stored(before, stored))),
-    PlantedBug(
-        "only the thread that reads the low watermark compares it",
-        interleaving("append inline", "sleeps beside a thread that looks"),
-        "acknowledged batch 4: rows are stored {4000: 0",
-    ).planted_by(Patch(CommitLog, "_won", won_without_stale_floors)),
-    PlantedBug(
-        "a commit does not check that its staged objects exist",
-        a_restore_while_a_write_is_staged,
-        f"CORRUPT_DATA: {MISSING_SEGMENT}",
-    ).planted_by(Patch(commit_log, "staged_uuids", lambda: ())),
-    PlantedBug(
-        "an object that exists is taken for another writer's commit",
-        sweeping(sc.AppendInline, "own exists"),
-        STORED_TWICE,
-    ).planted_by(Patch(CommitLog, "_put", put_taken_for_anothers), FORGETS_OWN_ATTEMPTS),
-    PlantedBug(
-        "a failed put is taken for a commit",
-        sweeping(sc.AppendInline, "error before"),
-        "CORRUPT_DATA: .../commits/... is missing although records follow it",
-    ).planted_by(Patch(CommitLog, "_put", put_despite_an_error)),
-    PlantedBug(
-        "a put that arrives late is not recognized as the own attempt",
-        sweeping(sc.AppendInline, "lands late"),
-        STORED_TWICE,
-    ).planted_by(FORGETS_OWN_ATTEMPTS),
-    PlantedBug(
-        "an unknown outcome is reported as a failure",
-        an_append_whose_outcome_stays_unknown,
-        "refused batch 2 is stored {1} times",
-    ).planted_by(
-        Patch(commit_log, "CommitStateUnknownError", StorageError),
-        Patch(failed_commits, "CommitStateUnknownError", StorageError),
     ),
     PlantedBug(
-        "a failed append deletes its segments",
-        an_append_whose_outcome_stays_unknown,
-        f"CorruptDataError: {MISSING_SEGMENT}",
-    ).planted_by(Patch(table_append, "commit_staged", commit_or_delete_segments)),
+        "an append is acknowledged without checking the low watermark",
+        Patch(CommitLog, "_won", lambda self, before, stored: self._stored(before, stored)),
+    ).found_by(interleaving("append inline", "sleeps for days"), "acknowledged batch 4: rows are stored {4000: 0"),
+    PlantedBug(
+        "only the thread that reads the low watermark compares it", Patch(CommitLog, "_won", won_without_stale_floors)
+    ).found_by(
+        interleaving("append inline", "sleeps beside a thread that looks"),
+        "acknowledged batch 4: rows are stored {4000: 0",
+    ),
+    PlantedBug(
+        "a commit does not check that its staged objects exist", Patch(commit_log, "staged_uuids", lambda: ())
+    ).found_by(a_restore_while_a_write_is_staged, f"CORRUPT_DATA: {MISSING_SEGMENT}"),
+    PlantedBug(
+        "an object that exists is taken for another writer's commit",
+        Patch(CommitLog, "_put", put_taken_for_anothers),
+        FORGETS_OWN_ATTEMPTS,
+    ).found_by(sweeping(sc.AppendInline, "own exists"), STORED_TWICE),
+    PlantedBug("a failed put is taken for a commit", Patch(CommitLog, "_put", put_despite_an_error)).found_by(
+        sweeping(sc.AppendInline, "error before"), "CORRUPT_DATA: .../commits/... is missing although records follow it"
+    ),
+    PlantedBug("a put that arrives late is not recognized as the own attempt", FORGETS_OWN_ATTEMPTS).found_by(
+        sweeping(sc.AppendInline, "lands late"), STORED_TWICE
+    ),
+    PlantedBug(
+        "an unknown outcome is reported as a failure",
+        Patch(commit_log, "CommitStateUnknownError", StorageError),
+        Patch(failed_commits, "CommitStateUnknownError", StorageError),
+    ).found_by(an_append_whose_outcome_stays_unknown, "refused batch 2 is stored {1} times"),
+    PlantedBug(
+        "a failed append deletes its segments", Patch(table_append, "commit_staged", commit_or_delete_segments)
+    ).found_by(an_append_whose_outcome_stays_unknown, f"CorruptDataError: {MISSING_SEGMENT}"),
     PlantedBug(
         "an append keeps the base offsets of the state at staging",
-        interleaving("append inline", "appends"),
-        "record 6 of sales.orders adds offset 3 to bucket 0, which ends at 4",
-    ).planted_by(Patch(table_append, "commit_staged", commit_at_the_ends_of_staging)),
+        Patch(table_append, "commit_staged", commit_at_the_ends_of_staging),
+    ).found_by(
+        interleaving("append inline", "appends"), "record 6 of sales.orders adds offset 3 to bucket 0, which ends at 4"
+    ),
     PlantedBug(
-        "an append commits condemned segments",
-        interleaving("append objects", "sleeps while others clean"),
-        f"CORRUPT_DATA: {MISSING_SEGMENT}",
-    ).planted_by(Patch(staging, "_require_fresh", lambda: None), BELIEVES_STAGED_OBJECTS),
+        "an append commits condemned segments", Patch(staging, "_require_fresh", lambda: None), BELIEVES_STAGED_OBJECTS
+    ).found_by(interleaving("append objects", "sleeps while others clean"), f"CORRUPT_DATA: {MISSING_SEGMENT}"),
     PlantedBug(
         "compaction commits condemned segments",
-        interleaving("merge", "sleeps while others clean"),
-        f"CORRUPT_DATA: {MISSING_SEGMENT}",
-    ).planted_by(
         Patch(segment_merging, "merge", merge_without_condemned),
         Patch(staging, "STAGED_AGE_MS_MAX", INFINITE_MS),
         BELIEVES_STAGED_OBJECTS,
-    ),
+    ).found_by(interleaving("merge", "sleeps while others clean"), f"CORRUPT_DATA: {MISSING_SEGMENT}"),
     PlantedBug(
         "staged changes by key are committed at any age",
-        partial(check_sleepers, "upserts", 2),
-        f"CorruptDataError: {MISSING_SEGMENT}",
-    ).planted_by(Patch(staged_changes, "is_kept", lambda: True), BELIEVES_STAGED_OBJECTS),
+        Patch(staged_changes, "is_kept", lambda: True),
+        BELIEVES_STAGED_OBJECTS,
+    ).found_by(partial(check_sleepers, "upserts", 2), f"CorruptDataError: {MISSING_SEGMENT}"),
     PlantedBug(
-        "compaction does not check that its inputs are still live",
-        a_merge_while_others_append_and_merge,
-        "record 8 of sales.orders replaces segments that are not there",
-    ).planted_by(Patch(merge, "_still_live", lambda: True)),
+        "compaction does not check that its inputs are still live", Patch(merge, "_still_live", lambda: True)
+    ).found_by(a_merge_while_others_append_and_merge, "record 8 of sales.orders replaces segments that are not there"),
     PlantedBug(
-        "a dropped table accepts rows", a_writer_of_a_dropped_table, "DID NOT RAISE ...TableNotFoundError"
-    ).planted_by(*(Patch(module, "require_there", lambda: None) for module in (transaction_outcome, staging))),
+        "a dropped table accepts rows",
+        *(Patch(module, "require_there", lambda: None) for module in (transaction_outcome, staging)),
+    ).found_by(a_writer_of_a_dropped_table, "DID NOT RAISE ...TableNotFoundError"),
     PlantedBug(
-        "listing tables stops at a damaged table",
-        a_table_beside_a_damaged_one,
-        "CorruptDataError: .../names/00000001.json ... does not match its checksum",
-    ).planted_by(Patch(names, "named_tables", named_tables_without_errors)),
+        "listing tables stops at a damaged table", Patch(names, "named_tables", named_tables_without_errors)
+    ).found_by(
+        a_table_beside_a_damaged_one, "CorruptDataError: .../names/00000001.json ... does not match its checksum"
+    ),
     # idempotent appends, and tables that were restored
-    PlantedBug(
-        "a stored transaction is written again", sweeping(sc.AppendTransaction, "crash after"), STORED_TWICE
-    ).planted_by(Patch(commit_log, "known_transaction", lambda: None)),
+    PlantedBug("a stored transaction is written again", Patch(commit_log, "known_transaction", lambda: None)).found_by(
+        sweeping(sc.AppendTransaction, "crash after"), STORED_TWICE
+    ),
     PlantedBug(
         "only the newest version of a transaction is known",
-        an_old_transaction_sent_again,
-        "version=1, ... was then given BucketOffsets({0: [2, 4)",
-    ).planted_by(Patch(commit_log, "known_transaction", known_in_its_newest_version)),
-    PlantedBug(
-        "expired writers are forgotten",
-        sweeping(sc.ExpireTransactions, "crash after"),
-        "version=1, ... was then given BucketOffsets({1: [7, 10)",
-    ).planted_by(Patch(transactions, "with_past", lambda past: past)),
-    PlantedBug(
-        "checkpoints omit expired writers",
-        sweeping(sc.ExpireTransactions, "crash after"),
-        "version=1, ... was then given BucketOffsets({1: [7, 10)",
-    ).planted_by(Patch(transactions, "past_to_bytes", lambda: b"")),
+        Patch(commit_log, "known_transaction", known_in_its_newest_version),
+    ).found_by(an_old_transaction_sent_again, "version=1, ... was then given BucketOffsets({0: [2, 4)"),
+    PlantedBug("expired writers are forgotten", Patch(transactions, "with_past", lambda past: past)).found_by(
+        sweeping(sc.ExpireTransactions, "crash after"), "version=1, ... was then given BucketOffsets({1: [7, 10)"
+    ),
+    PlantedBug("checkpoints omit expired writers", Patch(transactions, "past_to_bytes", lambda: b"")).found_by(
+        sweeping(sc.ExpireTransactions, "crash after"), "version=1, ... was then given BucketOffsets({1: [7, 10)"
+    ),
     PlantedBug(
         "an older batch of a stream is taken for a replay",
-        histories.a_stream_with_an_older_checkpoint,
-        "rows of another batch were dropped in silence",
-    ).planted_by(
         Patch(
             transaction_outcome,
             "stored_outcome",
             lambda original, transaction: original(transaction=replace(transaction, batch=None)),
-        )
-    ),
+        ),
+    ).found_by(histories.a_stream_with_an_older_checkpoint, "rows of another batch were dropped in silence"),
     PlantedBug(
-        "a tablet matches any log with its uuid and offset", histories.sums_of_a_restored_table, "'n': 303"
-    ).planted_by(Patch(tablet_history, "_is_of", lambda: True)),
+        "a tablet matches any log with its uuid and offset", Patch(tablet_history, "_is_of", lambda: True)
+    ).found_by(histories.sums_of_a_restored_table, "'n': 303"),
     PlantedBug(
         "a record does not require its predecessor's attempt",
-        histories.a_process_that_stands_in_the_other_history,
-        "rows were added to a log that was not read",
-    ).planted_by(Patch(Anchors, "require_followed_by", lambda: None), Patch(standing, "stands", lambda: True)),
-    PlantedBug(
-        "a position is an offset without a history",
-        histories.a_tail_that_is_followed_on,
-        "a row was skipped in silence, found []",
-    ).planted_by(Patch(tail, "require_position", lambda: None)),
+        Patch(Anchors, "require_followed_by", lambda: None),
+        Patch(standing, "stands", lambda: True),
+    ).found_by(histories.a_process_that_stands_in_the_other_history, "rows were added to a log that was not read"),
+    PlantedBug("a position is an offset without a history", Patch(tail, "require_position", lambda: None)).found_by(
+        histories.a_tail_that_is_followed_on, "a row was skipped in silence, found []"
+    ),
     # cleanup, trimming, checkpoints and shared objects
     PlantedBug(
         "cleanup does not wait for the grace period",
+        Patch(cleaning, "_delete_marked", lambda original: original(grace_ms=0)),
+    ).found_by(
         a_held_pin_while_others_merge_and_clean,
         "SnapshotExpiredError: .../segments/...deleted because the grace is over",
-    ).planted_by(Patch(cleaning, "_delete_marked", lambda original: original(grace_ms=0))),
+    ),
     PlantedBug(
         "commit records are deleted before the grace period ends",
-        a_reader_whose_segments_are_merged_and_cleaned,
-        "is no prefix at or above",
-    ).planted_by(Patch(cleaning, "_delete_records", lambda original: original(grace_ms=-INFINITE_MS))),
+        Patch(cleaning, "_delete_records", lambda original: original(grace_ms=-INFINITE_MS)),
+    ).found_by(a_reader_whose_segments_are_merged_and_cleaned, "is no prefix at or above"),
     PlantedBug(
-        "the low watermark passes records with inline rows",
-        days_of_writing_and_cleaning,
-        "CorruptDataError: .../commits/... is missing although the table names it",
-    ).planted_by(Patch(TableState, "oldest_inline_commit", lambda: None)),
+        "the low watermark passes records with inline rows", Patch(TableState, "oldest_inline_commit", lambda: None)
+    ).found_by(
+        days_of_writing_and_cleaning, "CorruptDataError: .../commits/... is missing although the table names it"
+    ),
     PlantedBug(
-        "cleanup condemns young orphan files",
+        "cleanup condemns young orphan files", Patch(cleaning, "_mark_orphans", lambda original: original(grace_ms=0))
+    ).found_by(
         a_cleaner_at_work_while_an_append_is_staged,
         "rows were staged so long ago (1000 ms) that cleaning may have removed them",
-    ).planted_by(Patch(cleaning, "_mark_orphans", lambda original: original(grace_ms=0))),
+    ),
     PlantedBug(
-        "trimming removes one segment too many", trim_a_table_without_a_lake, "[3000, 3001, 3002] == [2000, 2001, "
-    ).planted_by(Patch(retention, "plan_trim", plan_trim_of_one_more_segment)),
-    PlantedBug(
-        "a checkpoint is written before its commit",
-        sweeping(sc.AppendObjects, "crash before"),
-        "DIFFERENT_HISTORY: ...this process read record 3 of attempt",
-    ).planted_by(Patch(CommitLog, "_put", checkpoint_then_put)),
+        "trimming removes one segment too many", Patch(retention, "plan_trim", plan_trim_of_one_more_segment)
+    ).found_by(trim_a_table_without_a_lake, "[3000, 3001, 3002] == [2000, 2001, "),
+    PlantedBug("a checkpoint is written before its commit", Patch(CommitLog, "_put", checkpoint_then_put)).found_by(
+        sweeping(sc.AppendObjects, "crash before"), "DIFFERENT_HISTORY: ...this process read record 3 of attempt"
+    ),
     PlantedBug(
         "a checkpoint is trusted without reading it back",
-        a_checkpoint_that_was_stored_wrong,
-        "nobody is led to a damaged checkpoint",
-    ).planted_by(Patch(checkpoint, "write_checkpoint", write_checkpoint_unread)),
+        Patch(checkpoint, "write_checkpoint", write_checkpoint_unread),
+    ).found_by(a_checkpoint_that_was_stored_wrong, "nobody is led to a damaged checkpoint"),
     PlantedBug(
         "the low watermark rests on one checkpoint",
+        Patch(verified, "CHECKPOINTS_KEPT", 1),
+        Patch(cleaning, "CHECKPOINTS_KEPT", 1),
+    ).found_by(
         the_newest_checkpoint_is_damaged_after_a_floor,
         "CorruptDataError: ... holds no whole checkpoint at or above record 25",
-    ).planted_by(Patch(verified, "CHECKPOINTS_KEPT", 1), Patch(cleaning, "CHECKPOINTS_KEPT", 1)),
-    PlantedBug(
-        "failed post-commit work fails the call",
+    ),
+    PlantedBug("failed post-commit work fails the call", Patch(checkpoint, "after_commit", catch_nothing)).found_by(
         a_checkpoint_that_cannot_be_stored,
         "StorageError: ...injected before (..., 'put_if_absent', 'tables/.../checkpoints/",
-    ).planted_by(Patch(checkpoint, "after_commit", catch_nothing)),
+    ),
     PlantedBug(
         "a shared object is deleted with the first of its segments",
-        a_bucket_that_is_trimmed_alone,
-        f"CorruptDataError: {MISSING_SEGMENT}",
-    ).planted_by(Patch(state_module, "_object_keys", object_keys_without_sharing)),
+        Patch(state_module, "_object_keys", object_keys_without_sharing),
+    ).found_by(a_bucket_that_is_trimmed_alone, f"CorruptDataError: {MISSING_SEGMENT}"),
     PlantedBug(
         "each part of a shared object is read from the object's start",
+        Patch(shared_object.PartSink, "begin_part", lambda original: 0 * original()),
+    ).found_by(
         a_bucket_that_is_trimmed_alone,
         "CorruptDataError: .../segments/....arrow: bytes [0, ...) do not match their checksum",
-    ).planted_by(Patch(shared_object.PartSink, "begin_part", lambda original: 0 * original())),
+    ),
     # group commit, and offers to other processes
+    PlantedBug("an append returns its neighbour's outcome", RETURNS_NEIGHBOURS_OUTCOMES).found_by(
+        appends_together, "batch 3 was given BucketOffsets(...), which hold [5001, 5000, 5002, 5003]"
+    ),
+    PlantedBug("a write by key returns its neighbour's outcome", RETURNS_NEIGHBOURS_OUTCOMES).found_by(
+        keyed_groups.writes_together, "OffsetRange(start=8, end=10), OffsetRange(start=1, end=4)]"
+    ),
+    PlantedBug("appends of a group are judged on the state before the record", JUDGES_ON_THE_STATE_BEFORE).found_by(
+        the_same_transaction_twice, STORED_TWICE
+    ),
     PlantedBug(
-        "an append returns its neighbour's outcome",
-        appends_together,
-        "batch 3 was given BucketOffsets(...), which hold [5001, 5000, 5002, 5003]",
-    ).planted_by(RETURNS_NEIGHBOURS_OUTCOMES),
-    PlantedBug(
-        "a write by key returns its neighbour's outcome",
-        keyed_groups.writes_together,
-        "OffsetRange(start=8, end=10), OffsetRange(start=1, end=4)]",
-    ).planted_by(RETURNS_NEIGHBOURS_OUTCOMES),
-    PlantedBug(
-        "appends of a group are judged on the state before the record", the_same_transaction_twice, STORED_TWICE
-    ).planted_by(JUDGES_ON_THE_STATE_BEFORE),
-    PlantedBug(
-        "writes by key of a group are judged on the state before the record",
-        keyed_groups.the_same_transaction_twice,
-        "BucketOffsets({0: [4, 7)}), BucketOffsets({})]",
-    ).planted_by(JUDGES_ON_THE_STATE_BEFORE),
-    PlantedBug(
-        "an append that cannot join a group fails the whole group",
-        appends_together,
-        "one of the record is refused; nothing was written",
-    ).planted_by(FAILS_ALL_THAT_JOINED),
-    PlantedBug(
-        "a write by key that cannot join a group fails the whole group",
+        "writes by key of a group are judged on the state before the record", JUDGES_ON_THE_STATE_BEFORE
+    ).found_by(keyed_groups.the_same_transaction_twice, "BucketOffsets({0: [4, 7)}), BucketOffsets({})]"),
+    PlantedBug("an append that cannot join a group fails the whole group", FAILS_ALL_THAT_JOINED).found_by(
+        appends_together, "one of the record is refused; nothing was written"
+    ),
+    PlantedBug("a write by key that cannot join a group fails the whole group", FAILS_ALL_THAT_JOINED).found_by(
         keyed_groups.a_refused_write_among_others,
         "['CommitConflictError', 'TransactionConflictError', 'BucketOffsets']",
-    ).planted_by(FAILS_ALL_THAT_JOINED),
+    ),
     PlantedBug(
-        "an append that the leader refuses fails the whole group",
-        appends_together_after_a_pause,
-        "one of the record is refused; nothing was written",
-    ).planted_by(Patch(CommitLog, "_judge", judge_or_fail_all)),
+        "an append that the leader refuses fails the whole group", Patch(CommitLog, "_judge", judge_or_fail_all)
+    ).found_by(appends_together_after_a_pause, "one of the record is refused; nothing was written"),
     PlantedBug(
-        "members of a group are answered before the put",
-        sweeping(AppendTogether),
-        "append together: crash before ...was then given",
-    ).planted_by(Patch(CommitLog, "_put_group", answer_then_put_group)),
+        "members of a group are answered before the put", Patch(CommitLog, "_put_group", answer_then_put_group)
+    ).found_by(sweeping(AppendTogether), "append together: crash before ...was then given"),
     PlantedBug(
-        "the log's state advances before the outcomes are noted",
-        appends_together_and_an_interrupt,
-        "acknowledged batch 8: rows are stored {8000: 2, 8001: 2} times",
-    ).planted_by(Patch(CommitLog, "_stored", store_state_then_outcomes)),
+        "the log's state advances before the outcomes are noted", Patch(CommitLog, "_stored", store_state_then_outcomes)
+    ).found_by(appends_together_and_an_interrupt, "acknowledged batch 8: rows are stored {8000: 2, 8001: 2} times"),
     PlantedBug(
-        "a write by key does not see its neighbours' rows",
-        keyed_groups.writes_together,
-        "found ...(0, 4, 1, 1, 'first', 0), ...expected ...(0, 4, 1, 1, 'a', 2), ",
-    ).planted_by(Patch(Overlay, "over", lambda found: found)),
+        "a write by key does not see its neighbours' rows", Patch(Overlay, "over", lambda found: found)
+    ).found_by(
+        keyed_groups.writes_together, "found ...(0, 4, 1, 1, 'first', 0), ...expected ...(0, 4, 1, 1, 'a', 2), "
+    ),
     PlantedBug(
         "changes by key are kept after the neighbours changed",
+        Patch(keyed_writer._Write, "follow", follow_with_the_first_changes),
+    ).found_by(
         keyed_groups.other_neighbours_behind_a_refusal,
         "found ...(0, 4, 1, 1, 'a', 2), ...expected ...(0, 4, 1, 1, 'a', 4), ",
-    ).planted_by(Patch(keyed_writer._Write, "follow", follow_with_the_first_changes)),
+    ),
     PlantedBug(
-        "changes by key of an unknown outcome are applied",
+        "changes by key of an unknown outcome are applied", Patch(keyed_writer._Write, "is_in_doubt", lambda: False)
+    ).found_by(
         keyed_groups.a_record_that_lands_late,
         "found [{'id': 1, 'name': 'a', 'n': 3, ...expected [{'id': 1, 'name': 'a', 'n': 4, ",
-    ).planted_by(Patch(keyed_writer._Write, "is_in_doubt", lambda: False)),
+    ),
     PlantedBug(
         "a writer that waited makes a new attempt as if nobody took its offer",
-        goes_on_at_any_time,
-        "acknowledged batch 3: rows are stored {3000: 2, 3001: 2} times",
-    ).planted_by(Patch(offers._Offer, "__call__", offer_as_new_attempts)),
+        Patch(offers._Offer, "__call__", offer_as_new_attempts),
+    ).found_by(goes_on_at_any_time, "acknowledged batch 3: rows are stored {3000: 2, 3001: 2} times"),
+    PlantedBug("the process that takes an offer does not look for the offered attempts", FORGETS_OWN_ATTEMPTS).found_by(
+        goes_on_at_any_time, "acknowledged batch 3: rows are stored {3000: 2, 3001: 2} times"
+    ),
     PlantedBug(
-        "the process that takes an offer does not look for the offered attempts",
-        goes_on_at_any_time,
-        "acknowledged batch 3: rows are stored {3000: 2, 3001: 2} times",
-    ).planted_by(FORGETS_OWN_ATTEMPTS),
-    PlantedBug(
-        "an offer counts as withdrawn although it was taken",
-        partial(goes_on_at_any_time, fails_from=0),
-        "refused batch 3 is stored {1} times",
-    ).planted_by(Patch(offers._Offer, "__call__", offer_and_withdraw)),
+        "an offer counts as withdrawn although it was taken", Patch(offers._Offer, "__call__", offer_and_withdraw)
+    ).found_by(partial(goes_on_at_any_time, fails_from=0), "refused batch 3 is stored {1} times"),
     PlantedBug(
         "a failure of the process that took an offer fails the offering writer",
-        sweeping(AppendOffered),
-        "COMMIT_STATE_UNKNOWN: the process that took the offer did not answer",
-    ).planted_by(Patch(CommitLog, "_commit_for", commit_for_none_that_was_offered)),
+        Patch(CommitLog, "_commit_for", commit_for_none_that_was_offered),
+    ).found_by(sweeping(AppendOffered), "COMMIT_STATE_UNKNOWN: the process that took the offer did not answer"),
     # conditional puts of single slots
     PlantedBug(
-        "a slot that exists is taken for another writer's",
-        partial(check_all_ways),
-        "a rival before call None: ...Holder.ANOTHER",
-    ).planted_by(Patch(Slot, "look", look_by_the_error_alone)),
-    PlantedBug(
-        "a slot that cannot be read is taken for empty",
-        partial(check_all_ways),
-        "a rival before call None: ...Holder.NOBODY",
-    ).planted_by(Patch(Slot, "look", look_without_unreadable)),
-    PlantedBug(
-        "a slot that is visible is taken for durable",
-        partial(check_all_ways),
-        "not synced... a rival before call None: ...Holder.MINE",
-    ).planted_by(Patch(Slot, "look", look_without_unsure)),
+        "a slot that exists is taken for another writer's", Patch(Slot, "look", look_by_the_error_alone)
+    ).found_by(partial(check_all_ways), "a rival before call None: ...Holder.ANOTHER"),
+    PlantedBug("a slot that cannot be read is taken for empty", Patch(Slot, "look", look_without_unreadable)).found_by(
+        partial(check_all_ways), "a rival before call None: ...Holder.NOBODY"
+    ),
+    PlantedBug("a slot that is visible is taken for durable", Patch(Slot, "look", look_without_unsure)).found_by(
+        partial(check_all_ways), "not synced... a rival before call None: ...Holder.MINE"
+    ),
 )

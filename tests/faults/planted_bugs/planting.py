@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 from unittest import mock
@@ -96,25 +96,20 @@ def _has_unnamed(signature: inspect.Signature) -> bool:
     return bool(kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})
 
 
-MakesPatches = Callable[[], Iterable[Patch]]
-"""Makes patches that share what they remember of one run."""
-
-
-@dataclass(frozen=True, slots=True)
 class PlantedBug:
-    """A defect in plain English, the history that finds it, and the text of the failure that it is meant to cause.
+    """A defect in plain English, and its patches or functions that make patches which share what they remember."""
 
-    The text is a part of the message of an `AssertionError`, or the start of ``Name: message`` of an error of the
-    product. In it ``...`` stands for any text.
-    """
+    def __init__(self, name: str, *patches: Patch | Callable[[], Iterable[Patch]]) -> None:
+        self.name, self.patches = name, patches
 
-    name: str
-    history: Callable[[], object]
-    failure: str
-    patches: tuple[Patch | MakesPatches, ...] = ()
+    def found_by(self, history: Callable[[], object], failure: str) -> PlantedBug:
+        """Note the history that finds the bug, and the text of the failure that the bug is meant to cause.
 
-    def planted_by(self, *patches: Patch | MakesPatches) -> PlantedBug:
-        return replace(self, patches=patches)
+        The text is a part of the message of an `AssertionError`, or the start of ``Name: message`` of an error of the
+        product. In it ``...`` stands for any text.
+        """
+        self.history, self.failure = history, failure
+        return self
 
     def require_found(self) -> None:
         """Run the history with the bug planted, and require that it ends with the expected failure.

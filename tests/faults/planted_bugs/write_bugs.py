@@ -401,119 +401,99 @@ NO_HISTORY_ERROR = "DID NOT RAISE ...DifferentHistoryError"
 WRITE_BUGS = (
     # replacements of rows and tables
     PlantedBug(
-        "rows appended while rows are chosen are not replaced",
-        another_writer_appends_while_rows_are_chosen,
-        "[0, 2, 4, 5, 7] == [0, 2, 5, 7]",
-    ).planted_by(Patch(ChosenRows, "_follow", follow_without_new_rows)),
+        "rows appended while rows are chosen are not replaced", Patch(ChosenRows, "_follow", follow_without_new_rows)
+    ).found_by(another_writer_appends_while_rows_are_chosen, "[0, 2, 4, 5, 7] == [0, 2, 5, 7]"),
     PlantedBug(
-        "a replacement takes two commit records", a_crash_at_each_call, "assert [0, 2] in ([0, 1, 2], [0, 2, 7])"
-    ).planted_by(Patch(replacement, "commit_replacement", commit_replacement_in_two_records)),
+        "a replacement takes two commit records",
+        Patch(replacement, "commit_replacement", commit_replacement_in_two_records),
+    ).found_by(a_crash_at_each_call, "assert [0, 2] in ([0, 1, 2], [0, 2, 7])"),
     PlantedBug(
         "a replacement of keys ignores buckets without matching rows",
-        another_writer_adds_rows_to_a_bucket_that_had_none,
-        "[0, 2, 4, 7] == [0, 2, 7]",
-    ).planted_by(Patch(PartStager, "sees_whole_buckets", lambda: False)),
+        Patch(PartStager, "sees_whole_buckets", lambda: False),
+    ).found_by(another_writer_adds_rows_to_a_bucket_that_had_none, "[0, 2, 4, 7] == [0, 2, 7]"),
     PlantedBug(
-        "a replacement accepts rows outside its filter", a_second_run_replaces_the_first, "[1, 2, 2] == [1, 2]"
-    ).planted_by(Patch(replacement, "require_chosen", lambda: None)),
+        "a replacement accepts rows outside its filter", Patch(replacement, "require_chosen", lambda: None)
+    ).found_by(a_second_run_replaces_the_first, "[1, 2, 2] == [1, 2]"),
     PlantedBug(
-        "a name does not lead to the table that replaced it",
-        a_crash_while_a_table_is_replaced,
-        "TableNotFoundError: ...did you mean sales.parts?",
-    ).planted_by(Patch(pointed, "followed", refresh_without_following)),
+        "a name does not lead to the table that replaced it", Patch(pointed, "followed", refresh_without_following)
+    ).found_by(a_crash_while_a_table_is_replaced, "TableNotFoundError: ...did you mean sales.parts?"),
     PlantedBug(
-        "a table is dropped before its replacement is named",
-        a_crash_while_a_table_is_replaced,
-        "TableNotFoundError: ...tables there: none",
-    ).planted_by(Patch(warehouse_replacement, "succeed", drop_then_name)),
+        "a table is dropped before its replacement is named", Patch(warehouse_replacement, "succeed", drop_then_name)
+    ).found_by(a_crash_while_a_table_is_replaced, "TableNotFoundError: ...tables there: none"),
     # UPDATE, DELETE and MERGE by key
     PlantedBug(
-        "an update ignores concurrent writes of its keys", an_update_beside_an_upsert, "(0, {2: 20, 3: 30, 1: 15})"
-    ).planted_by(Patch(Rebase, "_require_unwritten", lambda: None)),
+        "an update ignores concurrent writes of its keys", Patch(Rebase, "_require_unwritten", lambda: None)
+    ).found_by(an_update_beside_an_upsert, "(0, {2: 20, 3: 30, 1: 15})"),
     PlantedBug(
-        "a merge ignores concurrent inserts of its keys", a_merge_beside_an_insert, "(0, {1: 10, 2: 20, 3: 30, 7: 1})"
-    ).planted_by(Patch(Rebase, "_require_unwritten", require_unwritten_unless_inserted)),
-    PlantedBug(
-        "concurrent changes are judged only once", an_update_beside_an_upsert, "(1, {2: 20, 3: 30, 1: 15})"
-    ).planted_by(judge_once),
-    PlantedBug(
-        "statements ignore each other", two_updates_about_each_others_rows, "({3: 30, 1: 20, 2: 10}, ['UPDATE"
-    ).planted_by(Patch(Rebase, "_require_unread", lambda: None)),
+        "a merge ignores concurrent inserts of its keys",
+        Patch(Rebase, "_require_unwritten", require_unwritten_unless_inserted),
+    ).found_by(a_merge_beside_an_insert, "(0, {1: 10, 2: 20, 3: 30, 7: 1})"),
+    PlantedBug("concurrent changes are judged only once", judge_once).found_by(
+        an_update_beside_an_upsert, "(1, {2: 20, 3: 30, 1: 15})"
+    ),
+    PlantedBug("statements ignore each other", Patch(Rebase, "_require_unread", lambda: None)).found_by(
+        two_updates_about_each_others_rows, "({3: 30, 1: 20, 2: 10}, ['UPDATE"
+    ),
     PlantedBug(
         "compaction forgets that a segment holds a statement",
-        two_updates_and_a_compaction,
-        "({3: 30, 1: 20, 2: 10}, ['UPDATE",
-    ).planted_by(Patch(compaction, "_merged", lambda original: replace(original(), rewrites=False))),
-    PlantedBug(
-        "a merge inserts a key that exists", a_merge_that_inserts_a_key_that_is_there, NO_SCHEMA_ERROR
-    ).planted_by(Patch(ChangeStager, "_require_new", lambda: None)),
+        Patch(compaction, "_merged", lambda original: replace(original(), rewrites=False)),
+    ).found_by(two_updates_and_a_compaction, "({3: 30, 1: 20, 2: 10}, ['UPDATE"),
+    PlantedBug("a merge inserts a key that exists", Patch(ChangeStager, "_require_new", lambda: None)).found_by(
+        a_merge_that_inserts_a_key_that_is_there, NO_SCHEMA_ERROR
+    ),
     # values, names and times
     PlantedBug(
-        "texts keep the length that they are written with",
-        texts_of_a_length,
-        "{'c': 'a', 'v': 'xy  '} != {'c': 'a  ', 'v': 'xy'}",
-    ).planted_by(Patch(TextSize, "fitted", lambda texts: texts)),
+        "texts keep the length that they are written with", Patch(TextSize, "fitted", lambda texts: texts)
+    ).found_by(texts_of_a_length, "{'c': 'a', 'v': 'xy  '} != {'c': 'a  ', 'v': 'xy'}"),
     PlantedBug(
         "a column name with a leading dot is read as a path",
-        a_partition_column_with_a_leading_dot,
-        "the name is a path: No match for FieldRef.Name(day)",
-    ).planted_by(
-        Patch(statistics, "distinct", lambda rows: rows.group_by(rows.column_names, use_threads=False).aggregate([]))
-    ),
+        Patch(statistics, "distinct", lambda rows: rows.group_by(rows.column_names, use_threads=False).aggregate([])),
+    ).found_by(a_partition_column_with_a_leading_dot, "the name is a path: No match for FieldRef.Name(day)"),
     PlantedBug(
-        "a table counts as empty before it was created", a_time_before_a_table, "DID NOT RAISE ...OffsetsTrimmedError"
-    ).planted_by(Patch(pin, "_require_made_before", lambda: None)),
+        "a table counts as empty before it was created", Patch(pin, "_require_made_before", lambda: None)
+    ).found_by(a_time_before_a_table, "DID NOT RAISE ...OffsetsTrimmedError"),
     # changes of updated rows
-    PlantedBug(
-        "compaction forgets which rows an update wrote",
-        a_stream_after_a_compaction,
-        "Right contains one more item: (11, 'update_after')",
-    ).planted_by(Patch(compaction, "_updated", lambda: ())),
+    PlantedBug("compaction forgets which rows an update wrote", Patch(compaction, "_updated", lambda: ())).found_by(
+        a_stream_after_a_compaction, "Right contains one more item: (11, 'update_after')"
+    ),
     PlantedBug(
         "updated rows of a compacted segment are one off",
-        a_stream_after_a_compaction,
-        "Right contains one more item: (11, 'update_after')",
-    ).planted_by(Patch(compaction, "_updated", lambda original, start: original(start=start + 1))),
+        Patch(compaction, "_updated", lambda original, start: original(start=start + 1)),
+    ).found_by(a_stream_after_a_compaction, "Right contains one more item: (11, 'update_after')"),
     PlantedBug(
-        "all rows of a statement count as updated",
-        a_merge_and_its_changes,
-        "(20, 'update_postimage') != (20, 'insert')",
-    ).planted_by(Patch(append, "_with_updated", mark_every_row_as_updated)),
+        "all rows of a statement count as updated", Patch(append, "_with_updated", mark_every_row_as_updated)
+    ).found_by(a_merge_and_its_changes, "(20, 'update_postimage') != (20, 'insert')"),
     PlantedBug(
-        "deleted rows are reported as updated", a_merge_and_its_changes, "(2, 'update_preimage') != (2, 'delete')"
-    ).planted_by(
-        Patch(DeleteRows, "with_updated", lambda self: replace(self, updated=self.rows, updated_files=self.files))
-    ),
+        "deleted rows are reported as updated",
+        Patch(DeleteRows, "with_updated", lambda self: replace(self, updated=self.rows, updated_files=self.files)),
+    ).found_by(a_merge_and_its_changes, "(2, 'update_preimage') != (2, 'delete')"),
     PlantedBug(
-        "net changes report an update of a row inserted in between",
-        net_changes,
-        "(11, 'update_postimage') != (11, 'insert')",
-    ).planted_by(Patch(commit_parts, "_without", keep_update_marks)),
+        "net changes report an update of a row inserted in between", Patch(commit_parts, "_without", keep_update_marks)
+    ).found_by(net_changes, "(11, 'update_postimage') != (11, 'insert')"),
     # the sink of real-time mode
     PlantedBug(
         "rows of a real-time query may follow any others",
-        rivals_at_every_call,
-        "assert Counter({0: 2... == Counter({0: 1",
-    ).planted_by(Patch(SourceOfRows, "transaction", lambda original: replace(original(), follows=None))),
+        Patch(SourceOfRows, "transaction", lambda original: replace(original(), follows=None)),
+    ).found_by(rivals_at_every_call, "assert Counter({0: 2... == Counter({0: 1"),
     PlantedBug(
-        "rows of a real-time query are written without a transaction",
-        crashes_at_every_call,
-        "assert Counter({0: 2... == Counter({0: 1",
-    ).planted_by(Patch(SourceOfRows, "transaction", lambda: None)),
+        "rows of a real-time query are written without a transaction", Patch(SourceOfRows, "transaction", lambda: None)
+    ).found_by(crashes_at_every_call, "assert Counter({0: 2... == Counter({0: 1"),
     PlantedBug(
-        "the mark of a real-time query does not count its batches", a_target_is_restored, NO_HISTORY_ERROR
-    ).planted_by(Patch(SourceOfRows, "mark", lambda original: original(num_ended=0))),
+        "the mark of a real-time query does not count its batches",
+        Patch(SourceOfRows, "mark", lambda original: original(num_ended=0)),
+    ).found_by(a_target_is_restored, NO_HISTORY_ERROR),
     PlantedBug(
-        "source offsets are trusted without a history", a_source_is_restored_and_grows, NO_HISTORY_ERROR
-    ).planted_by(Patch(real_time_batches, "_record", lambda: None)),
+        "source offsets are trusted without a history", Patch(real_time_batches, "_record", lambda: None)
+    ).found_by(a_source_is_restored_and_grows, NO_HISTORY_ERROR),
     PlantedBug(
         "stored offsets outlive the query that was forgotten",
-        a_query_is_forgotten,
-        "assert Counter({0: 1... == Counter({0: 2",
-    ).planted_by(Patch(alter, "places_of", lambda: ()), Patch(RealTimeBatch, "begin", begin_with_an_empty_commit)),
+        Patch(alter, "places_of", lambda: ()),
+        Patch(RealTimeBatch, "begin", begin_with_an_empty_commit),
+    ).found_by(a_query_is_forgotten, "assert Counter({0: 1... == Counter({0: 2"),
     PlantedBug(
         "a retried task starts where its batch started",
-        a_task_fails_after_its_first_commit,
-        "CommitConflictError: ...version 3 of...follows -1, and 2 is stored",
-    ).planted_by(Patch(RealTimeStreamWriter, "_stored", lambda: StagedMessage(None, counts=STORED_KEY + "{}"))),
+        Patch(RealTimeStreamWriter, "_stored", lambda: StagedMessage(None, counts=STORED_KEY + "{}")),
+    ).found_by(
+        a_task_fails_after_its_first_commit, "CommitConflictError: ...version 3 of...follows -1, and 2 is stored"
+    ),
 )
