@@ -1,4 +1,4 @@
-"""Planted bugs of deleted rows: by offset, by file and position, with their partition, and in changes of the table."""
+"""Planted bugs of deleted rows: by offset, and by file and position in lake files without offsets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any
 from unittest import mock
 
@@ -15,21 +14,15 @@ import pytest
 
 import foreign_lake
 import foreign_paimon
-from changes_replayed import changes, check_history, first_there, replayed, version
 from faults.planted_bugs.planting import Patch, PlantedBug
 from faults.scenarios import PAIMON, Run
 from faults.sim import sim_world
-from foreign_engines import Pyiceberg
 from foreign_lake import ids, row, tier
-from property.stream_driver import Query
 from row_changes import replace_rows
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.datasource.read import stream
-from streamhouse_spark.datasource.read.stream import StreamhouseStreamReader
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.lake import reader
 from streamhouse_spark.lake.iceberg import round as iceberg_round
 from streamhouse_spark.lake.iceberg.foreign import file_deletes
 from streamhouse_spark.lake.iceberg.maintenance import purging
@@ -39,7 +32,6 @@ from streamhouse_spark.lake.paimon import round as paimon_round
 from streamhouse_spark.lake.paimon.table import PaimonLake
 from streamhouse_spark.lake.parquet import equal_rows, row_rewrite
 from streamhouse_spark.lake.parquet.file_writer import named_offsets
-from streamhouse_spark.lake.parquet.partition_rewrite import GoingFiles
 from streamhouse_spark.lake.parquet.reader import NO_POSITIONS
 from streamhouse_spark.lake.tiering import job, recording
 from streamhouse_spark.lake.tiering import job as tiering
@@ -50,19 +42,16 @@ from streamhouse_spark.log.commits import deletions as masks
 from streamhouse_spark.log.commits import state as state_module
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import as_stored
-from streamhouse_spark.log.commits.deletions import DeleteRows, Deletion, NameDropped
+from streamhouse_spark.log.commits.deletions import DeleteRows, Deletion
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.reader import LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range
 from streamhouse_spark.read import executor, file_rows, planner
-from streamhouse_spark.read.change_feed import cold_rows, commit_changes, emptied_rows, untold
 from streamhouse_spark.read.executor import PieceReader
 from streamhouse_spark.read.file_rows import Places
-from streamhouse_spark.read.pieces import OffsetsPiece
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import rollback, row_deletion
+from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.lake.paimon.test_races import Renaming
 
 HOT = {"table.datalake.enabled": "false"}
@@ -168,7 +157,7 @@ def a_compaction_beside_a_round_with_deletions() -> None:
 
 
 def a_rename_over_a_round_with_deletions() -> None:
-    """By a writer of Paimon's own that looked for the number before; the log had forgotten the deleted rows."""
+    """A Paimon writer renames its own snapshot over the round's; the log has forgotten the deleted rows."""
     table = Run().warehouse.create_table("sales.renamed", "id BIGINT", properties=PAIMON)
     table.append([{"id": number} for number in range(4)])
     tier(table)
@@ -367,7 +356,7 @@ def a_rename_while_a_statement_runs() -> None:
 
 
 def a_rewrite_renamed_over_the_snapshot_that_was_read() -> None:
-    """With the same offsets, so that nothing else tells."""
+    """The snapshot has the same offsets, so only its files differ."""
     table, storage = paimon_table()
     table.delete(where=[("id", "=", 1)])
     newest = table.refresh().lake
@@ -382,7 +371,6 @@ def a_rewrite_renamed_over_the_snapshot_that_was_read() -> None:
 
 
 def _with_offsets(made: bytes, own: bytes, number: int) -> bytes:
-
     found = {**json.loads(made), "id": number, "properties": json.loads(own)["properties"]}
     return json.dumps(found).encode()
 
@@ -399,7 +387,7 @@ def a_paimon_rewrite_after_a_round_that_is_not_recorded() -> None:
 
 
 def a_rollback_to_before_another_engine_appended() -> None:
-    """The row was not there then, and it has no offset that says so."""
+    """The row was not in the table at that version, and it has no offset that shows this."""
     table, storage = paimon_table()
     before = table.refresh().version
     foreign_paimon.appended(storage, [row(8)])
@@ -408,131 +396,6 @@ def a_rollback_to_before_another_engine_appended() -> None:
     table.delete(where=[("id", "=", 8)])
     with pytest.raises(InvalidOptionError, match="of files that the lake did not have then"):
         table.rollback_to_version(before)
-
-
-# -- histories of dropped partitions and of changes --------------------------------------------------------------------
-
-
-EU = {"region": "eu"}
-
-
-def table_by_region() -> Table:
-    world = sim_world(1)
-    return Pyiceberg(MemoryStorage(world), world).adopted(by_region=True)
-
-
-def require_changes_between_versions(table: Table, before: int) -> None:
-    now = table.refresh().version
-    assert replayed(version(table, before), changes(table, before + 1, now)) == version(table, now)
-
-
-def a_drop() -> None:
-    table = table_by_region()
-    before = table.refresh().version
-    table.drop_partition(EU)
-    require_changes_between_versions(table, before)
-    table.rollback_to_version(before)
-    assert ids(table.to_arrow()) == list(range(6))
-
-
-def a_drop_that_an_earlier_version_recorded() -> None:
-    right = recording.dropped_with
-
-    def named(*given: Any) -> Any:
-        return [replace(one, files={}, snapshot_id=None, total=None) for one in right(*given)]
-
-    table = table_by_region()
-    table.append([row(6)])
-    before = table.refresh().version
-    with mock.patch.object(recording, "dropped_with", named):
-        table.drop_partition(EU)
-    with pytest.raises(InvalidOptionError):
-        changes(table, before + 1, table.refresh().version)
-    with pytest.raises(InvalidOptionError):
-        table.rollback_to_version(before)
-
-
-def a_rewrite_between_a_read_and_its_deletion() -> None:
-    world = sim_world(1)
-    engine = Pyiceberg(MemoryStorage(world), world)
-    table = engine.adopted()
-    table.append([row(6), row(7)])
-    tier(table)
-    state = table.refresh()
-    engine.rewrite()
-    table.append([row(8)])
-    tier(table)
-    with pytest.raises(CommitConflictError):
-        row_deletion.commit_deletion(table, {0: OffsetRuns.dense(0, 1)}, ReadBase.of(state))
-    assert ids(table.to_arrow()) == list(range(9))
-
-
-def old_rows_that_are_deleted() -> None:
-    world = sim_world(1)
-    table = Warehouse("wh", storage=MemoryStorage(world), world=world).create_table(
-        "t", "id BIGINT, day INT", buckets=1, partition_by=["day"]
-    )
-    table.append([{"id": number, "day": number % 2} for number in range(6)])
-    tier(table)
-    table.log.commit(lambda *_: (Trim({0: 6}),))
-    table.delete(where=[("id", "=", 2)])
-    tier(table)
-    table.lake.compact(purge=True)
-    before = table.refresh().version
-    table.drop_partition({"day": 1})
-    first = first_there(table)
-    assert first == 1, f"the changes start at version {first}"
-    require_changes_between_versions(table, before)
-    check_history(table)
-
-
-def a_table_that_is_emptied_and_rolled_back() -> None:
-    world = sim_world(1)
-    table = Warehouse("wh", storage=MemoryStorage(world), world=world).create_table("t", "id BIGINT", buckets=1)
-    table.append([{"id": number} for number in range(4)])
-    tier(table)
-    table.delete(where=[("id", "=", 2)])
-    before = table.refresh().version
-    table.overwrite([{"id": 9}])
-    check_history(table)
-    table.rollback_to_version(before)
-    assert sorted(table.to_arrow()["id"].to_pylist()) == [0, 1, 3]
-
-
-def a_stream_of_changes() -> None:
-    world = sim_world(1)
-    wh = Warehouse("wh", storage=MemoryStorage(world), world=world)
-    table = wh.create_table("d.t", "id BIGINT", buckets=1)
-    table.append([{"id": 0}, {"id": 1}, {"id": 2}])
-    query = Query("d.t$changelog", startingOffsets="latest")
-    begun = query.reader(wh)
-    start = begun.initialOffset()
-    table.delete(where=[("id", "=", 0)])
-    end = begun.latestOffset(start, begun.getDefaultReadLimit())
-    assert [row["id"] for row in rows_of_batch(begun, start, end)] == [0]
-    table.delete(where=[("id", "=", 1)])
-    last = begun.latestOffset(end, begun.getDefaultReadLimit())
-    assert [row["id"] for row in rows_of_batch(begun, end, last)] == [1]
-
-
-def rows_of_batch(begun: StreamhouseStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
-    parts = begun.partitions(start, end)
-    return [row for part in parts for batch in begun.read(part) for row in batch.to_pylist()]
-
-
-def a_lagging_stream() -> None:
-    world = sim_world(1)
-    wh = Warehouse("wh", storage=MemoryStorage(world), world=world)
-    table = wh.create_table("d.t", "id BIGINT", buckets=1)
-    table.append([{"id": number} for number in range(6)])
-    tier(table)
-    table.delete(where=[("id", "=", 2)])
-    tier(table)
-    table.log.commit(lambda *_: (Trim({0: 6}),))
-    table.delete(where=[("id", "=", 4)])
-    query = Query("d.t")
-    query.run(wh)
-    assert [row["id"] for row in query.rows] == [0, 1, 3, 5]
 
 
 # -- how the bugs are planted ------------------------------------------------------------------------------------------
@@ -585,7 +448,6 @@ LIVE_IN_PAIMON = partial(Patch, paimon_commit._SnapshotBuilder, "_still_live")
 DELETING = partial(Patch, row_deletion, "deleting")
 POSITIONS_IN_LAKE = partial(Patch, planner, "_positions_in")
 DELETED_BY_A_ROUND = partial(Patch, tiering_round, "waiting")
-NOTHING: Mapping[Any, Any] = {}
 NO_CONFLICT = "DID NOT RAISE ...CommitConflictError"
 
 DELETED_ROW_BUGS = (
@@ -628,7 +490,7 @@ DELETED_ROW_BUGS = (
         "positions missing from the lake are read", Patch(PieceReader, "_left_out", lambda: NO_POSITIONS)
     ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
     PlantedBug(
-        "tiering rounds leave deleted rows in the lake", Patch(tiering_round, "rows_to_delete", lambda: NOTHING)
+        "tiering rounds leave deleted rows in the lake", Patch(tiering_round, "rows_to_delete", lambda state: {})
     ).found_by(a_life_with_a_lake, "[0, 1, 3, 5] == [0, 1, 2, 3, 4, 5]"),
     PlantedBug(
         "any lake snapshot ends the masking of deleted rows",
@@ -683,7 +545,7 @@ DELETED_ROW_BUGS = (
         ),
     ).found_by(rows_of_adopted_files_are_deleted, "[0, 1, 3, 5] == [0, 2, 3, 4]"),
     PlantedBug(
-        "deleted rows of lake files are read until the next round", Patch(planner, "masked_files", lambda: NOTHING)
+        "deleted rows of lake files are read until the next round", Patch(planner, "masked_files", lambda pin: {})
     ).found_by(rows_of_adopted_files_are_deleted, "[0, 1, 2, 3, 4, 5] == [0, 2, 3, 4]"),
     PlantedBug("tiering rounds leave deleted rows of lake files", DELETED_BY_A_ROUND(lambda: ())).found_by(
         rows_of_adopted_files_are_deleted, "[0, 2, 3, 4] == [0, 1, 2, 3, 4, 5]"
@@ -694,7 +556,7 @@ DELETED_ROW_BUGS = (
         Patch(file_deletes, "_planned", lambda table, spec: table.metadata.snapshot_by_id(spec.snapshot_id)),
     ).found_by(a_rewrite_after_a_round_that_is_not_recorded, "[2, 3] == [1, 2, 3, 3]"),
     PlantedBug(
-        "deleted rows of a rewritten lake file stay", Patch(file_deletes, "_replaced", lambda: NOTHING)
+        "deleted rows of a rewritten lake file stay", Patch(file_deletes, "_replaced", lambda moved: {})
     ).found_by(a_rewrite_before_the_round, "[1, 1, 2, 3, 3, 3] == [1, "),
     PlantedBug(
         "all rows that equal a deleted one are deleted", Patch(equal_rows.RowsToFind, "found_in", found_in_any_number)
@@ -738,50 +600,4 @@ DELETED_ROW_BUGS = (
         "rows of a round that is not recorded are not searched",
         Patch(RowsOfLog, "read", lambda self: (self.schema.arrow.empty_table(), {})),
     ).found_by(a_paimon_rewrite_after_a_round_that_is_not_recorded, "At index 6 diff: 7 != 8"),
-    # rows that are dropped with their partition, and changes of the table
-    PlantedBug(
-        "dropped rows of other engines are not counted",
-        Patch(GoingFiles, "rows", lambda original, self: original() - self.foreign_rows),
-    ).found_by(a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"),
-    PlantedBug(
-        "a dropped partition counts as recorded in full by any version", Patch(NameDropped, "tells_all", lambda: True)
-    ).found_by(a_drop_that_an_earlier_version_recorded, "DID NOT RAISE ...InvalidOptionError"),
-    PlantedBug("changes omit dropped rows of lake files", Patch(commit_changes, "file_pieces", lambda: ())).found_by(
-        a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"
-    ),
-    PlantedBug(
-        "old rows are searched in one lake snapshot",
-        Patch(cold_rows._Search, "each", lambda original: islice(original(), 1)),
-    ).found_by(old_rows_that_are_deleted, "the changes start at version 9"),
-    PlantedBug(
-        "only recorded rows of a dropped partition are changes", Patch(untold, "lost_rows", lambda: NOTHING)
-    ).found_by(old_rows_that_are_deleted, "assert Counter(..."),
-    PlantedBug(
-        "an emptied table still has the rows deleted before",
-        Patch(emptied_rows, "without_rows", lambda rows: {key: runs for key, runs in rows.items() if runs}),
-    ).found_by(a_table_that_is_emptied_and_rolled_back, "('2'): -1"),
-    PlantedBug(
-        "a rollback across a truncation keeps the current rows",
-        Patch(rollback, "commit_staged", lambda original: original(transaction=None, overwrite=False, removing=None)),
-    ).found_by(a_table_that_is_emptied_and_rolled_back, "[0, 1, 3, 9] == [0, 1, 3]"),
-    PlantedBug("a stream of changes repeats each deletion", Patch(stream, "commit_of", lambda: 0)).found_by(
-        a_stream_of_changes, "assert [] == [0]"
-    ),
-    PlantedBug(
-        "the first batch of a stream starts at its own end", Patch(StreamhouseStreamReader, "_begun_at", lambda: None)
-    ).found_by(a_stream_of_changes, "assert [] == [0]"),
-    PlantedBug(
-        "a lagging stream reads rows deleted since the last round",
-        Patch(OffsetsPiece, "__init__", lambda original: original(deleted=None)),
-    ).found_by(a_lagging_stream, "[0, 1, 3, 4, 5] == [0, 1, 3, 5]"),
-    PlantedBug(
-        "rows that lake files mark as deleted are read", Patch(reader, "_marked", lambda: OffsetRuns.merged([]))
-    ).found_by(a_lagging_stream, "[0, 1, 2, 3, 5] == [0, 1, 3, 5]"),
-    PlantedBug(
-        "rows are deleted by offsets that another engine removed",
-        Patch(row_deletion, "require_looked_at", lambda: None),
-    ).found_by(a_rewrite_between_a_read_and_its_deletion, NO_CONFLICT),
-    PlantedBug(
-        "a later lake snapshot counts as checked for offsets", Patch(file_rows, "have_offsets", lambda: True)
-    ).found_by(a_rewrite_between_a_read_and_its_deletion, NO_CONFLICT),
 )

@@ -89,10 +89,6 @@ def tier_a_table_twice_and_trim_it() -> None:
     run.check()
 
 
-def append_while_tiering() -> None:
-    il.check_interleavings("tier", "appends", every=5)
-
-
 def truncate_and_tier() -> None:
     run = Run()
     run.create(properties=sc.LAKE)
@@ -107,7 +103,7 @@ def truncate_and_tier() -> None:
 
 
 def a_round_whose_lake_is_no_longer_the_tables() -> None:
-    """The round commits, the lake is built anew, and the tiering process dies right after it has told the log."""
+    """The round commits, the lake is rebuilt, and the tiering process dies right after it recorded its snapshot."""
     run = Run()
     run.create(properties=sc.LAKE)
     run.append()
@@ -142,7 +138,7 @@ def flipped_bits_of_a_lake_file() -> None:
 
 
 def a_read_while_columns_swap_their_names() -> None:
-    """Another process swaps them, and another thread of this one reads the table on, behind the pin."""
+    """Another process swaps the names, and another thread of this process refreshes the table after the pin."""
     run = Run()
     table = run.warehouse.create_table("sales.pairs", "id BIGINT, a BIGINT, b BIGINT")
     table.append([{"id": 1, "a": 1, "b": 10}])
@@ -156,7 +152,7 @@ def a_read_while_columns_swap_their_names() -> None:
 
 
 def a_column_whose_fields_swap_their_names() -> None:
-    """One row is committed before, another one is staged before and committed behind it, if it can be."""
+    """One row is committed before the swap; another row is staged before it and committed after it, if accepted."""
     run = Run()
     table = run.warehouse.create_table("sales.inside", "id BIGINT, s STRUCT<a: INT, b: INT>")
     table.append([{"id": 1, "s": {"a": 1, "b": 10}}])
@@ -169,7 +165,7 @@ def a_column_whose_fields_swap_their_names() -> None:
 
 
 def a_deletion_by_a_key_in_another_order() -> None:
-    """The identities of simulated runs are the same, so each has a cache of its own."""
+    """Tables of simulated runs have the same identity, so this table needs its own cache."""
     with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, STREAMHOUSE_CACHE_DIR=cache):
         table = Run().warehouse.create_table("sales.keys", "a BIGINT, b BIGINT", primary_key=["b", "a"])
         table.upsert([{"a": 1, "b": 2}, {"a": 2, "b": 1}])
@@ -328,7 +324,7 @@ def rounds_from_the_recorded_offsets() -> Iterator[Patch]:
 
 
 class HereLake:
-    """The lake that a job began with, as if it lay where the table's lake lies now."""
+    """The lake with which a job started, at the current location of the table's lake."""
 
     def __init__(self, lake: Any, log: CommitLog) -> None:
         self.lake, self.log = lake, log
@@ -398,7 +394,7 @@ LAKE_BUGS = (
                 snapshot=replace(snapshot, offsets=dict(self._log.refresh().ends))
             ),
         ),
-    ).found_by(append_while_tiering, "bucket 0: the log says that the lake holds 6, it holds 5"),
+    ).found_by(interleaving("tier", "appends", every=5), "bucket 0: the log says that the lake holds 6, it holds 5"),
     PlantedBug(
         "a tiering round starts at the recorded offsets instead of the lake's", rounds_from_the_recorded_offsets
     ).found_by(sweeping(sc.TierFirst, "crash after"), NOT_THE_TABLE),

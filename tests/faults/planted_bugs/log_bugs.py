@@ -87,7 +87,7 @@ def interleaving(work: str, between: str, every: int = 1) -> Callable[[], object
 
 
 def an_append_whose_outcome_stays_unknown() -> None:
-    """The record is stored, the answer is lost, and so is what it is read back with; later rows follow."""
+    """The record is stored, but its response and the read-back are lost; later rows follow."""
     base = Run()
     base.create()
     base.append()
@@ -136,13 +136,13 @@ def an_old_transaction_sent_again() -> None:
 
 @contextmanager
 def rival_work(name: str, work: Callable[[Run], None]) -> Iterator[None]:
-    """Let interleavings know the work of another process by a name."""
+    """Register the work of another process for `check_interleavings`."""
     with mock.patch.dict(il.BETWEEN, {name: work}):
         yield
 
 
 def a_cleaner_at_work_while_an_append_is_staged() -> None:
-    """Nobody sleeps, so nobody may notice the cleaner."""
+    """No process sleeps, so none may notice the cleanup."""
 
     def clean(run: Run) -> None:
         run.clock.advance(1000)
@@ -164,7 +164,7 @@ def a_reader_whose_segments_are_merged_and_cleaned() -> None:
 
 
 def a_held_pin_while_others_merge_and_clean() -> None:
-    """Within the grace, what a reader has pinned is there, whatever others merge and clean meanwhile."""
+    """Within the grace period, pinned segments exist whatever concurrent writers merge and clean."""
     with il.small_limits():
         run = il.prepared_table()
         table = run.open()
@@ -242,7 +242,7 @@ def trim_a_table_without_a_lake() -> None:
 
 
 def a_checkpoint_that_was_stored_wrong() -> None:
-    """Whoever opens the table afterwards must not be led to it, nor records go because of it."""
+    """No process may open the table from this checkpoint, and no record may be deleted because of it."""
 
     class Rotten(FaultyStorage):
         def put_if_absent(self, key: str, data: Any) -> None:
@@ -258,12 +258,12 @@ def a_checkpoint_that_was_stored_wrong() -> None:
             run.clock.advance(25 * sc.HOUR_MS)
         run.start_process(run.memory)
         key = checkpoint_hint_key(run.open().uuid)
-        assert not any(info.key == key for info in run.memory.list("")), "nobody is led to a damaged checkpoint"
+        assert not any(info.key == key for info in run.memory.list("")), "the hint names a damaged checkpoint"
         assert run.open().to_arrow().num_rows
 
 
 def the_newest_checkpoint_is_damaged_after_a_floor() -> None:
-    """Days of writing and cleaning, with a checkpoint a day, then one flipped bit."""
+    """Days of writing and cleanup with one checkpoint per day, then one flipped bit."""
     with il.small_limits(), mock.patch.object(checkpoint, "CHECKPOINT_INTERVAL", 1000):
         run = Run()
         run.create()
@@ -296,7 +296,7 @@ def a_table_beside_a_damaged_one() -> None:
 
 
 def a_bucket_that_is_trimmed_alone() -> None:
-    """It shares its object with another, whose rows are read on; with these the object goes."""
+    """The bucket shares its object with another bucket, and the object is deleted with the last rows of both."""
     run = Run()
     with sc.shared_by_two():
         table = run.create()
@@ -320,13 +320,13 @@ def appends_together() -> None:
 
 
 def appends_together_after_a_pause() -> None:
-    """The known state is too old to join calls to it, so the leader reads the log first."""
+    """The cached state is too old to join calls to it, so the leader reads the log first."""
     with mock.patch.object(commit_log, "FLOOR_CHECK_MS", -1):
         appends_together()
 
 
 def appends_together_and_an_interrupt() -> None:
-    """The thread that commits for all is interrupted behind the put, before it notes an answer."""
+    """The thread that commits for all is interrupted after the put, before it notes an outcome."""
     run = prepared(AppendTogether())
     table, landed, interrupts = run.open(), Calls.landed, [KeyboardInterrupt()]
     batches = [run.history.new_batch(2) for _ in range(3)]
@@ -443,7 +443,7 @@ def neighbours_outcomes(original: Any) -> Any:
 
 def fail_members(group: Group) -> None:
     for member in group.members:
-        member.error = CommitConflictError("one of the record is refused; nothing was written")
+        member.error = CommitConflictError("one attempt of the record was rejected; nothing was written")
     group.members.clear()
 
 
@@ -666,7 +666,7 @@ LOG_BUGS = (
     PlantedBug(
         "a checkpoint is trusted without reading it back",
         Patch(checkpoint, "write_checkpoint", write_checkpoint_unread),
-    ).found_by(a_checkpoint_that_was_stored_wrong, "nobody is led to a damaged checkpoint"),
+    ).found_by(a_checkpoint_that_was_stored_wrong, "the hint names a damaged checkpoint"),
     PlantedBug(
         "the low watermark rests on one checkpoint",
         Patch(verified, "CHECKPOINTS_KEPT", 1),
@@ -704,7 +704,7 @@ LOG_BUGS = (
         "writes by key of a group are judged on the state before the record", JUDGES_ON_THE_STATE_BEFORE
     ).found_by(keyed_groups.the_same_transaction_twice, "BucketOffsets({0: [4, 7)}), BucketOffsets({})]"),
     PlantedBug("an append that cannot join a group fails the whole group", FAILS_ALL_THAT_JOINED).found_by(
-        appends_together, "one of the record is refused; nothing was written"
+        appends_together, "one attempt of the record was rejected; nothing was written"
     ),
     PlantedBug("a write by key that cannot join a group fails the whole group", FAILS_ALL_THAT_JOINED).found_by(
         keyed_groups.a_refused_write_among_others,
@@ -712,7 +712,7 @@ LOG_BUGS = (
     ),
     PlantedBug(
         "an append that the leader refuses fails the whole group", Patch(CommitLog, "_judge", judge_or_fail_all)
-    ).found_by(appends_together_after_a_pause, "one of the record is refused; nothing was written"),
+    ).found_by(appends_together_after_a_pause, "one attempt of the record was rejected; nothing was written"),
     PlantedBug(
         "members of a group are answered before the put", Patch(CommitLog, "_put_group", answer_then_put_group)
     ).found_by(sweeping(AppendTogether), "append together: crash before ...was then given"),

@@ -1,10 +1,11 @@
-"""Planted bugs of writes: replacements, statements beside other writers, updates and the real-time sink."""
+"""Planted bugs of writes and of their changes: replacements, statements, drops, streams, the real-time sink."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 from unittest import mock
 
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from changes_replayed import changes
+from changes_replayed import changes, check_history, first_there, replayed, version
 from faults.faulty_storage import Fault, sweep
 from faults.planted_bugs.planting import Patch, PlantedBug
 from faults.real_time_sink import (
@@ -33,36 +34,51 @@ from faults.real_time_sink import (
 from faults.row_level import Write, beside_a_writer, merge, side_by_side, update
 from faults.scenarios import Run
 from faults.sim import sim_world
+from foreign_engines import Pyiceberg
+from foreign_lake import ids, row, tier
 from property.stream_driver import Query
 from row_changes import replace_rows
 from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.text_size import TextSize
+from streamhouse_spark.datasource.read import stream
+from streamhouse_spark.datasource.read.stream import StreamhouseStreamReader
 from streamhouse_spark.datasource.write import real_time_batches
 from streamhouse_spark.datasource.write.query_identity import SourceOfRows
 from streamhouse_spark.datasource.write.real_time import STORED_KEY, RealTimeStreamWriter
 from streamhouse_spark.datasource.write.real_time_batches import RealTimeBatch
 from streamhouse_spark.datasource.write.staging_task import StagedMessage
-from streamhouse_spark.errors import DifferentHistoryError, OffsetsTrimmedError, SchemaMismatchError
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    DifferentHistoryError,
+    InvalidOptionError,
+    OffsetsTrimmedError,
+    SchemaMismatchError,
+)
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.kv.part_replacement import PartStager
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.rebase import Rebase
 from streamhouse_spark.kv.staged_changes import ChangeStager
+from streamhouse_spark.lake import reader
+from streamhouse_spark.lake.parquet.partition_rewrite import GoingFiles
+from streamhouse_spark.lake.tiering import recording
 from streamhouse_spark.log import append, compaction
-from streamhouse_spark.log.commits.actions import Append, Drop
+from streamhouse_spark.log.commits.actions import Append, Drop, Trim
 from streamhouse_spark.log.commits.commit_log import CommitLog
-from streamhouse_spark.log.commits.deletions import DeleteRows
+from streamhouse_spark.log.commits.deletions import DeleteRows, NameDropped
 from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.log.segments import statistics
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import LogSplit, read_split
-from streamhouse_spark.read import pin
-from streamhouse_spark.read.change_feed import commit_parts
+from streamhouse_spark.read import file_rows, pin
+from streamhouse_spark.read.change_feed import cold_rows, commit_changes, commit_parts, emptied_rows, untold
+from streamhouse_spark.read.pieces import OffsetsPiece
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table import alter, replacement
+from streamhouse_spark.table import alter, replacement, rollback, row_deletion
 from streamhouse_spark.table.replacement import ChosenRows
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse import pointed
@@ -73,6 +89,7 @@ from streamhouse_spark.write.append import Appends
 from streamhouse_spark.write.intents import BucketIntents, IntentWrite, commit
 
 HOT = {"table.datalake.enabled": "false"}
+EU = {"region": "eu"}
 DAY_1 = [("day", "=", 1)]
 ROWS = {1: 10, 2: 20, 3: 30}
 
@@ -81,10 +98,6 @@ ROWS = {1: 10, 2: 20, 3: 30}
 
 def rows(*numbers: int) -> list[dict[str, int]]:
     return [{"id": n, "day": n % 3} for n in numbers]
-
-
-def ids(table: Table) -> list[int]:
-    return sorted(table.to_arrow()["id"].to_pylist())
 
 
 def table_of_days(warehouse: Warehouse, **how: Any) -> Table:
@@ -102,7 +115,7 @@ def another_writer_appends_while_rows_are_chosen() -> None:
 
     with mock.patch.object(ChosenRows, "look", look):
         table.overwrite(rows(7), where=DAY_1)
-    assert ids(table) == [0, 2, 5, 7]
+    assert ids(table.to_arrow()) == [0, 2, 5, 7]
 
 
 def a_crash_at_each_call() -> None:
@@ -116,7 +129,7 @@ def a_crash_at_each_call() -> None:
 
     work = lambda storage: opened(storage, 2).overwrite(rows(7), where=DAY_1)  # noqa: E731
     for attempt in sweep(new_store, work, faults=(Fault.CRASH_AFTER,)):
-        assert ids(opened(attempt.store, 3)) in ([0, 1, 2], [0, 2, 7]), attempt
+        assert ids(opened(attempt.store, 3).to_arrow()) in ([0, 1, 2], [0, 2, 7]), attempt
 
 
 def another_writer_adds_rows_to_a_bucket_that_had_none() -> None:
@@ -134,7 +147,7 @@ def another_writer_adds_rows_to_a_bucket_that_had_none() -> None:
 
     with mock.patch.object(PartStager, "staged", staged):
         table.overwrite(rows(7), where=DAY_1)
-    assert ids(table) == [0, 2, 7]
+    assert ids(table.to_arrow()) == [0, 2, 7]
 
 
 def a_second_run_replaces_the_first() -> None:
@@ -142,7 +155,7 @@ def a_second_run_replaces_the_first() -> None:
     for _ in range(2):
         with suppress(SchemaMismatchError):
             table.overwrite(rows(1, 2), where=DAY_1)
-    assert ids(table) == sorted(set(ids(table)))
+    assert ids(table.to_arrow()) == sorted(set(ids(table.to_arrow())))
 
 
 def a_crash_while_a_table_is_replaced() -> None:
@@ -165,7 +178,7 @@ def a_crash_while_a_table_is_replaced() -> None:
         warehouse_replacement.publish_table(warehouse, path, staged.uuid, warehouse.table(str(path)).uuid)
 
     for attempt in sweep(new_store, replace_table, faults=(Fault.CRASH_AFTER,)):
-        assert ids(opened(attempt.store, 3).table(str(path))) in ([0], [7]), attempt
+        assert ids(opened(attempt.store, 3).table(str(path)).to_arrow()) in ([0], [7]), attempt
 
 
 # -- histories of statements -------------------------------------------------------------------------------------------
@@ -267,6 +280,128 @@ def net_changes() -> None:
     assert found == [(number, "insert") for number in (0, 3, 4, 11, 20)]
 
 
+# -- histories of dropped partitions and of changes --------------------------------------------------------------------
+
+
+def table_by_region() -> Table:
+    world = sim_world(1)
+    return Pyiceberg(MemoryStorage(world), world).adopted(by_region=True)
+
+
+def require_changes_between_versions(table: Table, before: int) -> None:
+    now = table.refresh().version
+    assert replayed(version(table, before), changes(table, before + 1, now)) == version(table, now)
+
+
+def a_drop() -> None:
+    table = table_by_region()
+    before = table.refresh().version
+    table.drop_partition(EU)
+    require_changes_between_versions(table, before)
+    table.rollback_to_version(before)
+    assert ids(table.to_arrow()) == list(range(6))
+
+
+def a_drop_that_an_earlier_version_recorded() -> None:
+    right = recording.dropped_with
+
+    def named(*given: Any) -> Any:
+        return [replace(one, files={}, snapshot_id=None, total=None) for one in right(*given)]
+
+    table = table_by_region()
+    table.append([row(6)])
+    before = table.refresh().version
+    with mock.patch.object(recording, "dropped_with", named):
+        table.drop_partition(EU)
+    with pytest.raises(InvalidOptionError):
+        changes(table, before + 1, table.refresh().version)
+    with pytest.raises(InvalidOptionError):
+        table.rollback_to_version(before)
+
+
+def a_rewrite_between_a_read_and_its_deletion() -> None:
+    world = sim_world(1)
+    engine = Pyiceberg(MemoryStorage(world), world)
+    table = engine.adopted()
+    table.append([row(6), row(7)])
+    tier(table)
+    state = table.refresh()
+    engine.rewrite()
+    table.append([row(8)])
+    tier(table)
+    with pytest.raises(CommitConflictError):
+        row_deletion.commit_deletion(table, {0: OffsetRuns.dense(0, 1)}, ReadBase.of(state))
+    assert ids(table.to_arrow()) == list(range(9))
+
+
+def old_rows_that_are_deleted() -> None:
+    world = sim_world(1)
+    table = Warehouse("wh", storage=MemoryStorage(world), world=world).create_table(
+        "t", "id BIGINT, day INT", buckets=1, partition_by=["day"]
+    )
+    table.append([{"id": number, "day": number % 2} for number in range(6)])
+    tier(table)
+    table.log.commit(lambda *_: (Trim({0: 6}),))
+    table.delete(where=[("id", "=", 2)])
+    tier(table)
+    table.lake.compact(purge=True)
+    before = table.refresh().version
+    table.drop_partition({"day": 1})
+    first = first_there(table)
+    assert first == 1, f"the changes start at version {first}"
+    require_changes_between_versions(table, before)
+    check_history(table)
+
+
+def a_table_that_is_emptied_and_rolled_back() -> None:
+    world = sim_world(1)
+    table = Warehouse("wh", storage=MemoryStorage(world), world=world).create_table("t", "id BIGINT", buckets=1)
+    table.append([{"id": number} for number in range(4)])
+    tier(table)
+    table.delete(where=[("id", "=", 2)])
+    before = table.refresh().version
+    table.overwrite([{"id": 9}])
+    check_history(table)
+    table.rollback_to_version(before)
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [0, 1, 3]
+
+
+def a_stream_of_changes() -> None:
+    world = sim_world(1)
+    wh = Warehouse("wh", storage=MemoryStorage(world), world=world)
+    table = wh.create_table("d.t", "id BIGINT", buckets=1)
+    table.append([{"id": 0}, {"id": 1}, {"id": 2}])
+    query = Query("d.t$changelog", startingOffsets="latest")
+    begun = query.reader(wh)
+    start = begun.initialOffset()
+    table.delete(where=[("id", "=", 0)])
+    end = begun.latestOffset(start, begun.getDefaultReadLimit())
+    assert [row["id"] for row in rows_of_batch(begun, start, end)] == [0]
+    table.delete(where=[("id", "=", 1)])
+    last = begun.latestOffset(end, begun.getDefaultReadLimit())
+    assert [row["id"] for row in rows_of_batch(begun, end, last)] == [1]
+
+
+def rows_of_batch(begun: StreamhouseStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+    parts = begun.partitions(start, end)
+    return [row for part in parts for batch in begun.read(part) for row in batch.to_pylist()]
+
+
+def a_lagging_stream() -> None:
+    world = sim_world(1)
+    wh = Warehouse("wh", storage=MemoryStorage(world), world=world)
+    table = wh.create_table("d.t", "id BIGINT", buckets=1)
+    table.append([{"id": number} for number in range(6)])
+    tier(table)
+    table.delete(where=[("id", "=", 2)])
+    tier(table)
+    table.log.commit(lambda *_: (Trim({0: 6}),))
+    table.delete(where=[("id", "=", 4)])
+    query = Query("d.t")
+    query.run(wh)
+    assert [row["id"] for row in query.rows] == [0, 1, 3, 5]
+
+
 # -- histories of the real-time sink -----------------------------------------------------------------------------------
 
 
@@ -283,7 +418,7 @@ def crashes_at_every_call() -> None:
 
 
 def a_target_is_restored() -> None:
-    """The copy is of the time between two commits of a batch that ends later."""
+    """The backup was taken between two commits of a batch that ended later."""
     store, checkpoint = new_store(by_key=False), Checkpoint()
     life = Life(store, checkpoint, 0)
     life.batch(rounds=1)
@@ -327,7 +462,7 @@ def a_query_is_forgotten() -> None:
 
 
 def a_task_fails_after_its_first_commit() -> None:
-    """Its next attempt knows of the rows that were stored when the batch began, and cuts its own elsewhere."""
+    """Its next attempt knows the rows that were stored when the batch started, and cuts its own rows differently."""
     life = Life(store := new_store(by_key=False), Checkpoint(), 0)
     life.begin()
     known = dict(life.stored)
@@ -395,6 +530,7 @@ def begin_with_an_empty_commit(original: Any, self: RealTimeBatch) -> Any:
     return original()
 
 
+NO_CONFLICT = "DID NOT RAISE ...CommitConflictError"
 NO_SCHEMA_ERROR = "DID NOT RAISE ...SchemaMismatchError"
 NO_HISTORY_ERROR = "DID NOT RAISE ...DifferentHistoryError"
 
@@ -470,6 +606,52 @@ WRITE_BUGS = (
     PlantedBug(
         "net changes report an update of a row inserted in between", Patch(commit_parts, "_without", keep_update_marks)
     ).found_by(net_changes, "(11, 'update_postimage') != (11, 'insert')"),
+    # rows that are dropped with their partition, and changes of the table
+    PlantedBug(
+        "dropped rows of other engines are not counted",
+        Patch(GoingFiles, "rows", lambda original, self: original() - self.foreign_rows),
+    ).found_by(a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"),
+    PlantedBug(
+        "a dropped partition counts as recorded in full by any version", Patch(NameDropped, "tells_all", lambda: True)
+    ).found_by(a_drop_that_an_earlier_version_recorded, "DID NOT RAISE ...InvalidOptionError"),
+    PlantedBug("changes omit dropped rows of lake files", Patch(commit_changes, "file_pieces", lambda: ())).found_by(
+        a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"
+    ),
+    PlantedBug(
+        "old rows are searched in one lake snapshot",
+        Patch(cold_rows._Search, "each", lambda original: islice(original(), 1)),
+    ).found_by(old_rows_that_are_deleted, "the changes start at version 9"),
+    PlantedBug(
+        "only recorded rows of a dropped partition are changes", Patch(untold, "lost_rows", lambda pair: {})
+    ).found_by(old_rows_that_are_deleted, "assert Counter(..."),
+    PlantedBug(
+        "an emptied table still has the rows deleted before",
+        Patch(emptied_rows, "without_rows", lambda rows: {key: runs for key, runs in rows.items() if runs}),
+    ).found_by(a_table_that_is_emptied_and_rolled_back, "('2',): -1"),
+    PlantedBug(
+        "a rollback across a truncation keeps the current rows",
+        Patch(rollback, "commit_staged", lambda original: original(transaction=None, overwrite=False, removing=None)),
+    ).found_by(a_table_that_is_emptied_and_rolled_back, "[0, 1, 3, 9] == [0, 1, 3]"),
+    PlantedBug("a stream of changes repeats each deletion", Patch(stream, "commit_of", lambda: 0)).found_by(
+        a_stream_of_changes, "assert [] == [0]"
+    ),
+    PlantedBug(
+        "the first batch of a stream starts at its own end", Patch(StreamhouseStreamReader, "_begun_at", lambda: None)
+    ).found_by(a_stream_of_changes, "assert [] == [0]"),
+    PlantedBug(
+        "a lagging stream reads rows deleted since the last round",
+        Patch(OffsetsPiece, "__init__", lambda original: original(deleted=None)),
+    ).found_by(a_lagging_stream, "[0, 1, 3, 4, 5] == [0, 1, 3, 5]"),
+    PlantedBug(
+        "rows that lake files mark as deleted are read", Patch(reader, "_marked", lambda: OffsetRuns.merged([]))
+    ).found_by(a_lagging_stream, "[0, 1, 2, 3, 5] == [0, 1, 3, 5]"),
+    PlantedBug(
+        "rows are deleted by offsets that another engine removed",
+        Patch(row_deletion, "require_looked_at", lambda: None),
+    ).found_by(a_rewrite_between_a_read_and_its_deletion, NO_CONFLICT),
+    PlantedBug(
+        "a later lake snapshot counts as checked for offsets", Patch(file_rows, "have_offsets", lambda: True)
+    ).found_by(a_rewrite_between_a_read_and_its_deletion, NO_CONFLICT),
     # the sink of real-time mode
     PlantedBug(
         "rows of a real-time query may follow any others",
