@@ -89,7 +89,7 @@ def current_rows(table: Table) -> list[Mapping[str, Any]]:
     return found
 
 
-# -- histories that find planted bugs --------------------------------------------------------------------------------
+# -- histories that find planted bugs ---------------------------------------------------------------------------------
 
 
 def upsert(number: int) -> Call:

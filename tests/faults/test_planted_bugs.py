@@ -84,7 +84,7 @@ def test_a_plant_may_name_any_parameters_of_its_target(patch):
         (Patch(Product, "add", 7), r"Product\.add: found 7, expected a function"),
         (Patch(Product, "size", 7), r"Product\.size: found 7, expected a function"),
         (Patch(Product, "num_retries", "7"), r"Product\.num_retries: found '7', expected 3"),
-        (Patch(Product, "subtract", lambda number: 0), r"Product\.subtract: found .*, expected None"),
+        (Patch(Product, "subtract", lambda number: 0), r"Product\.subtract: found no such attribute, expected one"),
         (
             Patch(Product, "add", lambda original: original(minus=1)),
             r"Product\.add: found \(minus\), expected \(self, ",

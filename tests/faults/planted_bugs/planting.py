@@ -19,9 +19,6 @@ import pytest
 
 from streamhouse_spark.errors import StreamhouseError
 
-BROKEN_PLANT = (TypeError, AttributeError, NameError)
-"""The errors of a plant that does not fit the product. They are never a detection."""
-
 
 class StalePlantError(Exception):
     """A planted bug replaces something that the product no longer has in this form."""
@@ -29,6 +26,10 @@ class StalePlantError(Exception):
 
 class WrongFailureError(Exception):
     """A history did not find a planted bug, or found it by another failure than the expected one."""
+
+
+BROKEN_PLANT = (TypeError, AttributeError, NameError, StalePlantError)
+"""The errors of a plant that does not fit the product. They are never a detection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,9 @@ class Patch:
     @contextmanager
     def planted(self, bug: str, broken: list[Exception]) -> Iterator[None]:
         """Replace the target, and add to ``broken`` each error that shows that the plant does not fit."""
-        target = inspect.getattr_static(self.owner, self.name, None)
+        if not hasattr(self.owner, self.name):
+            raise self._stale(bug, "no such attribute", "one to replace")
+        target = inspect.getattr_static(self.owner, self.name)
         function = target.fget if isinstance(target, property) else target
         if not inspect.isfunction(function):
             if type(self.replacement) is not type(target):
@@ -68,19 +71,18 @@ class Patch:
 
         @wraps(target)
         def planted(*args: Any, **kwargs: Any) -> Any:
-            call = signature.bind(*args, **kwargs)
-            call.apply_defaults()
-
             def original(**changed: Any) -> Any:
                 if not changed.keys() <= call.arguments.keys():
                     raise self._stale(bug, f"({', '.join(changed)})", str(signature))
-                after = inspect.BoundArguments(signature, {**call.arguments, **changed})  # type: ignore[arg-type]
+                after = inspect.BoundArguments(signature, call.arguments | changed)
                 return target(*after.args, **after.kwargs)
 
-            given = {"original": original, **call.arguments}
             try:
-                return self.replacement(**{name: given[name] for name in uses.parameters})
-            except (*BROKEN_PLANT, StalePlantError) as error:
+                call = signature.bind(*args, **kwargs)
+                call.apply_defaults()
+                arguments = {"original": original} | call.arguments
+                return self.replacement(**{name: arguments[name] for name in uses.parameters})
+            except BROKEN_PLANT as error:
                 broken.append(error)  # a thread of the history may swallow it
                 raise
 
@@ -121,16 +123,16 @@ class PlantedBug:
             for made in self.patches:
                 for patch in made() if callable(made) else (made,):
                     stack.enter_context(patch.planted(self.name, broken))
+            failure: BaseException | None = None
             try:
                 self.history()
-                failure = None
-            except (AssertionError, pytest.fail.Exception, StreamhouseError, *BROKEN_PLANT, StalePlantError) as error:
+            except (AssertionError, pytest.fail.Exception, StreamhouseError, *BROKEN_PLANT) as error:
                 failure = error
-                broken += [cause for cause in _causes(error) if isinstance(cause, (*BROKEN_PLANT, StalePlantError))]
-        for error in broken:
-            if isinstance(error, StalePlantError):
-                raise error
-            raise WrongFailureError(f"planted bug {self.name!r} is broken: {error!r}") from error
+                broken += [cause for cause in _causes(error) if isinstance(cause, BROKEN_PLANT)]
+        for cause in broken:
+            if isinstance(cause, StalePlantError):
+                raise cause
+            raise WrongFailureError(f"planted bug {self.name!r} is broken: {cause!r}") from cause
         if failure is None:
             raise WrongFailureError(f"planted bug {self.name!r}: found no failure, expected {self.failure!r}")
         if not self._is_expected(failure):
