@@ -19,7 +19,7 @@ HISTORIES = dict.fromkeys(bug.history for bug in BUGS if not isinstance(bug.hist
 
 
 def test_the_names_of_planted_bugs_are_unique():
-    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 163
+    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 164
 
 
 @pytest.mark.usefixtures("own_cache")
@@ -42,16 +42,17 @@ class Product:
 
     num_retries = 3
 
-    @staticmethod
-    def refuse() -> None:
-        raise StorageError("refused")
-
     def add(self, number: int, *, plus: int = 1) -> int:
         return number + plus
 
     @property
     def size(self) -> int:
         return self.add(1)
+
+
+def product_refuses() -> None:
+    Product().add(1)
+    raise StorageError("refused")
 
 
 def product_adds() -> None:
@@ -83,6 +84,7 @@ def test_a_plant_may_name_any_parameters_of_its_target(patch):
         (Patch(Product, "add", lambda *_: 0), r"Product\.add: found \(\*_\), expected \(self, number: "),
         (Patch(Product, "add", 7), r"Product\.add: found 7, expected a function"),
         (Patch(Product, "size", 7), r"Product\.size: found 7, expected a function"),
+        (Patch(Product, "size", lambda: 0), r"Product\.size: found no call in the history, expected one"),
         (Patch(Product, "num_retries", "7"), r"Product\.num_retries: found '7', expected 3"),
         (Patch(Product, "subtract", lambda number: 0), r"Product\.subtract: found no such attribute, expected one"),
         (
@@ -119,9 +121,9 @@ def test_an_error_of_the_plant_itself_is_no_detection(history, error):
     ("history", "failure", "found"),
     [
         (product_adds, "2 and 2 is not 4", r"AssertionError\('1 and 1 is not 2"),
-        (Product.refuse, "StorageError: ...timed out", r"StorageError\('STORAGE: refused'\)"),
-        (Product.refuse, "refused", r"StorageError\('STORAGE: refused'\)"),
-        (lambda: None, "1 and 1 is not 2", "no failure"),
+        (product_refuses, "StorageError: ...timed out", r"StorageError\('STORAGE: refused'\)"),
+        (product_refuses, "refused", r"StorageError\('STORAGE: refused'\)"),
+        (lambda: Product().add(1), "1 and 1 is not 2", "no failure"),
     ],
     ids=["another check", "another message", "another type", "nothing"],
 )

@@ -72,6 +72,13 @@ def some_rows_are_deleted() -> None:
     assert sorted(table.to_arrow()["id"].to_pylist()) == [0, 2, 3, 4, 7, 8, 9, 10, 11]
 
 
+def a_tail_of_deleted_rows() -> None:
+    table = log_table()
+    table.delete(where=[("id", "in", [1, 5, 6])])
+    found = [number for batch in table.tail("earliest", until_ms=0, poll_ms=0) for number in batch["id"].to_pylist()]
+    assert sorted(found) == [0, 2, 3, 4, 7, 8, 9, 10, 11]
+
+
 def rows_are_counted() -> None:
     table = log_table()
     table.delete(where=[("id", "in", [1, 5, 6])])
@@ -452,11 +459,12 @@ NO_CONFLICT = "DID NOT RAISE ...CommitConflictError"
 
 DELETED_ROW_BUGS = (
     # rows with offsets
-    PlantedBug(
-        "deleted rows are read",
-        Patch(LogBatch, "without", lambda self: self),
-        Patch(executor, "places_within", lambda: NO_POSITIONS),
-    ).found_by(some_rows_are_deleted, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"),
+    PlantedBug("deleted rows are read", Patch(executor, "places_within", lambda: NO_POSITIONS)).found_by(
+        some_rows_are_deleted, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"
+    ),
+    PlantedBug("a tail returns deleted rows", Patch(LogBatch, "without", lambda self: self)).found_by(
+        a_tail_of_deleted_rows, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"
+    ),
     PlantedBug(
         "deleted rows are counted", Patch(LogSplit, "num_live", lambda offsets: offsets.end - offsets.start)
     ).found_by(rows_are_counted, "assert 12 == 9"),

@@ -46,7 +46,6 @@ from streamhouse_spark.log.commits import (
     commit_log,
     failed_commits,
     offers,
-    standing,
     transaction_outcome,
     transactions,
     verified,
@@ -627,9 +626,7 @@ LOG_BUGS = (
         "a tablet matches any log with its uuid and offset", Patch(tablet_history, "_is_of", lambda: True)
     ).found_by(histories.sums_of_a_restored_table, "'n': 303"),
     PlantedBug(
-        "a record does not require its predecessor's attempt",
-        Patch(Anchors, "require_followed_by", lambda: None),
-        Patch(standing, "stands", lambda: True),
+        "a record does not require its predecessor's attempt", Patch(Anchors, "require_followed_by", lambda: None)
     ).found_by(histories.a_process_that_stands_in_the_other_history, "rows were added to a log that was not read"),
     PlantedBug("a position is an offset without a history", Patch(tail, "require_position", lambda: None)).found_by(
         histories.a_tail_that_is_followed_on, "a row was skipped in silence, found []"

@@ -7,6 +7,7 @@ fits the product is an error of its own, and so is a `TypeError` that merely loo
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -39,6 +40,7 @@ class Patch:
     A function that replaces another names only the parameters that it uses, each as its target names it. The planted
     function has the whole signature of its target, so a new parameter of the target cannot make it stale. A parameter
     ``original`` is the target, bound to the arguments of the call: ``original(grace_ms=0)`` changes one of them.
+    A history that never calls the target shows that the decision is made elsewhere now: the plant is stale, too.
     """
 
     owner: Any
@@ -55,14 +57,19 @@ class Patch:
         if not inspect.isfunction(function):
             if type(self.replacement) is not type(target):
                 raise self._stale(bug, repr(self.replacement), repr(target))
-            planted = self.replacement
-        else:
-            planted = self._function(bug, function, broken)
-            planted = property(planted) if isinstance(target, property) else planted
-        with mock.patch.object(self.owner, self.name, planted):
+            with mock.patch.object(self.owner, self.name, self.replacement):
+                yield
+            return
+        calls = itertools.count()
+        planted = self._function(bug, function, calls, broken)
+        with mock.patch.object(self.owner, self.name, property(planted) if isinstance(target, property) else planted):
             yield
+        if not next(calls):
+            broken.append(self._stale(bug, "no call in the history", "one"))
 
-    def _function(self, bug: str, target: Callable[..., Any], broken: list[Exception]) -> Callable[..., Any]:
+    def _function(
+        self, bug: str, target: Callable[..., Any], calls: Iterator[int], broken: list[Exception]
+    ) -> Callable[..., Any]:
         if not inspect.isfunction(self.replacement):
             raise self._stale(bug, repr(self.replacement), "a function")
         signature, uses = inspect.signature(target), inspect.signature(self.replacement)
@@ -77,6 +84,7 @@ class Patch:
                 after = inspect.BoundArguments(signature, call.arguments | changed)
                 return target(*after.args, **after.kwargs)
 
+            next(calls)
             try:
                 call = signature.bind(*args, **kwargs)
                 call.apply_defaults()
