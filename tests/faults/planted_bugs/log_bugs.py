@@ -318,6 +318,14 @@ def appends_together() -> None:
     run.check()
 
 
+def group_appends_at_every_put() -> None:
+    sweep_scenario(AppendTogether(), methods=("put_if_absent",))
+
+
+def offered_appends_at_every_put() -> None:
+    sweep_scenario(AppendOffered(), methods=("put_if_absent",))
+
+
 def appends_together_after_a_pause() -> None:
     """The cached state is too old to join calls to it, so the leader reads the log first."""
     with mock.patch.object(commit_log, "FLOOR_CHECK_MS", -1):
@@ -712,7 +720,7 @@ LOG_BUGS = (
     ).found_by(appends_together_after_a_pause, "one attempt of the record was rejected; nothing was written"),
     PlantedBug(
         "members of a group are answered before the put", Patch(CommitLog, "_put_group", answer_then_put_group)
-    ).found_by(sweeping(AppendTogether), "append together: crash before ...was then given"),
+    ).found_by(group_appends_at_every_put, "append together: crash before ...was then given"),
     PlantedBug(
         "the log's state advances before the outcomes are noted", Patch(CommitLog, "_stored", store_state_then_outcomes)
     ).found_by(appends_together_and_an_interrupt, "acknowledged batch 8: rows are stored {8000: 2, 8001: 2} times"),
@@ -747,7 +755,7 @@ LOG_BUGS = (
     PlantedBug(
         "a failure of the process that took an offer fails the offering writer",
         Patch(CommitLog, "_commit_for", commit_for_none_that_was_offered),
-    ).found_by(sweeping(AppendOffered), "COMMIT_STATE_UNKNOWN: the process that took the offer did not answer"),
+    ).found_by(offered_appends_at_every_put, "COMMIT_STATE_UNKNOWN: the process that took the offer did not answer"),
     # conditional puts of single slots
     PlantedBug(
         "a slot that exists is taken for another writer's", Patch(Slot, "look", look_by_the_error_alone)
