@@ -15,6 +15,9 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
+# The assertions of these histories say what they found.
+pytest.register_assert_rewrite("faults.planted_bugs", "faults.real_time_sink")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _avro_readers() -> Iterator[None]:

@@ -93,7 +93,7 @@ def changes_and_rows(table: Table) -> tuple[list[Any], list[Any]]:
     return changelog(table), current_rows(table)
 
 
-# -- mistakes that each of these finds --------------------------------------------------------------------------------
+# -- histories that find planted bugs ---------------------------------------------------------------------------------
 
 
 def upsert(number: int) -> Call:
@@ -102,7 +102,8 @@ def upsert(number: int) -> Call:
 
 def check_same_as_alone(table: Table, calls: Sequence[Call], order: Sequence[int]) -> None:
     """Check that the table holds what the ``calls``, made alone in this ``order``, leave behind the first row."""
-    assert changes_and_rows(table) == changes_and_rows_alone(calls, order)
+    for found, right in zip(changes_and_rows(table), changes_and_rows_alone(calls, order), strict=True):
+        assert found == right, f"found {found}, expected {right}"
 
 
 def changes_and_rows_alone(calls: Sequence[Call], order: Sequence[int]) -> tuple[list[Any], list[Any]]:
@@ -125,7 +126,7 @@ def writes_together() -> None:
     assert num_attempts(table, table.refresh().version) == len(calls)
     check_same_as_alone(table, calls, range(len(calls)))
     ranges = [answer[0] for answer in answers]
-    assert [r.start for r in ranges[1:]] == [r.end for r in ranges[:-1]]
+    assert [r.start for r in ranges[1:]] == [r.end for r in ranges[:-1]], ranges
 
 
 def the_same_transaction_twice() -> None:
@@ -134,7 +135,7 @@ def the_same_transaction_twice() -> None:
     calls = [upsert(2), upsert(3), upsert(3)]
     transactions = [None, again, again]
     answers = in_turns([lambda c=c, t=t: called(table, c, t) for c, t in zip(calls, transactions, strict=True)])
-    assert answers[1] == answers[2]
+    assert answers[1] == answers[2], answers
     check_same_as_alone(table, calls, [0, 1])
 
 
@@ -144,11 +145,8 @@ def a_refused_write_among_others() -> None:
     table.upsert([{"id": 1, "name": "first", "n": 0}], transaction=Transaction("mine", 1, "another"))
     owners = [None, Transaction("mine", 2, "query"), None]
     answers = in_turns([lambda c=c, t=t: called(table, c, t) for c, t in zip(calls, owners, strict=True)])
-    assert [type(answer).__name__ for answer in answers] == [
-        "BucketOffsets",
-        "TransactionConflictError",
-        "BucketOffsets",
-    ]
+    kinds = [type(answer).__name__ for answer in answers]
+    assert kinds == ["BucketOffsets", "TransactionConflictError", "BucketOffsets"], kinds
     check_same_as_alone(table, calls, [0, 2])
 
 

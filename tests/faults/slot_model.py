@@ -1,21 +1,19 @@
-"""A model of slots: all ways in which taking one can go, with bugs to plant in it."""
+"""A model of slots: all ways in which taking one can go."""
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from faults.faulty_storage import Crash, Fault, FaultyStorage
-from faults.plants import patched, plant
 from faults.sim import sim_world
-from streamhouse_spark.errors import ObjectExistsError, StorageError
+from streamhouse_spark.errors import StorageError
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.slots import Holder, Slot, Taken, slot_of_bytes
+from streamhouse_spark.storage.slots import Holder, Taken, slot_of_bytes
 
 MINE, RIVALS = b"mine", b"the rival's"
 NOT_SYNCED = "applied, not synced, then an error"
@@ -164,45 +162,3 @@ def check_chain(seed: int) -> None:
     stored = {int(info.key.removeprefix("chain/")): disk.read(info.key) for info in disk.list("chain/")}
     assert stored == told, f"seed {seed}"
     assert sorted(stored) == list(range(1, 10)), f"seed {seed}"
-
-
-@plant
-def a_slot_that_exists_is_anothers() -> Iterator[None]:
-    look = Slot.look
-
-    def looked(slot: Slot[Any], failure: StorageError) -> Taken[Any]:
-        return Taken(Holder.ANOTHER, slot.read()) if isinstance(failure, ObjectExistsError) else look(slot, failure)
-
-    with patched((Slot, "look", looked)):
-        yield
-
-
-@plant
-def a_slot_that_cannot_be_read_is_empty() -> Iterator[None]:
-    look = Slot.look
-
-    def looked(slot: Slot[Any], failure: StorageError) -> Taken[Any]:
-        taken = look(slot, failure)
-        return Taken(Holder.NOBODY, failure=failure) if taken.holder is Holder.UNREADABLE else taken
-
-    with patched((Slot, "look", looked)):
-        yield
-
-
-@plant
-def a_slot_that_is_visible_stays() -> Iterator[None]:
-    look = Slot.look
-
-    def looked(slot: Slot[Any], failure: StorageError) -> Taken[Any]:
-        taken = look(slot, failure)
-        return Taken(Holder.MINE, taken.stored, failure) if taken.holder is Holder.UNSURE else taken
-
-    with patched((Slot, "look", looked)):
-        yield
-
-
-FINDERS: dict[str, Callable[[], Any]] = {
-    "a_slot_that_exists_is_anothers": check_all_ways,
-    "a_slot_that_cannot_be_read_is_empty": check_all_ways,
-    "a_slot_that_is_visible_stays": check_all_ways,
-}

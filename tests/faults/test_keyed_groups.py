@@ -1,4 +1,4 @@
-"""Writes by key that wait together: each storage call meets each fault, and mistakes are found."""
+"""Writes by key that wait together: each storage call meets each fault."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import itertools
 
 import pytest
 
-from faults import group_plants, keyed_group_plants, keyed_groups
+from faults import keyed_groups
 from faults.faulty_storage import Crash, RecordedStore, sweep
-from faults.plants import PLANTS
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from faults.test_groups import Interrupts
 from faults.turns import in_turns
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.read.kept_tails import kept_tails
@@ -35,24 +33,6 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_each_is_as_if_it_were_alone(case):
     case()
-
-
-@pytest.mark.parametrize(
-    ("name", "finder"),
-    [
-        ("a_neighbours_answer_is_told", keyed_groups.writes_together),
-        ("attempts_are_judged_on_the_state_before_the_record", keyed_groups.the_same_transaction_twice),
-        ("a_refusal_is_the_answer_of_all", keyed_groups.a_refused_write_among_others),
-    ],
-)
-def test_mistakes_about_appends_are_found_with_writes_by_key_too(name, finder):
-    assert name in group_plants.FINDERS
-    with PLANTS[name](), pytest.raises((AssertionError, StreamhouseError)):
-        finder()
-
-
-def test_the_mistakes_have_cases():
-    assert set(keyed_group_plants.FINDERS.values()) <= {*CASES}
 
 
 def prepared():

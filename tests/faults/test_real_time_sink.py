@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from faults.faulty_storage import Fault
-from faults.real_time_plants import FINDERS
 from faults.real_time_sink import calls, new_store, rival_before, survive
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -32,8 +31,3 @@ def test_another_run_of_the_query_before_every_call(by_key, has_begun, share):
     for call in (call for call in range(calls(base)) if call in share):
         for steps in (1, 3):
             rival_before(base, call, has_begun=has_begun, steps=steps)
-
-
-@pytest.mark.parametrize("story", list(dict.fromkeys(FINDERS.values())), ids=lambda story: story.__name__)
-def test_it_holds(story):
-    story()

@@ -1,0 +1,611 @@
+"""Planted bugs of deleted rows: by offset, and by file and position in lake files without offsets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import foreign_lake
+import foreign_paimon
+from faults.planted_bugs.planting import Patch, PlantedBug
+from faults.scenarios import PAIMON, Run
+from faults.sim import sim_world
+from foreign_lake import ids, row, tier
+from row_changes import replace_rows
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.lake.iceberg import round as iceberg_round
+from streamhouse_spark.lake.iceberg.foreign import file_deletes
+from streamhouse_spark.lake.iceberg.maintenance import purging
+from streamhouse_spark.lake.paimon import commit as paimon_commit
+from streamhouse_spark.lake.paimon import foreign_rows
+from streamhouse_spark.lake.paimon import round as paimon_round
+from streamhouse_spark.lake.paimon.table import PaimonLake
+from streamhouse_spark.lake.parquet import equal_rows, row_rewrite
+from streamhouse_spark.lake.parquet.file_writer import named_offsets
+from streamhouse_spark.lake.parquet.reader import NO_POSITIONS
+from streamhouse_spark.lake.tiering import job, recording
+from streamhouse_spark.lake.tiering import job as tiering
+from streamhouse_spark.lake.tiering import round as tiering_round
+from streamhouse_spark.lake.tiering.log_rows import RowsOfLog
+from streamhouse_spark.log.commits import checkpoint
+from streamhouse_spark.log.commits import deletions as masks
+from streamhouse_spark.log.commits import state as state_module
+from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.log.commits.checkpoint import as_stored
+from streamhouse_spark.log.commits.deletions import DeleteRows, Deletion
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.segments.reader import LogBatch
+from streamhouse_spark.log.segments.scan import LogSplit, plan_range
+from streamhouse_spark.read import executor, file_rows, planner
+from streamhouse_spark.read.executor import PieceReader
+from streamhouse_spark.read.file_rows import Places
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table import row_deletion
+from streamhouse_spark.table.table import Table
+from unit.lake.paimon.test_races import Renaming
+
+HOT = {"table.datalake.enabled": "false"}
+
+# -- histories of rows with offsets ------------------------------------------------------------------------------------
+
+
+def log_table() -> Table:
+    table = Run().warehouse.create_table("sales.log", "id BIGINT", buckets=2, properties=HOT)
+    for first in (0, 4, 8):
+        table.append([{"id": number} for number in range(first, first + 4)])
+    return table
+
+
+def some_rows_are_deleted() -> None:
+    table = log_table()
+    table.delete(where=[("id", "in", [1, 5, 6])])
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [0, 2, 3, 4, 7, 8, 9, 10, 11]
+
+
+def a_tail_of_deleted_rows() -> None:
+    table = log_table()
+    table.delete(where=[("id", "in", [1, 5, 6])])
+    found = [number for batch in table.tail("earliest", until_ms=0, poll_ms=0) for number in batch["id"].to_pylist()]
+    assert sorted(found) == [0, 2, 3, 4, 7, 8, 9, 10, 11]
+
+
+def rows_are_counted() -> None:
+    table = log_table()
+    table.delete(where=[("id", "in", [1, 5, 6])])
+    state = table.refresh()
+    assert sum(plan_range(state, b, log.offsets).num_rows for b, log in state.buckets.items()) == 9
+
+
+def two_delete_a_row() -> None:
+    table = log_table()
+    read = ReadBase.of(table.refresh())
+    table.delete(where=[("id", "=", 1)])
+    ((bucket, runs),) = table.state.deleted.items()
+    with pytest.raises(CommitConflictError):
+        row_deletion.commit_deletion(table, {bucket: runs}, read)
+
+
+def a_checkpoint_of_deleted_rows() -> None:
+    table = log_table()
+    table.delete(where=[("id", "=", 1)])
+    assert as_stored(table.state).deleted == table.state.deleted
+
+
+def a_life_with_a_lake() -> None:
+    table = Run().warehouse.create_table("sales.tiered", "id BIGINT")
+    table.append([{"id": number} for number in range(6)])
+    tier(table)
+    table.delete(where=[("id", "=", 2)])
+    assert ids(table.to_arrow()) == [0, 1, 3, 4, 5]
+    tier(table)
+    table.delete(where=[("id", "=", 4)])
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 5]
+    assert table.refresh().num_rows == 4
+    found = [number for batch in table.tail("earliest", until_ms=0, poll_ms=0) for number in batch["id"].to_pylist()]
+    assert found == [0, 1, 3, 5]
+
+
+def a_life_with_a_paimon_lake() -> None:
+    table = Run().warehouse.create_table("sales.tiered", "id BIGINT", properties=PAIMON)
+    table.append([{"id": number} for number in range(6)])
+    tier(table)
+    table.append([{"id": number} for number in range(6, 9)])
+    table.delete(where=[("id", "in", [2, 7])])
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 4, 5, 6, 8]
+    table.delete(where=[("id", "=", 4)])
+    assert ids(table.to_arrow()) == [0, 1, 3, 5, 6, 8]
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 5, 6, 8]
+    assert table.refresh().num_rows == 6
+
+
+def a_deletion_that_was_planned_before_a_round() -> None:
+    table = Run().warehouse.create_table("sales.planned", "id BIGINT", properties=PAIMON)
+    table.append([{"id": number} for number in range(6)])
+    tier(table)
+    read = ReadBase.of(table.refresh())
+    table.delete(where=[("id", "=", 2)])
+    tier(table)
+    row_deletion.commit_deletion(table, {0: OffsetRuns.dense(4, 1)}, read)
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 5]
+
+
+def a_compaction_beside_a_round_with_deletions() -> None:
+    table = Run().warehouse.create_table("sales.compacted", "id BIGINT", properties=PAIMON)
+    for number in range(6):
+        table.append([{"id": number}])
+        tier(table)
+    table.delete(where=[("id", "=", 2)])
+    right, left = PaimonLake.delete_rows, [0]
+
+    def compacted(lake: PaimonLake, *given: Any, **named: Any) -> Any:
+        found = right(lake, *given, **named)
+        if left:
+            left.pop()
+            table.lake.compact()
+        return found
+
+    with mock.patch.object(PaimonLake, "delete_rows", compacted):
+        tier(table)
+    assert ids(table.lake.to_arrow()) == [0, 1, 3, 4, 5]
+
+
+def a_rename_over_a_round_with_deletions() -> None:
+    """A Paimon writer renames its own snapshot over the round's; the log has forgotten the deleted rows."""
+    table = Run().warehouse.create_table("sales.renamed", "id BIGINT", properties=PAIMON)
+    table.append([{"id": number} for number in range(4)])
+    tier(table)
+    table.log.commit(lambda state, _: [Trim(state.ends)])
+    rename = Renaming(table, table.open_lake().newest().id + 1)
+    table.delete(where=[("id", "=", 2)])
+    tier(table)
+    rename()
+    table.append([{"id": 4}])
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 4]
+
+
+def a_round_that_is_not_recorded() -> None:
+    table = Run().warehouse.create_table("sales.unrecorded", "id BIGINT")
+    table.append([{"id": number} for number in range(6)])
+    tier(table)
+    table.delete(where=[("id", "=", 2)])
+    with mock.patch.object(tiering.TieringJob, "_record", return_value=None):
+        job = tiering.TieringJob(table.log, table.open_lake(), world=table.world)
+        state = job._refreshed()
+        run = tiering.run_tasks_locally(table.storage, table.settings, table.world)
+        for _ in range(2):
+            with mock.patch.object(tiering_round, "rows_to_delete", lambda state, _lake, _new: state.deleted):
+                job._round(state, state.ends, run, [])
+    tier(table)
+    assert table.refresh().num_rows == 5
+
+
+def some_rows_are_replaced() -> None:
+    table = log_table()
+    replace_rows(table, lambda row: row["id"] < 3, lambda row: {"id": row["id"] + 100})
+    assert ids(table.to_arrow()) == [*range(3, 12), 100, 101, 102]
+
+
+def a_partition_is_dropped_beside_a_replacement() -> None:
+    table = Run().warehouse.create_table("sales.days", "id BIGINT, day INT", partition_by=["day"])
+    table.append([{"id": number, "day": number % 2} for number in range(6)])
+    tier(table)
+    with pytest.raises(CommitConflictError, match="a partition was dropped"):
+        replace_rows(
+            table,
+            lambda row: row["id"] < 2,
+            lambda row: {**row, "id": row["id"] + 100},
+            meanwhile=lambda: table.drop_partition({"day": 1}),
+        )
+    replace_rows(table, lambda row: row["id"] < 2, lambda row: {**row, "id": row["id"] + 100})
+    tier(table)
+    assert ids(table.to_arrow()) == [2, 4, 100]
+
+
+def rows_are_trimmed_beside_a_replacement() -> None:
+    table = log_table()
+
+    def trim() -> None:
+        table.log.commit(lambda state, _: [Trim(dict.fromkeys(state.buckets, 1))])
+
+    with pytest.raises(CommitConflictError, match="were removed by others"):
+        replace_rows(table, lambda row: True, lambda row: row, meanwhile=trim)
+
+
+def rows_are_purged() -> None:
+    table = Run().warehouse.create_table("sales.purged", "id BIGINT")
+    table.append([{"id": number} for number in range(6)])
+    tier(table)
+    table.delete(where=[("id", "=", 2)])
+    tier(table)
+    assert table.lake.compact(purge=True).purged_rows == 1
+    table.delete(where=[("id", "=", 4)])
+    tier(table)
+    assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 1, 3, 5]
+
+
+# -- histories of rows of lake files without offsets -------------------------------------------------------------------
+
+
+def adopted_table(numbers: Sequence[int] = range(6)) -> tuple[Table, MemoryStorage, World]:
+    world = sim_world(1)
+    storage = MemoryStorage(world)
+    return foreign_lake.adopted(storage, world, numbers), storage, world
+
+
+def rows_of_adopted_files_are_deleted() -> None:
+    table, *_ = adopted_table()
+    assert table.delete(where=[("id", "in", [1, 5])]) == 2
+    assert ids(table.to_arrow()) == [0, 2, 3, 4]
+    tier(table)
+    assert ids(table.to_arrow()) == foreign_lake.stock(table) == [0, 2, 3, 4]
+
+
+def a_rewrite_before_the_round() -> None:
+    table, storage, world = adopted_table([1, 1, 2, 3, 3, 3])
+    files = {file_at(table, 0): OffsetRuns.dense(1, 1)}
+    row_deletion.commit_deletion(table, {}, ReadBase.of(table.refresh()), files=files)
+    left = ids(table.to_arrow())
+    foreign_lake.rewritten(storage, world)
+    with mock.patch.object(job, "write_round", killed), pytest.raises(InterruptedError):
+        tier(table)
+    assert ids(table.to_arrow()) == left
+    tier(table)
+    assert ids(table.to_arrow()) == foreign_lake.stock(table) == left
+
+
+def a_rewrite_after_a_round_that_is_not_recorded() -> None:
+    table, storage, world = adopted_table([1, 1, 2, 3, 3, 3])
+    files = {name: OffsetRuns.dense(1, 1) for name in (file_at(table, 0), file_at(table, 1))}
+    row_deletion.commit_deletion(table, {}, ReadBase.of(table.refresh()), files=files)
+    left = ids(table.to_arrow())
+    with mock.patch.object(job, "record_snapshot", return_value=None):
+        tier(table)
+    foreign_lake.rewritten(storage, world)
+    tier(table)
+    assert ids(table.to_arrow()) == foreign_lake.stock(table) == left
+
+
+def a_file_is_replaced_while_a_statement_runs() -> None:
+    table, storage, world = adopted_table()
+    read, files = ReadBase.of(table.refresh()), {file_at(table, 0): OffsetRuns.dense(1, 1)}
+    foreign_lake.rewritten(storage, world)
+    table.append([{"id": 9}])
+    tier(table)
+    with pytest.raises(CommitConflictError):
+        row_deletion.commit_deletion(table, {}, read, files=files)
+
+
+def a_checkpoint_of_deleted_file_rows() -> None:
+    table, *_ = adopted_table()
+    table.delete(where=[("id", "=", 1)])
+    assert as_stored(table.state).deletions == table.state.deletions
+
+
+def file_at(table: Table, place: int) -> str:
+    state = table.refresh()
+    read = file_rows.read_base(table, state)
+    return next(iter(file_rows.named_rows(table, state, read, {place: OffsetRuns.dense(0, 1)})))
+
+
+def killed(*_: Any) -> Any:
+    raise InterruptedError
+
+
+def paimon_table(numbers: Sequence[int] = range(6)) -> tuple[Table, MemoryStorage]:
+    world = sim_world(1)
+    storage = MemoryStorage(world)
+    return foreign_paimon.adopted(storage, world, numbers), storage
+
+
+def rows_of_paimon_files_are_deleted() -> None:
+    table, _ = paimon_table()
+    assert table.delete(where=[("id", "in", [1, 5])]) == 2
+    assert ids(table.to_arrow()) == [0, 2, 3, 4]
+    tier(table)
+    assert ids(table.to_arrow()) == foreign_paimon.stock(table) == [0, 2, 3, 4]
+
+
+def a_round_while_a_statement_runs() -> None:
+    """The round rewrote the file in which the statement found its row; the statement knew of the deletion."""
+    table, _ = paimon_table()
+    table.delete(where=[("id", "=", 0)])
+    state = table.refresh()
+    (deletion,) = state.deletions
+    tier(table)
+    files = dict.fromkeys(deletion.files, OffsetRuns.dense(1, 1))
+    with pytest.raises(CommitConflictError, match="may have other files"):
+        row_deletion.commit_deletion(table, {}, ReadBase.of(state), files=files)
+
+
+def an_append_while_a_round_writes() -> None:
+    table, storage = paimon_table()
+    table.delete(where=[("id", "=", 1)])
+    foreign_paimon.rewritten(storage)
+    right, done = PaimonLake.commit, []
+
+    def commit(lake: Any, files: Any, **more: Any) -> Any:
+        if not done:
+            done.append(foreign_paimon.appended(storage, [row(1)]))
+        return right(lake, files, **more)
+
+    with mock.patch.object(PaimonLake, "commit", commit):
+        assert tier(table).conflicts == 1
+    assert ids(table.to_arrow()) == foreign_paimon.stock(table) == list(range(6))
+
+
+def a_rename_while_a_statement_runs() -> None:
+    table, _ = paimon_table()
+    newest = table.open_lake().newest()
+    assert newest is not None
+    rename = Renaming(table, newest.id + 1)
+    table.append([row(9)])
+    tier(table)
+    state = table.refresh()
+    read = file_rows.read_base(table, state)
+    rename()
+    with pytest.raises(CommitConflictError, match="put its own lake snapshot"):
+        file_rows.named_rows(table, state, read, {0: OffsetRuns.dense(0, 1)})
+
+
+def a_rewrite_renamed_over_the_snapshot_that_was_read() -> None:
+    """The snapshot has the same offsets, so only its files differ."""
+    table, storage = paimon_table()
+    table.delete(where=[("id", "=", 1)])
+    newest = table.refresh().lake
+    assert newest is not None
+    folder = f"{table.state.lake_location}/snapshot"
+    own = storage.read(f"{folder}/snapshot-{newest.snapshot_id}")
+    foreign_paimon.rewritten(storage)
+    made = storage.read(f"{folder}/snapshot-{storage.read(f'{folder}/LATEST').decode()}")
+    storage.put(f"{folder}/snapshot-{newest.snapshot_id}", _with_offsets(made, own, newest.snapshot_id))
+    with pytest.raises(SnapshotExpiredError, match="tier the table"):
+        table.to_arrow()
+
+
+def _with_offsets(made: bytes, own: bytes, number: int) -> bytes:
+    found = {**json.loads(made), "id": number, "properties": json.loads(own)["properties"]}
+    return json.dumps(found).encode()
+
+
+def a_paimon_rewrite_after_a_round_that_is_not_recorded() -> None:
+    table, storage = paimon_table()
+    table.append([row(7), row(8)])
+    with mock.patch.object(job, "record_snapshot", return_value=None):
+        tier(table)
+    table.delete(where=[("id", "=", 7)])
+    foreign_paimon.rewritten(storage)
+    tier(table)
+    assert ids(table.to_arrow()) == foreign_paimon.stock(table) == [*range(6), 8]
+
+
+def a_rollback_to_before_another_engine_appended() -> None:
+    """The row was not in the table at that version, and it has no offset that shows this."""
+    table, storage = paimon_table()
+    before = table.refresh().version
+    foreign_paimon.appended(storage, [row(8)])
+    table.append([row(10)])
+    tier(table)
+    table.delete(where=[("id", "=", 8)])
+    with pytest.raises(InvalidOptionError, match="of files that the lake did not have then"):
+        table.rollback_to_version(before)
+
+
+# -- how the bugs are planted ------------------------------------------------------------------------------------------
+
+
+def delete_only_what_others_left(state: TableState, rows: Mapping[int, OffsetRuns]) -> tuple[DeleteRows, ...]:
+    def left(bucket: int, runs: OffsetRuns) -> OffsetRuns:
+        gone = state.deleted[bucket] if bucket in state.deleted else OffsetRuns.dense(0, 0)
+        kept = sorted({*runs.offsets().tolist()} - {*gone.offsets().tolist()})
+        return OffsetRuns.union([OffsetRuns.dense(offset, 1) for offset in kept])
+
+    found = {bucket: left(bucket, runs) for bucket, runs in rows.items()}
+    return (DeleteRows({bucket: runs for bucket, runs in found.items() if runs}),)
+
+
+def delete_in_the_next_bucket(original: Any, state: TableState, action: DeleteRows) -> Any:
+    rows = {(bucket + 1) % state.num_buckets: runs for bucket, runs in action.rows.items()}
+    return original(action=replace(action, rows=rows))
+
+
+def positions_after_the_right_ones(original: Any) -> tuple[Any, OffsetRuns]:
+    left, found = original()
+    return left, OffsetRuns(found.starts + 1, found.lengths)
+
+
+def positions_as_if_dense(original: Any, file: Any) -> Any:
+    named = named_offsets(file.location)
+    return original() if named is None else original(file=replace(file, num_rows=len(named[1])))
+
+
+def live_wherever_they_moved(self: Any, live: Any) -> Iterator[Any]:
+    gone = {*self._change.removed_at}
+    yield from self._change.removed
+    yield from (entry for entry in live if self._reader.location(entry) in gone)
+
+
+def kept_by_count(self: row_rewrite.TouchedFile) -> OffsetRuns:
+    return self.offsets.runs.rows(0, self.offsets.runs.num_rows - self.gone.num_rows)
+
+
+def found_in_any_number(original: Any, self: Any, batch: Any) -> Any:
+    counts = self._counts.copy()
+    self._counts[:] = batch.num_rows
+    found = original()
+    self._counts[:] = np.minimum(counts, batch.num_rows)
+    return found
+
+
+LIVE_IN_PAIMON = partial(Patch, paimon_commit._SnapshotBuilder, "_still_live")
+DELETING = partial(Patch, row_deletion, "deleting")
+POSITIONS_IN_LAKE = partial(Patch, planner, "_positions_in")
+DELETED_BY_A_ROUND = partial(Patch, tiering_round, "waiting")
+NO_CONFLICT = "DID NOT RAISE ...CommitConflictError"
+
+DELETED_ROW_BUGS = (
+    # rows with offsets
+    PlantedBug("deleted rows are read", Patch(executor, "places_within", lambda: NO_POSITIONS)).found_by(
+        some_rows_are_deleted, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"
+    ),
+    PlantedBug("a tail returns deleted rows", Patch(LogBatch, "without", lambda self: self)).found_by(
+        a_tail_of_deleted_rows, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"
+    ),
+    PlantedBug(
+        "deleted rows are counted", Patch(LogSplit, "num_live", lambda offsets: offsets.end - offsets.start)
+    ).found_by(rows_are_counted, "assert 12 == 9"),
+    PlantedBug(
+        "rows of the next bucket are deleted", Patch(state_module, "_with_deleted", delete_in_the_next_bucket)
+    ).found_by(some_rows_are_deleted, "[0, 3, 4, 6, 7, 8, ...] == [0, 2, 3, 4, 7, 8, ...]"),
+    PlantedBug(
+        "a deletion of rows that another writer deleted passes", DELETING(delete_only_what_others_left)
+    ).found_by(two_delete_a_row, NO_CONFLICT),
+    PlantedBug(
+        "checkpoints omit deleted rows",
+        Patch(
+            checkpoint,
+            "state_to_json",
+            lambda original, state: original(state=replace(state, deletions=masks.NO_DELETIONS)),
+        ),
+    ).found_by(a_checkpoint_of_deleted_rows, "assert {} == {1: OffsetRun"),
+    PlantedBug(
+        "joined deletions omit the newest", Patch(masks.Deletions, "and_rows", lambda original: original(rows={}))
+    ).found_by(some_rows_are_deleted, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"),
+    PlantedBug(
+        "pending deletes of the lake are read", Patch(planner, "_without_masked", lambda lake: (lake, ()))
+    ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
+    PlantedBug("positions in lake files are one off", POSITIONS_IN_LAKE(positions_after_the_right_ones)).found_by(
+        a_life_with_a_lake, "[0, 1, 2, 4, 5] == [0, 1, 3, 4, 5]"
+    ),
+    PlantedBug("lake files with gaps are taken for dense ones", POSITIONS_IN_LAKE(positions_as_if_dense)).found_by(
+        a_life_with_a_paimon_lake, "[0, 1, 3, 4, 6, 8] == [0, 1, 3, 5, 6, 8]"
+    ),
+    PlantedBug(
+        "positions missing from the lake are read", Patch(PieceReader, "_left_out", lambda: NO_POSITIONS)
+    ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
+    PlantedBug(
+        "tiering rounds leave deleted rows in the lake", Patch(tiering_round, "rows_to_delete", lambda state: {})
+    ).found_by(a_life_with_a_lake, "[0, 1, 3, 5] == [0, 1, 2, 3, 4, 5]"),
+    PlantedBug(
+        "any lake snapshot ends the masking of deleted rows",
+        Patch(planner, "pending", lambda original: original(told=1 << 60)),
+    ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
+    PlantedBug(
+        "every tiering round counts the deleted rows again",
+        Patch(iceberg_round, "deleted_positions", lambda: np.zeros(0, np.int64)),
+    ).found_by(a_round_that_is_not_recorded, "assert 4 == 5"),
+    PlantedBug(
+        "deleted rows are forgotten before the log is trimmed",
+        Patch(masks, "without_those_of_the_lake", lambda original, held: original(held=dict.fromkeys(held, 1 << 60))),
+    ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 5]"),
+    PlantedBug("replaced rows are not deleted", DELETING(lambda: ())).found_by(
+        some_rows_are_replaced, "CommitConflictError: ...rows that it replaces were removed by others"
+    ),
+    PlantedBug(
+        "rows of a dropped partition are replaced", Patch(row_deletion, "lost_partitions", lambda: False)
+    ).found_by(a_partition_is_dropped_beside_a_replacement, NO_CONFLICT),
+    PlantedBug("trimmed rows are replaced", Patch(Places, "num_rows", lambda: 0)).found_by(
+        rows_are_trimmed_beside_a_replacement, NO_CONFLICT
+    ),
+    PlantedBug(
+        "purged files forget which rows were deleted",
+        Patch(purging, "replace", lambda original, obj, changes: obj if "runs" in changes else original()),
+    ).found_by(rows_are_purged, "[0, 1, 3, 4] == [0, 1, 3, 5]"),
+    PlantedBug("files with deleted rows stay in a Paimon lake", LIVE_IN_PAIMON(lambda: iter(()))).found_by(
+        a_life_with_a_paimon_lake, "[0, 0, 1, 1, 2, 3, ...] == [0, 1, 3, 4, 5, 6, ...]"
+    ),
+    PlantedBug(
+        "a Paimon round replaces files whose rows were compacted", LIVE_IN_PAIMON(live_wherever_they_moved)
+    ).found_by(a_compaction_beside_a_round_with_deletions, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 4, 5]"),
+    PlantedBug(
+        "Paimon rounds with deletions are not settled", Patch(PaimonLake, "settle", lambda snapshot: snapshot)
+    ).found_by(
+        a_rename_over_a_round_with_deletions,
+        "LakeRolledBackError: ...the lake went back to before partitions were dropped",
+    ),
+    PlantedBug(
+        "rows deleted before a round are written into a Paimon lake", Patch(PaimonLake, "leaves_out_deleted", False)
+    ).found_by(a_life_with_a_paimon_lake, "At index 6 diff: 7 != 8"),
+    PlantedBug(
+        "rewritten Paimon files name the offsets of deleted rows", Patch(row_rewrite.TouchedFile, "kept", kept_by_count)
+    ).found_by(a_deletion_that_was_planned_before_a_round, "[0, 1, 3, 4] == [0, 1, 3, 5]"),
+    # rows of lake files without offsets
+    PlantedBug(
+        "rows of the next lake file are deleted",
+        Patch(
+            file_rows,
+            "named_rows",
+            lambda original, places: original(places={1 - place: runs for place, runs in places.items()}),
+        ),
+    ).found_by(rows_of_adopted_files_are_deleted, "[0, 1, 3, 5] == [0, 2, 3, 4]"),
+    PlantedBug(
+        "deleted rows of lake files are read until the next round", Patch(planner, "masked_files", lambda pin: {})
+    ).found_by(rows_of_adopted_files_are_deleted, "[0, 1, 2, 3, 4, 5] == [0, 2, 3, 4]"),
+    PlantedBug("tiering rounds leave deleted rows of lake files", DELETED_BY_A_ROUND(lambda: ())).found_by(
+        rows_of_adopted_files_are_deleted, "[0, 2, 3, 4] == [0, 1, 2, 3, 4, 5]"
+    ),
+    PlantedBug(
+        "the next round deletes rows of lake files again",
+        DELETED_BY_A_ROUND(lambda original: original(told=0)),
+        Patch(file_deletes, "_planned", lambda table, spec: table.metadata.snapshot_by_id(spec.snapshot_id)),
+    ).found_by(a_rewrite_after_a_round_that_is_not_recorded, "[2, 3] == [1, 2, 3, 3]"),
+    PlantedBug(
+        "deleted rows of a rewritten lake file stay", Patch(file_deletes, "_replaced", lambda moved: {})
+    ).found_by(a_rewrite_before_the_round, "[1, 1, 2, 3, 3, 3] == [1, "),
+    PlantedBug(
+        "all rows that equal a deleted one are deleted", Patch(equal_rows.RowsToFind, "found_in", found_in_any_number)
+    ).found_by(a_rewrite_before_the_round, "] == [1, ...Right contains "),
+    PlantedBug(
+        "positions of an older lake snapshot are used in a newer one",
+        *(Patch(module, "have_same_files", lambda: True) for module in (masks, file_rows)),
+    ).found_by(a_file_is_replaced_while_a_statement_runs, NO_CONFLICT),
+    PlantedBug("a lake snapshot with other files is recorded", Patch(recording, "waiting", lambda: ())).found_by(
+        a_rewrite_before_the_round, "SnapshotExpiredError: ...which may lie in other files of snapshot"
+    ),
+    PlantedBug(
+        "checkpoints omit deleted rows of lake files",
+        Patch(Deletion, "to_json", lambda original, self: original(self=replace(self, files={}, snapshot_id=None))),
+    ).found_by(a_checkpoint_of_deleted_file_rows, "files={}, snapshot_id=None"),
+    PlantedBug(
+        "other engines are assumed to add no rows to a Paimon lake", Patch(PaimonLake, "adds_no_others", lambda: True)
+    ).found_by(a_rollback_to_before_another_engine_appended, "DID NOT RAISE ...InvalidOptionError"),
+    PlantedBug(
+        "Paimon files lose the row before the deleted one",
+        Patch(row_rewrite, "places_within", lambda original, deleted: original(deleted=np.maximum(deleted - 1, 0))),
+    ).found_by(rows_of_paimon_files_are_deleted, "[1, 2, 3, 5] == [0, 2, 3, 4]"),
+    PlantedBug(
+        "a Paimon round that rewrote files counts as keeping them", Patch(foreign_rows, "_keeps", lambda: True)
+    ).found_by(a_round_while_a_statement_runs, NO_CONFLICT),
+    PlantedBug(
+        "a Paimon round overwrites a concurrent commit",
+        *(
+            Patch(module, "name_of", lambda snapshot: None if snapshot is None else "any")
+            for module in (paimon_round, foreign_rows)
+        ),
+    ).found_by(an_append_while_a_round_writes, "assert 0 == 1"),
+    PlantedBug(
+        "a Paimon snapshot is known by its number alone",
+        Patch(PaimonLake, "mark_of", lambda snapshot_id: f"{snapshot_id}"),
+    ).found_by(a_rename_while_a_statement_runs, NO_CONFLICT),
+    PlantedBug(
+        "a read does not require the files of deleted rows", Patch(planner, "_require_files", lambda: None)
+    ).found_by(a_rewrite_renamed_over_the_snapshot_that_was_read, "DID NOT RAISE ...SnapshotExpiredError"),
+    PlantedBug(
+        "rows of a round that is not recorded are not searched",
+        Patch(RowsOfLog, "read", lambda self: (self.schema.arrow.empty_table(), {})),
+    ).found_by(a_paimon_rewrite_after_a_round_that_is_not_recorded, "At index 6 diff: 7 != 8"),
+)

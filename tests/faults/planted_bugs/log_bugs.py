@@ -1,0 +1,769 @@
+"""Planted bugs of the commit log: races, group commit, idempotent appends, cleanup, checkpoints and slots."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+from faults import histories, keyed_groups
+from faults import interleave as il
+from faults import scenarios as sc
+from faults.faulty_storage import Fault, FaultyStorage
+from faults.group_appends import AppendTogether, the_same_transaction_twice
+from faults.offered_appends import AppendOffered, goes_on_before_call
+from faults.planted_bugs.planting import Patch, PlantedBug
+from faults.scenarios import Run, prepared
+from faults.sleepers import check_sleepers
+from faults.slot_model import check_all_ways
+from faults.sweep import sweep_scenario
+from faults.test_restored_writes import Staged, check_restored_before_each_call
+from faults.turns import in_turns
+from streamhouse_spark.core.model import TablePath, Transaction
+from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, name_key, parse_table_name, segment_key
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    CommitStateUnknownError,
+    ObjectExistsError,
+    StorageError,
+    StreamhouseError,
+    TableNotFoundError,
+)
+from streamhouse_spark.kv import keyed_writer, staged_changes, tablet_history
+from streamhouse_spark.kv.overlay import Overlay
+from streamhouse_spark.log import append as staging
+from streamhouse_spark.log import compaction as merge
+from streamhouse_spark.log.commits import (
+    checkpoint,
+    commit_log,
+    failed_commits,
+    offers,
+    transaction_outcome,
+    transactions,
+    verified,
+)
+from streamhouse_spark.log.commits import state as state_module
+from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.log.commits.anchors import Anchors
+from streamhouse_spark.log.commits.checkpoint import list_checkpoints, write_checkpoint
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.group import Group, outcomes
+from streamhouse_spark.log.commits.record import Record, encode_record
+from streamhouse_spark.log.commits.segment import Segment
+from streamhouse_spark.log.commits.state import TableState, fold
+from streamhouse_spark.log.commits.waiting import Calls, Committed, Waiting
+from streamhouse_spark.log.lifecycle import cleaning, names, retention
+from streamhouse_spark.log.segments import shared_object
+from streamhouse_spark.query.projection import Projection
+from streamhouse_spark.read import tail
+from streamhouse_spark.read.pin import pin_newest
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.slots import Holder, Slot, Taken
+from streamhouse_spark.write import append as table_append
+from streamhouse_spark.write import segment_merging
+
+INFINITE_MS = 10**15
+
+# -- histories ---------------------------------------------------------------------------------------------------------
+
+
+def sweeping(scenario: type[sc.Scenario], *kinds: str, method: str = "put_if_absent") -> Callable[[], object]:
+    """Return a sweep over the calls of one method. The whole sweep runs elsewhere without a bug."""
+    return partial(sweep_scenario, scenario(), kinds=kinds, methods=(method,))
+
+
+def interleaving(work: str, between: str, every: int = 1) -> Callable[[], object]:
+    """Return a check of one pair of work and rival, which runs elsewhere without a bug."""
+    return partial(il.check_interleavings, work, between, every=every)
+
+
+def an_append_whose_outcome_stays_unknown() -> None:
+    """The record is stored, but its response and the read-back are lost; later rows follow."""
+    base = Run()
+    base.create()
+    base.append()
+    base.prepare_batch(num_rows=4, row_chars=sc.LARGE)
+    commit_at = il.calls_of(base, lambda run: run.send_batch()) - 1
+    run = base.copy()
+    run.start_process(FaultyStorage(run.memory, {commit_at: Fault.LOST_ACK, commit_at + 1: Fault.ERROR_BEFORE}))
+    try:
+        run.send_batch()
+    except StreamhouseError as error:
+        told_unknown = isinstance(error, CommitStateUnknownError)
+    run.start_process(run.memory)
+    run.append()
+    run.check()
+    assert told_unknown
+
+
+def a_checkpoint_that_cannot_be_stored() -> None:
+    base = Run()
+    base.create()
+    run = base.copy()
+
+    def plan(_number: int, method: str, key: str) -> Fault | None:
+        return Fault.ERROR_BEFORE if method == "put_if_absent" and "/checkpoints/" in key else None
+
+    run.start_process(FaultyStorage(run.memory, plan))
+    for _ in range(checkpoint.CHECKPOINT_INTERVAL + 1):
+        run.append()
+    run.check()
+
+
+def a_restore_while_a_write_is_staged() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        check_restored_before_each_call("local", Staged, "the same", Path(folder) / "place")
+
+
+def an_old_transaction_sent_again() -> None:
+    run = Run()
+    run.create()
+    first = run.append(transaction=Transaction("app", 1))
+    run.append(transaction=Transaction("app", 2))
+    run.start_process(run.memory)
+    run.history.append(run.open(), run.history.batches[first.number])
+    run.check()
+
+
+@contextmanager
+def rival_work(name: str, work: Callable[[Run], None]) -> Iterator[None]:
+    """Register the work of another process for `check_interleavings`."""
+    with mock.patch.dict(il.BETWEEN, {name: work}):
+        yield
+
+
+def a_cleaner_at_work_while_an_append_is_staged() -> None:
+    """No process sleeps, so none may notice the cleanup."""
+
+    def clean(run: Run) -> None:
+        run.clock.advance(1000)
+        il.rival(run).maintain()
+
+    with rival_work("cleans", clean):
+        il.check_interleavings("append objects", "cleans")
+
+
+def a_reader_whose_segments_are_merged_and_cleaned() -> None:
+    def merge_and_clean(run: Run) -> None:
+        run.clock.advance(1000)
+        for _ in range(4):
+            il.rival_appends(run)
+            il.rival(run).maintain()
+
+    with rival_work("merges and cleans", merge_and_clean):
+        il.check_interleavings("read", "merges and cleans")
+
+
+def a_held_pin_while_others_merge_and_clean() -> None:
+    """Within the grace period, pinned segments exist whatever concurrent writers merge and clean."""
+    with il.small_limits():
+        run = il.prepared_table()
+        table = run.open()
+        pin = pin_newest(table.refresh())
+        projection = Projection.of(table.state.schema, None, None)
+
+        def pinned() -> list[pa.Table]:
+            return list(table.read_hot(pin, projection))
+
+        before = pinned()
+        assert before
+        for _ in range(3):
+            run.clock.advance(1000)
+            il.rival(run).maintain()
+        assert table.refresh().version > pin.state.version
+        assert pinned() == before
+
+
+def days_of_writing_and_cleaning() -> None:
+    with il.small_limits():
+        run = Run()
+        run.create()
+        for _ in range(4):
+            run.append()
+            table = run.open()
+            table.log.checkpoint(table.refresh())
+            il.cleaning.clean(table.log, run.memory)
+            run.clock.advance(25 * sc.HOUR_MS)
+            run.observe()
+        il.cleaning.clean(run.open().log, run.memory)
+    run.check()
+
+
+def a_writer_of_a_dropped_table() -> None:
+    run = Run()
+    run.create()
+    run.append()
+    sleeper = il.rival(run)
+    run.warehouse.drop_table(sc.NAME)
+    with pytest.raises(TableNotFoundError):
+        run.history.append(sleeper, run.history.new_batch())
+
+
+def a_reader_that_slept_meets_a_void_record() -> None:
+    with il.small_limits():
+        run = il.prepared_table()
+        run.prepare_batch()
+        reader, writer = il.rival(run), il.rival(run)
+        il.a_day_passes_with_cleaning(run)
+        assert run.batch is not None
+        run.history.append(writer, run.batch)
+        ids = sorted(reader.to_arrow().column("id").to_pylist())
+    run.check()
+    assert ids == sorted(run.observe().all_ids())
+
+
+def a_merge_while_others_append_and_merge() -> None:
+    def append_and_merge(run: Run) -> None:
+        il.rival_appends(run)
+        il.rival_merges(run)
+
+    with rival_work("appends and merges", append_and_merge):
+        il.check_interleavings("merge", "appends and merges")
+
+
+def trim_a_table_without_a_lake() -> None:
+    run = Run()
+    run.create(properties={"table.log.ttl": "1h"})
+    run.append()
+    run.clock.advance(2 * sc.HOUR_MS)
+    kept = [run.append(), run.append()]
+    run.observe()
+    run.open().maintain()
+    assert sorted(run.open().to_arrow().column("id").to_pylist()) == [i for b in kept for i in b.ids]
+
+
+def a_checkpoint_that_was_stored_wrong() -> None:
+    """No process may open the table from this checkpoint, and no record may be deleted because of it."""
+
+    class Rotten(FaultyStorage):
+        def put_if_absent(self, key: str, data: Any) -> None:
+            super().put_if_absent(key, bytes(data)[:-1] + b"?" if "/checkpoints/" in key else data)
+
+    with il.small_limits():
+        run = Run()
+        run.create()
+        run.start_process(Rotten(run.memory))
+        for _ in range(4):
+            run.append()
+            run.open().maintain()
+            run.clock.advance(25 * sc.HOUR_MS)
+        run.start_process(run.memory)
+        key = checkpoint_hint_key(run.open().uuid)
+        assert not any(info.key == key for info in run.memory.list("")), "the hint names a damaged checkpoint"
+        assert run.open().to_arrow().num_rows
+
+
+def the_newest_checkpoint_is_damaged_after_a_floor() -> None:
+    """Days of writing and cleanup with one checkpoint per day, then one flipped bit."""
+    with il.small_limits(), mock.patch.object(checkpoint, "CHECKPOINT_INTERVAL", 1000):
+        run = Run()
+        run.create()
+        for _ in range(4):
+            for _ in range(4):
+                run.append()
+            run.observe()
+            run.open().maintain()
+            run.clock.advance(25 * sc.HOUR_MS)
+    uuid = run.open().uuid
+    key = checkpoint_key(uuid, list_checkpoints(run.memory, uuid)[-1])
+    whole = run.memory.read(key)
+    run.memory.put(key, whole[:-1] + bytes([whole[-1] ^ 1]))
+    run.start_process(run.memory)
+    assert run.open().to_arrow().num_rows
+    run.memory.put(key, whole)
+    run.check()
+
+
+def a_table_beside_a_damaged_one() -> None:
+    run = Run()
+    run.create()
+    run.append()
+    other = run.warehouse.create_table("sales.whole", "id BIGINT")
+    pointer = name_key(parse_table_name(sc.NAME).path, 1)
+    run.memory.put(pointer, run.memory.read(pointer)[:-1])
+    assert set(run.warehouse.tables()) == {sc.NAME, "sales.whole"}
+    other.append([{"id": 1}])
+    assert run.warehouse.drop_table("sales.whole")
+
+
+def a_bucket_that_is_trimmed_alone() -> None:
+    """The bucket shares its object with another bucket, and the object is deleted with the last rows of both."""
+    run = Run()
+    with sc.shared_by_two():
+        table = run.create()
+        run.append(num_rows=8, row_chars=sc.LARGE)
+    assert len({s.uuid for s in table.refresh().live_segments()}) == 1
+    for bucket in (0, 1):
+        end = table.refresh().buckets[bucket].end
+        kept = sum(log.end - log.start for b, log in table.state.buckets.items() if b > bucket)
+        table.log.commit(lambda _state, _ms, starts={bucket: end}: (Trim(starts),))
+        for _ in range(2):
+            run.clock.advance(25 * sc.HOUR_MS)
+            table.maintain()
+        assert run.warehouse.table(run.name).to_arrow().num_rows == kept
+    assert not run.memory.list(f"tables/{table.uuid}/segments/")
+
+
+def appends_together() -> None:
+    run = prepared(scenario := AppendTogether())
+    scenario.work(run)
+    run.check()
+
+
+def group_appends_at_every_put() -> None:
+    sweep_scenario(AppendTogether(), methods=("put_if_absent",))
+
+
+def offered_appends_at_every_put() -> None:
+    sweep_scenario(AppendOffered(), methods=("put_if_absent",))
+
+
+def appends_together_after_a_pause() -> None:
+    """The cached state is too old to join calls to it, so the leader reads the log first."""
+    with mock.patch.object(commit_log, "FLOOR_CHECK_MS", -1):
+        appends_together()
+
+
+def appends_together_and_an_interrupt() -> None:
+    """The thread that commits for all is interrupted after the put, before it notes an outcome."""
+    run = prepared(AppendTogether())
+    table, landed, interrupts = run.open(), Calls.landed, [KeyboardInterrupt()]
+    batches = [run.history.new_batch(2) for _ in range(3)]
+
+    def interrupted(calls: Calls, outcomes: Mapping[str, Committed]) -> None:
+        if outcomes and interrupts:
+            raise interrupts.pop()
+        landed(calls, outcomes)
+
+    with mock.patch.object(Calls, "landed", interrupted):
+        answers = in_turns([lambda b=b: run.history.append(table, b) for b in batches])
+    assert [type(answer) for answer in answers].count(KeyboardInterrupt) == 1
+    run.check()
+
+
+def goes_on_at_any_time(fails_from: int | None = None) -> None:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        base = Run(directory=Path(folder) / "warehouse")
+        base.create()
+        base.append()
+        for at in range(goes_on_before_call(base, 1000) + 1):
+            goes_on_before_call(base, at, fails_from=fails_from)
+
+
+# -- how the bugs are planted ------------------------------------------------------------------------------------------
+
+
+def won_without_stale_floors(original: Any, self: CommitLog, before: TableState, stored: Record) -> Any:
+    is_stale = self._world.clock.boot_ms() - self._floor_checked_ms > commit_log.FLOOR_CHECK_MS
+    return original() if is_stale else self._stored(before, stored)
+
+
+def put_taken_for_anothers(original: Any) -> Any:
+    stored, failure = original()
+    if failure is not None and stored is not None:
+        stored = replace(stored, attempt="another's")
+    return stored, failure
+
+
+def put_despite_an_error(original: Any, record: Record) -> Any:
+    stored, failure = original()
+    return record if stored is None else stored, failure
+
+
+def checkpoint_then_put(original: Any, self: CommitLog, record: Record) -> Any:
+    if self._state is not None:
+        write_checkpoint(self._storage, fold(self._state, encode_record(record, record.attempt).stored))
+    return original()
+
+
+def commit_or_delete_segments(original: Any, log: CommitLog, staged: staging.Staged) -> Any:
+    try:
+        return original()
+    except StreamhouseError:
+        for piece in staged.segments:
+            if piece.segment.uuid is not None:
+                log._storage.delete(segment_key(staged.table_uuid, piece.segment.uuid))
+        raise
+
+
+def commit_at_the_ends_of_staging(original: Any, log: CommitLog) -> Any:
+    ends, appending = dict(log.state.ends), staging.appending
+    with mock.patch.object(staging, "appending", lambda state, staged, ms, _: appending(state, staged, ms, ends)):
+        return original()
+
+
+def merge_without_condemned(original: Any, log: CommitLog) -> Any:
+    commit = log.commit
+
+    def without_condemned(plan: Any, **kwargs: Any) -> Any:
+        return commit(lambda state, ms: plan(replace(state, condemned={}), ms), **kwargs)
+
+    with mock.patch.object(log, "commit", without_condemned):
+        return original()
+
+
+def known_in_its_newest_version(original: Any, transaction: Any) -> Any:
+    entry = original()
+    return entry if entry is None or entry.version == transaction.version else None
+
+
+def plan_trim_of_one_more_segment(original: Any, state: TableState) -> Any:
+    starts = dict(original())
+    for bucket, start in starts.items():
+        following = [s.end_offset for s in state.buckets[bucket].segments if s.base_offset == start]
+        starts[bucket] = following[0] if following else start
+    return starts
+
+
+def write_checkpoint_unread(storage: Storage, state: TableState, floor_index: int, floor: int) -> None:
+    with suppress(ObjectExistsError):
+        data = checkpoint._encoded(state, floor_index=floor_index, floor=floor)
+        storage.put_if_absent(checkpoint_key(state.table_uuid, state.version), data)
+    storage.put(checkpoint_hint_key(state.table_uuid), str(state.version).encode())
+
+
+def named_tables_without_errors(storage: Storage, paths: Sequence[TablePath]) -> Any:
+    return ((path, found) for path in paths if (found := names.resolve(storage, path)).uuid is not None)
+
+
+def object_keys_without_sharing(state: TableState, segments: Sequence[Segment]) -> Any:
+    return tuple({segment_key(state.table_uuid, s.uuid): None for s in segments if s.uuid is not None})
+
+
+def catch_nothing() -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def neighbours_outcomes(original: Any) -> Any:
+    found = list(original())
+    answers = [answer for _, answer in found]
+    return zip((attempt for attempt, _ in found), answers[1:] + answers[:1], strict=True)
+
+
+def fail_members(group: Group) -> None:
+    for member in group.members:
+        member.error = CommitConflictError("one attempt of the record was rejected; nothing was written")
+    group.members.clear()
+
+
+def join_or_fail_all(original: Any, self: Group) -> bool:
+    has_joined = original()
+    if not has_joined:
+        fail_members(self)
+    return has_joined
+
+
+def judge_or_fail_all(original: Any, call: Waiting, group: Group) -> bool:
+    num_members, takes_more = len(group.members), original()
+    if len(group.members) == num_members and not call.is_done:
+        fail_members(group)
+    return takes_more
+
+
+def answer_then_put_group(original: Any, group: Group, before: TableState) -> None:
+    coming = replace(group.record("f" * 32), actions=group.body.actions)
+    answers = dict(outcomes(before, fold(before, coming), coming))
+    for member in group.members[1:]:
+        member.outcome = answers[member.attempt]
+    original()
+
+
+def store_state_then_outcomes(self: CommitLog, before: TableState, stored: Record) -> TableState:
+    self._state = state = fold(before, stored)
+    self._calls.landed(dict(outcomes(before, state, stored)))
+    return state
+
+
+def follow_with_the_first_changes(original: Any, self: Any) -> None:
+    staged = self.staged
+    original()
+    self.staged = staged
+
+
+def offer_as_new_attempts(original: Any, self: Any) -> Any:
+    own = [call.attempt for call in self._calls]
+    for number, call in enumerate(self._calls):
+        call.attempt = f"{number:032x}"
+    data = original()
+    for call, attempt in zip(self._calls, own, strict=True):
+        call.attempt = attempt
+    return data
+
+
+def offer_and_withdraw(original: Any, self: Any) -> Any:
+    data = original()
+    self.withdrawn()
+    self._offered.clear()
+    return data
+
+
+def commit_for_none_that_was_offered(original: Any, leader: Waiting) -> None:
+    if leader.unanswered:
+        leader.error = CommitStateUnknownError("the process that took the offer did not answer")
+    else:
+        original()
+
+
+def look_by_the_error_alone(original: Any, self: Slot[Any], failure: StorageError) -> Taken[Any]:
+    taken = original()
+    is_anothers = isinstance(failure, ObjectExistsError) and taken.holder is Holder.MINE
+    return Taken(Holder.ANOTHER, taken.stored, failure) if is_anothers else taken
+
+
+def look_without_unreadable(original: Any, failure: StorageError) -> Taken[Any]:
+    taken = original()
+    return Taken(Holder.NOBODY, failure=failure) if taken.holder is Holder.UNREADABLE else taken
+
+
+def look_without_unsure(original: Any, failure: StorageError) -> Taken[Any]:
+    taken = original()
+    return Taken(Holder.MINE, taken.stored, failure) if taken.holder is Holder.UNSURE else taken
+
+
+BELIEVES_STAGED_OBJECTS = Patch(commit_log, "require_stored", lambda: None)
+FORGETS_OWN_ATTEMPTS = Patch(CommitLog, "_read_forward", lambda original: original(own={}))
+RETURNS_NEIGHBOURS_OUTCOMES = Patch(commit_log, "outcomes", neighbours_outcomes)
+JUDGES_ON_THE_STATE_BEFORE = Patch(
+    Group, "state", lambda original, self: replace(original(), transactions=self.before.transactions)
+)
+FAILS_ALL_THAT_JOINED = Patch(Group, "joins", join_or_fail_all)
+MISSING_SEGMENT = ".../segments/....arrow is missing although the table names it"
+STORED_TWICE = "acknowledged batch ...: rows are stored {...: 2, "
+
+LOG_BUGS = (
+    # the low watermark of the log, and the outcome of a put
+    PlantedBug("a reader ignores the low watermark", Patch(CommitLog, "_floor_allows", lambda: True)).found_by(
+        a_reader_that_slept_meets_a_void_record,
+        "SnapshotExpiredError: .../commits/...deleted because the grace is over",
+    ),
+    PlantedBug(
+        "an append is acknowledged without checking the low watermark",
+        Patch(CommitLog, "_won", lambda self, before, stored: self._stored(before, stored)),
+    ).found_by(interleaving("append inline", "sleeps for days"), "acknowledged batch 4: rows are stored {4000: 0"),
+    PlantedBug(
+        "only the thread that reads the low watermark compares it", Patch(CommitLog, "_won", won_without_stale_floors)
+    ).found_by(
+        interleaving("append inline", "sleeps beside a thread that looks"),
+        "acknowledged batch 4: rows are stored {4000: 0",
+    ),
+    PlantedBug(
+        "a commit does not check that its staged objects exist", Patch(commit_log, "staged_uuids", lambda: ())
+    ).found_by(a_restore_while_a_write_is_staged, f"CORRUPT_DATA: {MISSING_SEGMENT}"),
+    PlantedBug(
+        "an object that exists is taken for another writer's commit",
+        Patch(CommitLog, "_put", put_taken_for_anothers),
+        FORGETS_OWN_ATTEMPTS,
+    ).found_by(sweeping(sc.AppendInline, "own exists"), STORED_TWICE),
+    PlantedBug("a failed put is taken for a commit", Patch(CommitLog, "_put", put_despite_an_error)).found_by(
+        sweeping(sc.AppendInline, "error before"), "CORRUPT_DATA: .../commits/... is missing although records follow it"
+    ),
+    PlantedBug("a put that arrives late is not recognized as the own attempt", FORGETS_OWN_ATTEMPTS).found_by(
+        sweeping(sc.AppendInline, "lands late"), STORED_TWICE
+    ),
+    PlantedBug(
+        "an unknown outcome is reported as a failure",
+        Patch(commit_log, "CommitStateUnknownError", StorageError),
+        Patch(failed_commits, "CommitStateUnknownError", StorageError),
+    ).found_by(an_append_whose_outcome_stays_unknown, "refused batch 2 is stored {1} times"),
+    PlantedBug(
+        "a failed append deletes its segments", Patch(table_append, "commit_staged", commit_or_delete_segments)
+    ).found_by(an_append_whose_outcome_stays_unknown, f"CorruptDataError: {MISSING_SEGMENT}"),
+    PlantedBug(
+        "an append keeps the base offsets of the state at staging",
+        Patch(table_append, "commit_staged", commit_at_the_ends_of_staging),
+    ).found_by(
+        interleaving("append inline", "appends"), "record 6 of sales.orders adds offset 3 to bucket 0, which ends at 4"
+    ),
+    PlantedBug(
+        "an append commits condemned segments", Patch(staging, "_require_fresh", lambda: None), BELIEVES_STAGED_OBJECTS
+    ).found_by(interleaving("append objects", "sleeps while others clean"), f"CORRUPT_DATA: {MISSING_SEGMENT}"),
+    PlantedBug(
+        "compaction commits condemned segments",
+        Patch(segment_merging, "merge", merge_without_condemned),
+        Patch(staging, "STAGED_AGE_MS_MAX", INFINITE_MS),
+        BELIEVES_STAGED_OBJECTS,
+    ).found_by(interleaving("merge", "sleeps while others clean"), f"CORRUPT_DATA: {MISSING_SEGMENT}"),
+    PlantedBug(
+        "staged changes by key are committed at any age",
+        Patch(staged_changes, "is_kept", lambda: True),
+        BELIEVES_STAGED_OBJECTS,
+    ).found_by(partial(check_sleepers, "upserts", 2), f"CorruptDataError: {MISSING_SEGMENT}"),
+    PlantedBug(
+        "compaction does not check that its inputs are still live", Patch(merge, "_still_live", lambda: True)
+    ).found_by(a_merge_while_others_append_and_merge, "record 8 of sales.orders replaces segments that are not there"),
+    PlantedBug(
+        "a dropped table accepts rows",
+        *(Patch(module, "require_there", lambda: None) for module in (transaction_outcome, staging)),
+    ).found_by(a_writer_of_a_dropped_table, "DID NOT RAISE ...TableNotFoundError"),
+    PlantedBug(
+        "listing tables stops at a damaged table", Patch(names, "named_tables", named_tables_without_errors)
+    ).found_by(
+        a_table_beside_a_damaged_one, "CorruptDataError: .../names/00000001.json ... does not match its checksum"
+    ),
+    # idempotent appends, and tables that were restored
+    PlantedBug("a stored transaction is written again", Patch(commit_log, "known_transaction", lambda: None)).found_by(
+        sweeping(sc.AppendTransaction, "crash after"), STORED_TWICE
+    ),
+    PlantedBug(
+        "only the newest version of a transaction is known",
+        Patch(commit_log, "known_transaction", known_in_its_newest_version),
+    ).found_by(an_old_transaction_sent_again, "version=1, ... was then given BucketOffsets({0: [2, 4)"),
+    PlantedBug("expired writers are forgotten", Patch(transactions, "with_past", lambda past: past)).found_by(
+        sweeping(sc.ExpireTransactions, "crash after"), "version=1, ... was then given BucketOffsets({1: [7, 10)"
+    ),
+    PlantedBug("checkpoints omit expired writers", Patch(transactions, "past_to_bytes", lambda: b"")).found_by(
+        sweeping(sc.ExpireTransactions, "crash after"), "version=1, ... was then given BucketOffsets({1: [7, 10)"
+    ),
+    PlantedBug(
+        "an older batch of a stream is taken for a replay",
+        Patch(
+            transaction_outcome,
+            "stored_outcome",
+            lambda original, transaction: original(transaction=replace(transaction, batch=None)),
+        ),
+    ).found_by(histories.a_stream_with_an_older_checkpoint, "rows of another batch were dropped in silence"),
+    PlantedBug(
+        "a tablet matches any log with its uuid and offset", Patch(tablet_history, "_is_of", lambda: True)
+    ).found_by(histories.sums_of_a_restored_table, "'n': 303"),
+    PlantedBug(
+        "a record does not require its predecessor's attempt", Patch(Anchors, "require_followed_by", lambda: None)
+    ).found_by(histories.a_process_that_stands_in_the_other_history, "rows were added to a log that was not read"),
+    PlantedBug("a position is an offset without a history", Patch(tail, "require_position", lambda: None)).found_by(
+        histories.a_tail_that_is_followed_on, "a row was skipped in silence, found []"
+    ),
+    # cleanup, trimming, checkpoints and shared objects
+    PlantedBug(
+        "cleanup does not wait for the grace period",
+        Patch(cleaning, "_delete_marked", lambda original: original(grace_ms=0)),
+    ).found_by(
+        a_held_pin_while_others_merge_and_clean,
+        "SnapshotExpiredError: .../segments/...deleted because the grace is over",
+    ),
+    PlantedBug(
+        "commit records are deleted before the grace period ends",
+        Patch(cleaning, "_delete_records", lambda original: original(grace_ms=-INFINITE_MS)),
+    ).found_by(a_reader_whose_segments_are_merged_and_cleaned, "is no prefix at or above"),
+    PlantedBug(
+        "the low watermark passes records with inline rows", Patch(TableState, "oldest_inline_commit", lambda: None)
+    ).found_by(
+        days_of_writing_and_cleaning, "CorruptDataError: .../commits/... is missing although the table names it"
+    ),
+    PlantedBug(
+        "cleanup condemns young orphan files", Patch(cleaning, "_mark_orphans", lambda original: original(grace_ms=0))
+    ).found_by(
+        a_cleaner_at_work_while_an_append_is_staged,
+        "rows were staged so long ago (1000 ms) that cleaning may have removed them",
+    ),
+    PlantedBug(
+        "trimming removes one segment too many", Patch(retention, "plan_trim", plan_trim_of_one_more_segment)
+    ).found_by(trim_a_table_without_a_lake, "[3000, 3001, 3002] == [2000, 2001, "),
+    PlantedBug("a checkpoint is written before its commit", Patch(CommitLog, "_put", checkpoint_then_put)).found_by(
+        sweeping(sc.AppendObjects, "crash before"), "DIFFERENT_HISTORY: ...this process read record 3 of attempt"
+    ),
+    PlantedBug(
+        "a checkpoint is trusted without reading it back",
+        Patch(checkpoint, "write_checkpoint", write_checkpoint_unread),
+    ).found_by(a_checkpoint_that_was_stored_wrong, "the hint names a damaged checkpoint"),
+    PlantedBug(
+        "the low watermark rests on one checkpoint",
+        Patch(verified, "CHECKPOINTS_KEPT", 1),
+        Patch(cleaning, "CHECKPOINTS_KEPT", 1),
+    ).found_by(
+        the_newest_checkpoint_is_damaged_after_a_floor,
+        "CorruptDataError: ... holds no whole checkpoint at or above record 25",
+    ),
+    PlantedBug("failed post-commit work fails the call", Patch(checkpoint, "after_commit", catch_nothing)).found_by(
+        a_checkpoint_that_cannot_be_stored,
+        "StorageError: ...injected before (..., 'put_if_absent', 'tables/.../checkpoints/",
+    ),
+    PlantedBug(
+        "a shared object is deleted with the first of its segments",
+        Patch(state_module, "_object_keys", object_keys_without_sharing),
+    ).found_by(a_bucket_that_is_trimmed_alone, f"CorruptDataError: {MISSING_SEGMENT}"),
+    PlantedBug(
+        "each part of a shared object is read from the object's start",
+        Patch(shared_object.PartSink, "begin_part", lambda original: 0 * original()),
+    ).found_by(
+        a_bucket_that_is_trimmed_alone,
+        "CorruptDataError: .../segments/....arrow: bytes [0, ...) do not match their checksum",
+    ),
+    # group commit, and offers to other processes
+    PlantedBug("an append returns its neighbour's outcome", RETURNS_NEIGHBOURS_OUTCOMES).found_by(
+        appends_together, "batch 3 was given BucketOffsets(...), which hold [5001, 5000, 5002, 5003]"
+    ),
+    PlantedBug("a write by key returns its neighbour's outcome", RETURNS_NEIGHBOURS_OUTCOMES).found_by(
+        keyed_groups.writes_together, "OffsetRange(start=8, end=10), OffsetRange(start=1, end=4)]"
+    ),
+    PlantedBug("appends of a group are judged on the state before the record", JUDGES_ON_THE_STATE_BEFORE).found_by(
+        the_same_transaction_twice, STORED_TWICE
+    ),
+    PlantedBug(
+        "writes by key of a group are judged on the state before the record", JUDGES_ON_THE_STATE_BEFORE
+    ).found_by(keyed_groups.the_same_transaction_twice, "BucketOffsets({0: [4, 7)}), BucketOffsets({})]"),
+    PlantedBug("an append that cannot join a group fails the whole group", FAILS_ALL_THAT_JOINED).found_by(
+        appends_together, "one attempt of the record was rejected; nothing was written"
+    ),
+    PlantedBug("a write by key that cannot join a group fails the whole group", FAILS_ALL_THAT_JOINED).found_by(
+        keyed_groups.a_refused_write_among_others,
+        "['CommitConflictError', 'TransactionConflictError', 'BucketOffsets']",
+    ),
+    PlantedBug(
+        "an append that the leader refuses fails the whole group", Patch(CommitLog, "_judge", judge_or_fail_all)
+    ).found_by(appends_together_after_a_pause, "one attempt of the record was rejected; nothing was written"),
+    PlantedBug(
+        "members of a group are answered before the put", Patch(CommitLog, "_put_group", answer_then_put_group)
+    ).found_by(group_appends_at_every_put, "append together: crash before ...was then given"),
+    PlantedBug(
+        "the log's state advances before the outcomes are noted", Patch(CommitLog, "_stored", store_state_then_outcomes)
+    ).found_by(appends_together_and_an_interrupt, "acknowledged batch 8: rows are stored {8000: 2, 8001: 2} times"),
+    PlantedBug(
+        "a write by key does not see its neighbours' rows", Patch(Overlay, "over", lambda found: found)
+    ).found_by(
+        keyed_groups.writes_together, "found ...(0, 4, 1, 1, 'first', 0), ...expected ...(0, 4, 1, 1, 'a', 2), "
+    ),
+    PlantedBug(
+        "changes by key are kept after the neighbours changed",
+        Patch(keyed_writer._Write, "follow", follow_with_the_first_changes),
+    ).found_by(
+        keyed_groups.other_neighbours_behind_a_refusal,
+        "found ...(0, 4, 1, 1, 'a', 2), ...expected ...(0, 4, 1, 1, 'a', 4), ",
+    ),
+    PlantedBug(
+        "changes by key of an unknown outcome are applied", Patch(keyed_writer._Write, "is_in_doubt", lambda: False)
+    ).found_by(
+        keyed_groups.a_record_that_lands_late,
+        "found [{'id': 1, 'name': 'a', 'n': 3, ...expected [{'id': 1, 'name': 'a', 'n': 4, ",
+    ),
+    PlantedBug(
+        "a writer that waited makes a new attempt as if nobody took its offer",
+        Patch(offers._Offer, "__call__", offer_as_new_attempts),
+    ).found_by(goes_on_at_any_time, "acknowledged batch 3: rows are stored {3000: 2, 3001: 2} times"),
+    PlantedBug("the process that takes an offer does not look for the offered attempts", FORGETS_OWN_ATTEMPTS).found_by(
+        goes_on_at_any_time, "acknowledged batch 3: rows are stored {3000: 2, 3001: 2} times"
+    ),
+    PlantedBug(
+        "an offer counts as withdrawn although it was taken", Patch(offers._Offer, "__call__", offer_and_withdraw)
+    ).found_by(partial(goes_on_at_any_time, fails_from=0), "refused batch 3 is stored {1} times"),
+    PlantedBug(
+        "a failure of the process that took an offer fails the offering writer",
+        Patch(CommitLog, "_commit_for", commit_for_none_that_was_offered),
+    ).found_by(offered_appends_at_every_put, "COMMIT_STATE_UNKNOWN: the process that took the offer did not answer"),
+    # conditional puts of single slots
+    PlantedBug(
+        "a slot that exists is taken for another writer's", Patch(Slot, "look", look_by_the_error_alone)
+    ).found_by(partial(check_all_ways), "a rival before call None: ...Holder.ANOTHER"),
+    PlantedBug("a slot that cannot be read is taken for empty", Patch(Slot, "look", look_without_unreadable)).found_by(
+        partial(check_all_ways), "a rival before call None: ...Holder.NOBODY"
+    ),
+    PlantedBug("a slot that is visible is taken for durable", Patch(Slot, "look", look_without_unsure)).found_by(
+        partial(check_all_ways), "not synced... a rival before call None: ...Holder.MINE"
+    ),
+)

@@ -1,0 +1,681 @@
+"""Planted bugs of writes and of their changes: replacements, statements, drops, streams, the real-time sink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from changes_replayed import changes, check_history, first_there, replayed, version
+from faults.faulty_storage import Fault, sweep
+from faults.planted_bugs.planting import Patch, PlantedBug
+from faults.real_time_sink import (
+    ANOTHER,
+    SOURCE,
+    TARGET,
+    Checkpoint,
+    Life,
+    calls,
+    check,
+    copied,
+    new_store,
+    put_back,
+    rival_before,
+    survive,
+    table_objects,
+)
+from faults.row_level import Write, beside_a_writer, merge, side_by_side, update
+from faults.scenarios import Run
+from faults.sim import sim_world
+from foreign_engines import Pyiceberg
+from foreign_lake import ids, row, tier
+from property.stream_driver import Query
+from row_changes import replace_rows
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.offset_runs import OffsetRuns
+from streamhouse_spark.core.text_size import TextSize
+from streamhouse_spark.datasource.read import stream
+from streamhouse_spark.datasource.read.stream import StreamhouseStreamReader
+from streamhouse_spark.datasource.write import real_time_batches
+from streamhouse_spark.datasource.write.query_identity import SourceOfRows
+from streamhouse_spark.datasource.write.real_time import STORED_KEY, RealTimeStreamWriter
+from streamhouse_spark.datasource.write.real_time_batches import RealTimeBatch
+from streamhouse_spark.datasource.write.staging_task import StagedMessage
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    DifferentHistoryError,
+    InvalidOptionError,
+    OffsetsTrimmedError,
+    SchemaMismatchError,
+)
+from streamhouse_spark.keys.change_type import ChangeType
+from streamhouse_spark.kv.part_replacement import PartStager
+from streamhouse_spark.kv.read_base import ReadBase
+from streamhouse_spark.kv.rebase import Rebase
+from streamhouse_spark.kv.staged_changes import ChangeStager
+from streamhouse_spark.lake import reader
+from streamhouse_spark.lake.parquet.partition_rewrite import GoingFiles
+from streamhouse_spark.lake.tiering import recording
+from streamhouse_spark.log import append, compaction
+from streamhouse_spark.log.commits.actions import Append, Drop, Trim
+from streamhouse_spark.log.commits.commit_log import CommitLog
+from streamhouse_spark.log.commits.deletions import DeleteRows, NameDropped
+from streamhouse_spark.log.commits.state import CHANGE_COLUMN, TableState
+from streamhouse_spark.log.lifecycle import names
+from streamhouse_spark.log.segments import statistics
+from streamhouse_spark.log.segments.reader import InlineRecords
+from streamhouse_spark.log.segments.scan import LogSplit, read_split
+from streamhouse_spark.read import file_rows, pin
+from streamhouse_spark.read.change_feed import cold_rows, commit_changes, commit_parts, emptied_rows, untold
+from streamhouse_spark.read.pieces import OffsetsPiece
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.storage.base import Storage
+from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table import alter, replacement, rollback, row_deletion
+from streamhouse_spark.table.replacement import ChosenRows
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.warehouse import pointed
+from streamhouse_spark.warehouse import replacement as warehouse_replacement
+from streamhouse_spark.warehouse.creation import create_action
+from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark.write.append import Appends
+from streamhouse_spark.write.intents import BucketIntents, IntentWrite, commit
+
+HOT = {"table.datalake.enabled": "false"}
+EU = {"region": "eu"}
+DAY_1 = [("day", "=", 1)]
+ROWS = {1: 10, 2: 20, 3: 30}
+
+# -- histories of replacements -----------------------------------------------------------------------------------------
+
+
+def rows(*numbers: int) -> list[dict[str, int]]:
+    return [{"id": n, "day": n % 3} for n in numbers]
+
+
+def table_of_days(warehouse: Warehouse, **how: Any) -> Table:
+    return warehouse.create_table("sales.parts", "id BIGINT, day INT", partition_by=["day"], **how)
+
+
+def another_writer_appends_while_rows_are_chosen() -> None:
+    table = table_of_days(Run().warehouse, properties=HOT)
+    table.append(rows(0, 1, 2))
+    right = ChosenRows.look
+
+    def look(self: ChosenRows) -> None:
+        right(self)
+        table.append(rows(4, 5))
+
+    with mock.patch.object(ChosenRows, "look", look):
+        table.overwrite(rows(7), where=DAY_1)
+    assert ids(table.to_arrow()) == [0, 2, 5, 7]
+
+
+def a_crash_at_each_call() -> None:
+    def new_store() -> Storage:
+        storage = MemoryStorage(sim_world())
+        table_of_days(Warehouse("wh", storage=storage, world=sim_world(1)), properties=HOT).append(rows(0, 1, 2))
+        return storage
+
+    def opened(storage: Storage, seed: int) -> Table:
+        return Warehouse("wh", storage=storage, world=sim_world(seed)).table("sales.parts")
+
+    work = lambda storage: opened(storage, 2).overwrite(rows(7), where=DAY_1)  # noqa: E731
+    for attempt in sweep(new_store, work, faults=(Fault.CRASH_AFTER,)):
+        assert ids(opened(attempt.store, 3).to_arrow()) in ([0, 1, 2], [0, 2, 7]), attempt
+
+
+def another_writer_adds_rows_to_a_bucket_that_had_none() -> None:
+    properties = {**HOT, "table.changelog.image": "wal"}
+    table = table_of_days(Run().warehouse, primary_key=["id", "day"], properties=properties)
+    table.upsert(rows(0, 2))
+    right, left = PartStager.staged, iter(range(1))
+
+    def staged(self: PartStager, *given: Any) -> Any:
+        found = right(self, *given)
+        for _ in left:
+            other = Warehouse("wh", storage=table.storage, world=sim_world(77)).table("sales.parts")
+            other.upsert(rows(4))
+        return found
+
+    with mock.patch.object(PartStager, "staged", staged):
+        table.overwrite(rows(7), where=DAY_1)
+    assert ids(table.to_arrow()) == [0, 2, 7]
+
+
+def a_second_run_replaces_the_first() -> None:
+    table = table_of_days(Run().warehouse, properties=HOT)
+    for _ in range(2):
+        with suppress(SchemaMismatchError):
+            table.overwrite(rows(1, 2), where=DAY_1)
+    assert ids(table.to_arrow()) == sorted(set(ids(table.to_arrow())))
+
+
+def a_crash_while_a_table_is_replaced() -> None:
+    path = TablePath("sales", "parts")
+
+    def opened(storage: Storage, seed: int) -> Warehouse:
+        return Warehouse("wh", storage=storage, world=sim_world(seed))
+
+    def new_store() -> Storage:
+        storage = MemoryStorage(sim_world())
+        table_of_days(opened(storage, 1), properties=HOT).append(rows(0))
+        return storage
+
+    def replace_table(storage: Storage) -> None:
+        warehouse = opened(storage, 2)
+        staged = warehouse_replacement.stage_table(
+            warehouse, path, create_action(path, "id BIGINT", (), (), None, dict(HOT))
+        )
+        staged.append([{"id": 7}])
+        warehouse_replacement.publish_table(warehouse, path, staged.uuid, warehouse.table(str(path)).uuid)
+
+    for attempt in sweep(new_store, replace_table, faults=(Fault.CRASH_AFTER,)):
+        assert ids(opened(attempt.store, 3).table(str(path)).to_arrow()) in ([0], [7]), attempt
+
+
+# -- histories of statements -------------------------------------------------------------------------------------------
+
+
+def an_update_beside_an_upsert() -> None:
+    assert all(beside_a_writer(ROWS, update(10, 10, 5), Write({1: 0})))
+
+
+def a_merge_beside_an_insert() -> None:
+    assert all(beside_a_writer(ROWS, merge({7: 1}), Write({7: 5})))
+
+
+def two_updates_about_each_others_rows() -> None:
+    assert side_by_side(ROWS, update(10, 10, 10), update(20, 20, -10))
+
+
+def two_updates_and_a_compaction() -> None:
+    assert side_by_side(ROWS, update(10, 10, 10), update(20, 20, -10), lambda table: table.merge_inline())
+
+
+def a_merge_that_inserts_a_key_that_is_there() -> None:
+    table = Run().warehouse.create_table("sales.keyed", "id BIGINT, n BIGINT", primary_key=["id"])
+    table.upsert([{"id": 1, "n": 1}])
+
+    def read(schema: TableSchema) -> BucketIntents:
+        return BucketIntents(pa.table([[1], [2]], schema=schema.arrow), np.array([False]), np.array([True]))
+
+    with pytest.raises(SchemaMismatchError):
+        commit(table.keyed, IntentWrite(rewrites=True), {0: read}, read=ReadBase.of(table.refresh()))
+
+
+def texts_of_a_length() -> None:
+    table = Run().warehouse.create_table("sales.sized", "c CHAR(3), v VARCHAR(2)")
+    table.append([{"c": "a", "v": "xy  "}])
+    assert table.to_arrow().to_pylist() == [{"c": "a  ", "v": "xy"}]
+    with pytest.raises(SchemaMismatchError):
+        table.append([{"v": "xyz"}])
+
+
+def a_partition_column_with_a_leading_dot() -> None:
+    table = Run().warehouse.create_table("sales.dotted", "id BIGINT, `.day` STRING", partition_by=[".day"])
+    try:
+        table.append([{"id": 1, ".day": "x"}])
+    except pa.ArrowInvalid as error:
+        raise AssertionError(f"the name is a path: {error}") from error
+
+
+def a_time_before_a_table() -> None:
+    table = Run().warehouse.create_table("sales.late", "id BIGINT")
+    with pytest.raises(OffsetsTrimmedError):
+        table.to_arrow(as_of_timestamp_ms=table.state.created_ms - 1)
+
+
+# -- histories of updates ----------------------------------------------------------------------------------------------
+
+
+def table_of_five() -> tuple[Warehouse, Table]:
+    wh = Warehouse("wh", storage=MemoryStorage(sim_world()), world=sim_world(1))
+    table = wh.create_table("d.t", "id BIGINT", properties={"table.datalake.enabled": "false"})
+    table.append([{"id": number} for number in range(5)])
+    return wh, table
+
+
+def update_delete_and_insert(table: Table) -> None:
+    """Update row 1, delete row 2, insert row 20."""
+    replace_rows(
+        table, lambda row: row["id"] in (1, 2), lambda row: {"id": 11} if row["id"] == 1 else None, added=[{"id": 20}]
+    )
+
+
+def kinds_of_changes(rows: list[dict[str, Any]]) -> list[tuple[int, str]]:
+    return sorted((row["id"], row["_change_type"]) for row in rows)
+
+
+def a_merge_and_its_changes() -> None:
+    _, table = table_of_five()
+    update_delete_and_insert(table)
+    found = kinds_of_changes(changes(table, table.state.version, table.state.version))
+    assert found == [(1, "update_preimage"), (2, "delete"), (11, "update_postimage"), (20, "insert")]
+
+
+def a_stream_after_a_compaction() -> None:
+    wh, table = table_of_five()
+    query = Query("d.t$changelog")
+    query.run(wh)
+    update_delete_and_insert(table)
+    table.merge_inline()
+    query.run(wh)
+    found = [row for row in kinds_of_changes(query.rows) if row[1] != "insert"]
+    assert found == [(1, "update_before"), (2, "delete"), (11, "update_after")]
+
+
+def net_changes() -> None:
+    _, table = table_of_five()
+    first = table.state.version
+    update_delete_and_insert(table)
+    found = kinds_of_changes(changes(table, first, table.state.version, is_net=True))
+    assert found == [(number, "insert") for number in (0, 3, 4, 11, 20)]
+
+
+# -- histories of dropped partitions and of changes --------------------------------------------------------------------
+
+
+def table_by_region() -> Table:
+    world = sim_world(1)
+    return Pyiceberg(MemoryStorage(world), world).adopted(by_region=True)
+
+
+def require_changes_between_versions(table: Table, before: int) -> None:
+    now = table.refresh().version
+    assert replayed(version(table, before), changes(table, before + 1, now)) == version(table, now)
+
+
+def a_drop() -> None:
+    table = table_by_region()
+    before = table.refresh().version
+    table.drop_partition(EU)
+    require_changes_between_versions(table, before)
+    table.rollback_to_version(before)
+    assert ids(table.to_arrow()) == list(range(6))
+
+
+def a_drop_that_an_earlier_version_recorded() -> None:
+    right = recording.dropped_with
+
+    def named(*given: Any) -> Any:
+        return [replace(one, files={}, snapshot_id=None, total=None) for one in right(*given)]
+
+    table = table_by_region()
+    table.append([row(6)])
+    before = table.refresh().version
+    with mock.patch.object(recording, "dropped_with", named):
+        table.drop_partition(EU)
+    with pytest.raises(InvalidOptionError):
+        changes(table, before + 1, table.refresh().version)
+    with pytest.raises(InvalidOptionError):
+        table.rollback_to_version(before)
+
+
+def a_rewrite_between_a_read_and_its_deletion() -> None:
+    world = sim_world(1)
+    engine = Pyiceberg(MemoryStorage(world), world)
+    table = engine.adopted()
+    table.append([row(6), row(7)])
+    tier(table)
+    state = table.refresh()
+    engine.rewrite()
+    table.append([row(8)])
+    tier(table)
+    with pytest.raises(CommitConflictError):
+        row_deletion.commit_deletion(table, {0: OffsetRuns.dense(0, 1)}, ReadBase.of(state))
+    assert ids(table.to_arrow()) == list(range(9))
+
+
+def old_rows_that_are_deleted() -> None:
+    world = sim_world(1)
+    table = Warehouse("wh", storage=MemoryStorage(world), world=world).create_table(
+        "t", "id BIGINT, day INT", buckets=1, partition_by=["day"]
+    )
+    table.append([{"id": number, "day": number % 2} for number in range(6)])
+    tier(table)
+    table.log.commit(lambda *_: (Trim({0: 6}),))
+    table.delete(where=[("id", "=", 2)])
+    tier(table)
+    table.lake.compact(purge=True)
+    before = table.refresh().version
+    table.drop_partition({"day": 1})
+    first = first_there(table)
+    assert first == 1, f"the changes start at version {first}"
+    require_changes_between_versions(table, before)
+    check_history(table)
+
+
+def a_table_that_is_emptied_and_rolled_back() -> None:
+    world = sim_world(1)
+    table = Warehouse("wh", storage=MemoryStorage(world), world=world).create_table("t", "id BIGINT", buckets=1)
+    table.append([{"id": number} for number in range(4)])
+    tier(table)
+    table.delete(where=[("id", "=", 2)])
+    before = table.refresh().version
+    table.overwrite([{"id": 9}])
+    check_history(table)
+    table.rollback_to_version(before)
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [0, 1, 3]
+
+
+def a_stream_of_changes() -> None:
+    world = sim_world(1)
+    wh = Warehouse("wh", storage=MemoryStorage(world), world=world)
+    table = wh.create_table("d.t", "id BIGINT", buckets=1)
+    table.append([{"id": 0}, {"id": 1}, {"id": 2}])
+    query = Query("d.t$changelog", startingOffsets="latest")
+    begun = query.reader(wh)
+    start = begun.initialOffset()
+    table.delete(where=[("id", "=", 0)])
+    end = begun.latestOffset(start, begun.getDefaultReadLimit())
+    assert [row["id"] for row in rows_of_batch(begun, start, end)] == [0]
+    table.delete(where=[("id", "=", 1)])
+    last = begun.latestOffset(end, begun.getDefaultReadLimit())
+    assert [row["id"] for row in rows_of_batch(begun, end, last)] == [1]
+
+
+def rows_of_batch(begun: StreamhouseStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+    parts = begun.partitions(start, end)
+    return [row for part in parts for batch in begun.read(part) for row in batch.to_pylist()]
+
+
+def a_lagging_stream() -> None:
+    world = sim_world(1)
+    wh = Warehouse("wh", storage=MemoryStorage(world), world=world)
+    table = wh.create_table("d.t", "id BIGINT", buckets=1)
+    table.append([{"id": number} for number in range(6)])
+    tier(table)
+    table.delete(where=[("id", "=", 2)])
+    tier(table)
+    table.log.commit(lambda *_: (Trim({0: 6}),))
+    table.delete(where=[("id", "=", 4)])
+    query = Query("d.t")
+    query.run(wh)
+    assert [row["id"] for row in query.rows] == [0, 1, 3, 5]
+
+
+# -- histories of the real-time sink -----------------------------------------------------------------------------------
+
+
+def rivals_at_every_call() -> None:
+    base = new_store(by_key=False)
+    for call in range(0, calls(base), 3):
+        rival_before(base, call, has_begun=True, steps=2)
+
+
+def crashes_at_every_call() -> None:
+    base = new_store(by_key=False)
+    for call in range(0, calls(base), 2):
+        survive(base, {call: Fault.CRASH_AFTER})
+
+
+def a_target_is_restored() -> None:
+    """The backup was taken between two commits of a batch that ended later."""
+    store, checkpoint = new_store(by_key=False), Checkpoint()
+    life = Life(store, checkpoint, 0)
+    life.batch(rounds=1)
+    life.begin()
+    copy = table_objects(store, TARGET)
+    life.take(1, rounds=1)
+    in_batch = copied(store)
+    put_back(in_batch, TARGET, copy)
+    Life(in_batch, replace(checkpoint), 1).run()
+    check(in_batch)
+    life.end()
+    put_back(store, TARGET, copy)
+    with pytest.raises(DifferentHistoryError):
+        Life(store, checkpoint, 1).run()
+
+
+def a_source_is_restored_and_grows() -> None:
+    store, checkpoint = new_store(by_key=False), Checkpoint()
+    copy = table_objects(store, SOURCE)
+    append_to_source(store, 100)
+    Life(store, checkpoint, 0).run(num_batches=0)
+    checkpoint.batch, checkpoint.starts = 0, Checkpoint().starts  # a kill between the last rows and their end
+    put_back(store, SOURCE, copy)
+    append_to_source(store, 200)
+    append_to_source(store, 300)
+    with pytest.raises(DifferentHistoryError):
+        Life(store, checkpoint, 1).run()
+
+
+def append_to_source(store: Any, first: int) -> None:
+    table = Warehouse("wh", storage=store, world=sim_world(first)).table(SOURCE)
+    table.append([{"id": i} for i in range(first, first + 8)])
+
+
+def a_query_is_forgotten() -> None:
+    store = new_store(by_key=False)
+    Life(store, Checkpoint(), 0, app_id="app").run()
+    Warehouse("wh", storage=store, world=sim_world(5)).table(TARGET).forget_transactions("app")
+    Life(store, Checkpoint(), 1, query=ANOTHER, app_id="app").run()
+    check(store, times=2)
+
+
+def a_task_fails_after_its_first_commit() -> None:
+    """Its next attempt knows the rows that were stored when the batch started, and cuts its own rows differently."""
+    life = Life(store := new_store(by_key=False), Checkpoint(), 0)
+    life.begin()
+    known = dict(life.stored)
+    life.take(1, rounds=1)
+    life.stored, life.cut = known, life.cut + 1
+    life.take_again(rounds=10)
+    check(store)
+
+
+# -- how the bugs are planted ------------------------------------------------------------------------------------------
+
+
+def follow_without_new_rows(self: ChosenRows, state: Any) -> None:
+    self._state = state
+
+
+def commit_replacement_in_two_records(table: Table, staged: Any, choose: Any, transaction: Any, read: Any) -> Any:
+    chosen = ChosenRows(table, choose, read, may_look=True)
+    table.log.commit(lambda state, _time_ms: chosen(state))
+    return Appends(table).commit(staged, transaction=transaction)
+
+
+def refresh_without_following(log: CommitLog) -> CommitLog:
+    log.refresh()
+    return log
+
+
+def drop_then_name(storage: Storage, world: Any, path: TablePath, old: CommitLog, new: CommitLog) -> None:
+    old.commit(lambda _state, _time_ms: (Drop(),))
+    names.point(storage, path, names.resolve(storage, path), new.table_uuid, world)
+
+
+def require_unwritten_unless_inserted(
+    original: Any, self: Rebase, state: TableState, split: LogSplit, records: InlineRecords
+) -> None:
+    schema = state.written_schema(self.layout.schema_id)
+    found = read_split(self.storage, split, schema, [CHANGE_COLUMN.name], records=records)
+    if any(set(rows.batch.column(0).to_pylist()) != {int(ChangeType.INSERT)} for rows in found):
+        original()
+
+
+def judge_once() -> Iterator[Patch]:
+    judged: list[Rebase] = []
+
+    def judge(original: Any, self: Rebase) -> None:
+        if not any(one is self for one in judged):
+            judged.append(self)
+            original()
+
+    yield Patch(Rebase, "judge", judge)
+
+
+def mark_every_row_as_updated(staged: Any) -> list[Any]:
+    whole = (replace(piece.segment, updated=((0, piece.segment.num_rows),)) for piece in staged)
+    return [replace(piece, segment=segment) for piece, segment in zip(staged, whole, strict=True)]
+
+
+def keep_update_marks(original: Any, parts: Any) -> Any:
+    ours = {part.version: part.is_updated for of_bucket in parts.values() for part in of_bucket}
+    return {b: [p._replace(is_updated=ours[p.version]) for p in of_bucket] for b, of_bucket in original().items()}
+
+
+def begin_with_an_empty_commit(original: Any, self: RealTimeBatch) -> Any:
+    self.table.log.commit(lambda *_: (Append((), ()),), transaction=self._mark)
+    return original()
+
+
+NO_CONFLICT = "DID NOT RAISE ...CommitConflictError"
+NO_SCHEMA_ERROR = "DID NOT RAISE ...SchemaMismatchError"
+NO_HISTORY_ERROR = "DID NOT RAISE ...DifferentHistoryError"
+
+WRITE_BUGS = (
+    # replacements of rows and tables
+    PlantedBug(
+        "rows appended while rows are chosen are not replaced", Patch(ChosenRows, "_follow", follow_without_new_rows)
+    ).found_by(another_writer_appends_while_rows_are_chosen, "[0, 2, 4, 5, 7] == [0, 2, 5, 7]"),
+    PlantedBug(
+        "a replacement takes two commit records",
+        Patch(replacement, "commit_replacement", commit_replacement_in_two_records),
+    ).found_by(a_crash_at_each_call, "assert [0, 2] in ([0, 1, 2], [0, 2, 7])"),
+    PlantedBug(
+        "a replacement of keys ignores buckets without matching rows",
+        Patch(PartStager, "sees_whole_buckets", lambda: False),
+    ).found_by(another_writer_adds_rows_to_a_bucket_that_had_none, "[0, 2, 4, 7] == [0, 2, 7]"),
+    PlantedBug(
+        "a replacement accepts rows outside its filter", Patch(replacement, "require_chosen", lambda: None)
+    ).found_by(a_second_run_replaces_the_first, "[1, 2, 2] == [1, 2]"),
+    PlantedBug(
+        "a name does not lead to the table that replaced it", Patch(pointed, "followed", refresh_without_following)
+    ).found_by(a_crash_while_a_table_is_replaced, "TableNotFoundError: ...did you mean sales.parts?"),
+    PlantedBug(
+        "a table is dropped before its replacement is named", Patch(warehouse_replacement, "succeed", drop_then_name)
+    ).found_by(a_crash_while_a_table_is_replaced, "TableNotFoundError: ...tables there: none"),
+    # UPDATE, DELETE and MERGE by key
+    PlantedBug(
+        "an update ignores concurrent writes of its keys", Patch(Rebase, "_require_unwritten", lambda: None)
+    ).found_by(an_update_beside_an_upsert, "(0, {2: 20, 3: 30, 1: 15})"),
+    PlantedBug(
+        "a merge ignores concurrent inserts of its keys",
+        Patch(Rebase, "_require_unwritten", require_unwritten_unless_inserted),
+    ).found_by(a_merge_beside_an_insert, "(0, {1: 10, 2: 20, 3: 30, 7: 1})"),
+    PlantedBug("concurrent changes are judged only once", judge_once).found_by(
+        an_update_beside_an_upsert, "(1, {2: 20, 3: 30, 1: 15})"
+    ),
+    PlantedBug("statements ignore each other", Patch(Rebase, "_require_unread", lambda: None)).found_by(
+        two_updates_about_each_others_rows, "({3: 30, 1: 20, 2: 10}, ['UPDATE"
+    ),
+    PlantedBug(
+        "compaction forgets that a segment holds a statement",
+        Patch(compaction, "_merged", lambda original: replace(original(), rewrites=False)),
+    ).found_by(two_updates_and_a_compaction, "({3: 30, 1: 20, 2: 10}, ['UPDATE"),
+    PlantedBug("a merge inserts a key that exists", Patch(ChangeStager, "_require_new", lambda: None)).found_by(
+        a_merge_that_inserts_a_key_that_is_there, NO_SCHEMA_ERROR
+    ),
+    # values, names and times
+    PlantedBug(
+        "texts keep the length that they are written with", Patch(TextSize, "fitted", lambda texts: texts)
+    ).found_by(texts_of_a_length, "{'c': 'a', 'v': 'xy  '} != {'c': 'a  ', 'v': 'xy'}"),
+    PlantedBug(
+        "a column name with a leading dot is read as a path",
+        Patch(statistics, "distinct", lambda rows: rows.group_by(rows.column_names, use_threads=False).aggregate([])),
+    ).found_by(a_partition_column_with_a_leading_dot, "the name is a path: No match for FieldRef.Name(day)"),
+    PlantedBug(
+        "a table counts as empty before it was created", Patch(pin, "_require_made_before", lambda: None)
+    ).found_by(a_time_before_a_table, "DID NOT RAISE ...OffsetsTrimmedError"),
+    # changes of updated rows
+    PlantedBug("compaction forgets which rows an update wrote", Patch(compaction, "_updated", lambda: ())).found_by(
+        a_stream_after_a_compaction, "Right contains one more item: (11, 'update_after')"
+    ),
+    PlantedBug(
+        "updated rows of a compacted segment are one off",
+        Patch(compaction, "_updated", lambda original, start: original(start=start + 1)),
+    ).found_by(a_stream_after_a_compaction, "Right contains one more item: (11, 'update_after')"),
+    PlantedBug(
+        "all rows of a statement count as updated", Patch(append, "_with_updated", mark_every_row_as_updated)
+    ).found_by(a_merge_and_its_changes, "(20, 'update_postimage') != (20, 'insert')"),
+    PlantedBug(
+        "deleted rows are reported as updated",
+        Patch(DeleteRows, "with_updated", lambda self: replace(self, updated=self.rows, updated_files=self.files)),
+    ).found_by(a_merge_and_its_changes, "(2, 'update_preimage') != (2, 'delete')"),
+    PlantedBug(
+        "net changes report an update of a row inserted in between", Patch(commit_parts, "_without", keep_update_marks)
+    ).found_by(net_changes, "(11, 'update_postimage') != (11, 'insert')"),
+    # rows that are dropped with their partition, and changes of the table
+    PlantedBug(
+        "dropped rows of other engines are not counted",
+        Patch(GoingFiles, "rows", lambda original, self: original() - self.foreign_rows),
+    ).found_by(a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"),
+    PlantedBug(
+        "a dropped partition counts as recorded in full by any version", Patch(NameDropped, "tells_all", lambda: True)
+    ).found_by(a_drop_that_an_earlier_version_recorded, "DID NOT RAISE ...InvalidOptionError"),
+    PlantedBug("changes omit dropped rows of lake files", Patch(commit_changes, "file_pieces", lambda: ())).found_by(
+        a_drop, "Left contains 3 more items:...('0', \"'eu'\", '0'): 1"
+    ),
+    PlantedBug(
+        "old rows are searched in one lake snapshot",
+        Patch(cold_rows._Search, "each", lambda original: islice(original(), 1)),
+    ).found_by(old_rows_that_are_deleted, "the changes start at version 9"),
+    PlantedBug(
+        "only recorded rows of a dropped partition are changes", Patch(untold, "lost_rows", lambda pair: {})
+    ).found_by(old_rows_that_are_deleted, "assert Counter(..."),
+    PlantedBug(
+        "an emptied table still has the rows deleted before",
+        Patch(emptied_rows, "without_rows", lambda rows: {key: runs for key, runs in rows.items() if runs}),
+    ).found_by(a_table_that_is_emptied_and_rolled_back, "('2',): -1"),
+    PlantedBug(
+        "a rollback across a truncation keeps the current rows",
+        Patch(rollback, "commit_staged", lambda original: original(transaction=None, overwrite=False, removing=None)),
+    ).found_by(a_table_that_is_emptied_and_rolled_back, "[0, 1, 3, 9] == [0, 1, 3]"),
+    PlantedBug("a stream of changes repeats each deletion", Patch(stream, "commit_of", lambda: 0)).found_by(
+        a_stream_of_changes, "assert [] == [0]"
+    ),
+    PlantedBug(
+        "the first batch of a stream starts at its own end", Patch(StreamhouseStreamReader, "_begun_at", lambda: None)
+    ).found_by(a_stream_of_changes, "assert [] == [0]"),
+    PlantedBug(
+        "a lagging stream reads rows deleted since the last round",
+        Patch(OffsetsPiece, "__init__", lambda original: original(deleted=None)),
+    ).found_by(a_lagging_stream, "[0, 1, 3, 4, 5] == [0, 1, 3, 5]"),
+    PlantedBug(
+        "rows that lake files mark as deleted are read", Patch(reader, "_marked", lambda: OffsetRuns.merged([]))
+    ).found_by(a_lagging_stream, "[0, 1, 2, 3, 5] == [0, 1, 3, 5]"),
+    PlantedBug(
+        "rows are deleted by offsets that another engine removed",
+        Patch(row_deletion, "require_looked_at", lambda: None),
+    ).found_by(a_rewrite_between_a_read_and_its_deletion, NO_CONFLICT),
+    PlantedBug(
+        "a later lake snapshot counts as checked for offsets", Patch(file_rows, "have_offsets", lambda: True)
+    ).found_by(a_rewrite_between_a_read_and_its_deletion, NO_CONFLICT),
+    # the sink of real-time mode
+    PlantedBug(
+        "rows of a real-time query may follow any others",
+        Patch(SourceOfRows, "transaction", lambda original: replace(original(), follows=None)),
+    ).found_by(rivals_at_every_call, "assert Counter({0: 2... == Counter({0: 1"),
+    PlantedBug(
+        "rows of a real-time query are written without a transaction", Patch(SourceOfRows, "transaction", lambda: None)
+    ).found_by(crashes_at_every_call, "assert Counter({0: 2... == Counter({0: 1"),
+    PlantedBug(
+        "the mark of a real-time query does not count its batches",
+        Patch(SourceOfRows, "mark", lambda original: original(num_ended=0)),
+    ).found_by(a_target_is_restored, NO_HISTORY_ERROR),
+    PlantedBug(
+        "source offsets are trusted without a history", Patch(real_time_batches, "_record", lambda: None)
+    ).found_by(a_source_is_restored_and_grows, NO_HISTORY_ERROR),
+    PlantedBug(
+        "stored offsets outlive the query that was forgotten",
+        Patch(alter, "places_of", lambda: ()),
+        Patch(RealTimeBatch, "begin", begin_with_an_empty_commit),
+    ).found_by(a_query_is_forgotten, "assert Counter({0: 1... == Counter({0: 2"),
+    PlantedBug(
+        "a retried task starts where its batch started",
+        Patch(RealTimeStreamWriter, "_stored", lambda: StagedMessage(None, counts=STORED_KEY + "{}")),
+    ).found_by(
+        a_task_fails_after_its_first_commit, "CommitConflictError: ...version 3 of...follows -1, and 2 is stored"
+    ),
+)
