@@ -123,13 +123,13 @@ ELSEWHERE = {
         "unit/read/test_positions.py::TestTail::test_another_history_is_an_error_that_names_the_way_on"
     ),
     "which may lie in other files of snapshot": (
-        "unit/table/test_file_rows.py::TestOtherEngines::test_a_recorded_snapshot_is_expired_whose_files_are_live"
+        "unit/table/test_file_rows.py::TestOtherEngines::test_deletes_apply_after_the_snapshot_expired_if_its_files_are_live"
     ),
     "without this file in the place of the one that had them": (
-        "unit/lake/paimon/test_foreign_rows.py::TestOtherEngines::test_a_snapshot_that_took_the_place_has_other_files"
+        "unit/table/test_file_rows.py::TestOtherEngines::test_a_snapshot_replaced_under_its_number_is_noticed"
     ),
     "is not in lake snapshot": (
-        "unit/lake/paimon/test_foreign_rows.py::TestHistory::test_changes_of_a_snapshot_that_is_replaced_while_they_are_read"
+        "unit/table/test_file_rows.py::TestHistory::test_changes_fail_if_their_snapshot_is_replaced_concurrently"
     ),
     "what was made of them is out of date": (
         "unit/datasource/read/test_deleted_rows.py::test_rows_that_were_read_and_are_deleted_end_the_stream"
@@ -152,7 +152,7 @@ ELSEWHERE = {
         "unit/datasource/catalog/scan/test_changes.py::test_a_batch_has_the_columns_that_its_stream_began_with"
     ),
     "so that nobody knows whether this stream told of them; start it with a new": (
-        "unit/table/test_file_rows.py::TestHistory::test_the_changelog_has_them_without_an_offset_and_its_streams_end"
+        "unit/table/test_file_rows.py::TestHistory::test_the_changelog_has_deletes_without_offsets_and_fails_its_streams"
     ),
     "read/change_feed/commit_changes.py OFFSETS_TRIMMED: CHANGES of … from": (
         "unit/read/change_feed/test_commit_changes.py::test_records_that_are_gone"
