@@ -15,6 +15,7 @@ class Engine(Protocol):
     """Another engine, at the lake of one storage."""
 
     format: str
+    storage: Storage
     layouts: Mapping[str, Mapping[str, bool]]
     """Options of `adopted` for each layout of the lake table."""
 
@@ -38,6 +39,9 @@ class Engine(Protocol):
     def ids(self, table: Table) -> list[int]:
         """Read the lake's ids as the engine does."""
 
+    def ids_in(self, storage: Storage) -> list[int]:
+        """Read the ids of the lake in a copy of the storage."""
+
 
 class Pyiceberg:
     format = "iceberg"
@@ -45,6 +49,7 @@ class Pyiceberg:
     keeps_files = True
 
     def __init__(self, storage: Storage, world: World) -> None:
+        self.storage = storage
         self._at = (storage, world)
 
     def adopted(self, numbers: Sequence[int] = range(6), *, by_region: bool = False) -> Table:
@@ -66,6 +71,9 @@ class Pyiceberg:
     def ids(self, table: Table) -> list[int]:
         return foreign_lake.stock(table)
 
+    def ids_in(self, storage: Storage) -> list[int]:
+        return foreign_lake.ids(foreign_lake.lake_of(storage, self._at[1]).scan().to_arrow())
+
 
 class Pypaimon:
     format = "paimon"
@@ -79,27 +87,33 @@ class Pypaimon:
     def __init__(self, storage: Storage, world: World) -> None:
         import foreign_paimon  # where it is left out, no test gets here
 
-        self._storage, self._world, self._lake = storage, world, foreign_paimon
+        self.storage, self._world, self._lake = storage, world, foreign_paimon
 
     def adopted(self, numbers: Sequence[int] = range(6), *, by_region: bool = False, bucketed: bool = False) -> Table:
         spec = {**(self._lake.BY_REGION if by_region else {}), **(self._lake.BUCKETS if bucketed else {})}
-        return self._lake.adopted(self._storage, self._world, numbers, spec=spec)
+        return self._lake.adopted(self.storage, self._world, numbers, spec=spec)
 
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
-        self._lake.appended(self._storage, rows)
+        self._lake.appended(self.storage, rows)
 
     def delete(self, number: int) -> None:
-        self._lake.kept(self._storage, lambda one: one["id"] != number)
+        self._lake.kept(self.storage, lambda one: one["id"] != number)
 
     def rewrite(self) -> None:
-        self._lake.rewritten(self._storage)
+        self._lake.rewritten(self.storage)
 
     def rows(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._lake.paimon(self._storage).read(self._lake.NAME)
+        rows: list[dict[str, Any]] = self._lake.paimon(self.storage).read(self._lake.NAME)
         return rows
 
     def ids(self, table: Table) -> list[int]:
         return self._lake.stock(table)
+
+    def ids_in(self, storage: Storage) -> list[int]:
+        seen = self._lake.paimon(self.storage)
+        ids = sorted(row["id"] for row in seen.on(storage).read(self._lake.NAME))
+        seen.on(self.storage)
+        return ids
 
 
 ENGINES = {"iceberg": Pyiceberg, "paimon": Pypaimon}
