@@ -98,7 +98,7 @@ ELSEWHERE = {
         "unit/datasource/write/test_real_time.py::test_an_older_run_of_the_query_writes_nothing"
     ),
     "create a new table with them and copy the rows": (
-        "unit/warehouse/test_adoption.py::test_generated_columns_of_rows_that_are_there_are_refused"
+        "unit/warehouse/test_adoption.py::test_generated_columns_of_adopted_rows_are_rejected"
     ),
     "set write.parquet.compression-codec": (
         "unit/lake/iceberg/metadata/test_damaged_lists.py::test_a_compression_that_cannot_be_written"
@@ -229,10 +229,10 @@ ELSEWHERE = {
     "build the table's lake anew from what the log holds": "contract/test_moved.py::test_a_torn_copy_is_noticed",
     "run relocate again": "faults/test_relocation_calls.py::test_relocating",
     "its rows are as they left them, adopt it again": (
-        "unit/warehouse/test_paimon_adoption.py::test_a_lake_that_changes_meanwhile_is_not_adopted"
+        "unit/warehouse/test_adoption.py::test_a_lake_table_that_changes_concurrently_is_not_adopted"
     ),
     "nothing was changed, adopt it again": (
-        "unit/warehouse/test_adoption.py::test_a_lake_that_changes_meanwhile_is_not_adopted"
+        "unit/warehouse/test_adoption.py::test_a_lake_table_that_changes_concurrently_is_not_adopted"
     ),
     "delete them, or choose another key": (
         "unit/warehouse/test_keyed_adoption.py::test_a_key_that_is_there_twice_is_refused"
