@@ -7,7 +7,6 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.types import LongType
 
 from interop.lake_cases import lake_of, tier, write_round
-from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -17,37 +16,25 @@ from streamhouse_spark.errors import (
     OffsetsTrimmedError,
 )
 from streamhouse_spark.lake.iceberg.snapshot_builder import MANIFESTS_MIN_TO_MERGE
-from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.model.values import COMMIT_USER
 from unit.lake.foreign_commits import IcebergCommits, RacingCatalog, rows_from
+from unit.lake.test_commit import commit_round, ids_of, lake
+
+__all__ = ["commit_round", "lake"]
 
 ENGINE = IcebergCommits()
 
 
-def _ids(lake: IcebergLake) -> list[int]:
-    return sorted(lake_rows(lake, lake.plan_read())["id"].to_pylist())
-
-
 @pytest.fixture
-def lake(memory, world) -> IcebergLake:
-    lake = lake_of(memory, world=world)
-    tier(lake, rows_from(0))
-    return lake
-
-
-@pytest.fixture
-def round_(lake):
-    """A round that begins at offset 2: its files, its offsets, and how to commit it."""
-    context = lake.write_context()
-    files, new = write_round(lake, {0: rows_from(2)}, {0: 2})
-    return lambda: lake.commit(files, expected={0: 2}, new=new, context=context)
+def engine():
+    return ENGINE
 
 
 # -- the fence --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("change", ["schema", "spec"])
-def test_a_changed_shape_is_a_conflict(lake, round_, change):
+def test_a_changed_shape_is_a_conflict(lake, commit_round, change):
     if change == "schema":
         with lake.place.load().update_schema() as update:
             update.add_column("more", LongType())
@@ -55,7 +42,7 @@ def test_a_changed_shape_is_a_conflict(lake, round_, change):
         with lake.place.load().update_spec() as update:
             update.add_identity("name")
     with pytest.raises(CommitConflictError, match="tier again"):
-        round_()
+        commit_round()
     with pytest.raises(LakeMismatchError):
         lake.create_or_evolve()
 
@@ -73,7 +60,7 @@ def test_files_must_be_there_when_they_are_committed(lake, memory, damage):
         lake.commit(files, expected={0: 2}, new=new, context=context)
 
 
-def test_a_commit_that_was_validated_before_a_cleaning_is_validated_again(lake, memory, world, round_, clock):
+def test_a_commit_that_was_validated_before_a_cleaning_is_validated_again(lake, memory, world, commit_round, clock):
     clock.advance(25 * 60 * 60 * 1000)
     catalog = lake.place.catalog
     commit_table, calls = catalog.commit_table, []
@@ -86,14 +73,14 @@ def test_a_commit_that_was_validated_before_a_cleaning_is_validated_again(lake, 
 
     catalog.commit_table = commit_late
     with pytest.raises(CommitConflictError, match="this round was planned at"):
-        round_()
-    assert _ids(lake) == [0, 1]
+        commit_round()
+    assert ids_of(lake) == [0, 1]
 
 
 # -- outcomes that nobody told ----------------------------------------------------------------------------------------
 
 
-def test_a_lost_acknowledgement_is_found_below_what_came_after(lake, memory, round_):
+def test_a_lost_acknowledgement_is_found_below_what_came_after(lake, memory, commit_round):
     catalog = RacingCatalog(lake)
 
     def commit_table(table, requirements, updates):
@@ -102,27 +89,27 @@ def test_a_lost_acknowledgement_is_found_below_what_came_after(lake, memory, rou
         raise CommitFailedException("409")
 
     catalog.commit_table = commit_table
-    snapshot = round_()
-    assert _ids(lake) == [0, 1, 2, 3, 100, 101]
+    snapshot = commit_round()
+    assert ids_of(lake) == [0, 1, 2, 3, 100, 101]
     assert lake.newest().id != snapshot.id
     assert lake.newest().offsets == {0: 4}
 
 
 @pytest.mark.parametrize("error", [CommitStateUnknownException("500"), ConnectionError("reset")], ids=repr)
-def test_an_outcome_that_cannot_be_seen_is_unknown(lake, memory, round_, error):
+def test_an_outcome_that_cannot_be_seen_is_unknown(lake, memory, commit_round, error):
     def fail() -> None:
         raise error
 
     before = {info.key for info in memory.list("lake/")}
     RacingCatalog(lake, before=fail)
     with pytest.raises(CommitStateUnknownError, match="run the same tiering again"):
-        round_()
+        commit_round()
     assert before <= {info.key for info in memory.list("lake/")}
     lake.place._catalog_opened = None
-    assert round_().offsets == {0: 4}
+    assert commit_round().offsets == {0: 4}
 
 
-def test_a_catalog_that_is_gone_leaves_the_outcome_unknown(lake, round_):
+def test_a_catalog_that_is_gone_leaves_the_outcome_unknown(lake, commit_round):
     catalog = RacingCatalog(lake, after=ConnectionError("reset"))
     load, loads = catalog._catalog.load_table, []
 
@@ -134,7 +121,7 @@ def test_a_catalog_that_is_gone_leaves_the_outcome_unknown(lake, round_):
 
     catalog.load_table = load_once
     with pytest.raises(CommitStateUnknownError, match="may or may not have happened"):
-        round_()
+        commit_round()
 
 
 # -- offsets in the chain ---------------------------------------------------------------------------------------------
@@ -188,7 +175,7 @@ def test_manifests_and_versions_stay_few(lake):
     manifests = metadata.current_snapshot().manifests(lake.place.load().io)
     assert len(manifests) < 2 * MANIFESTS_MIN_TO_MERGE
     assert len(metadata.metadata_log) == 20
-    assert _ids(lake) == list(range(90))
+    assert ids_of(lake) == list(range(90))
     summary = metadata.current_snapshot().summary
     assert (summary["total-records"], summary["total-data-files"]) == ("90", "45")
     entries = [e for m in manifests for e in m.fetch_manifest_entry(lake.place.load().io)]

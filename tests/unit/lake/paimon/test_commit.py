@@ -26,6 +26,9 @@ from streamhouse_spark.lake.paimon.table import PaimonLake
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
 from unit.lake.foreign_commits import PaimonCommits, RacingPuts, rows_from
+from unit.lake.test_commit import commit_round, ids_of, lake
+
+__all__ = ["commit_round", "lake"]
 
 PLACE = "lake/sales.db/orders"
 ENGINE = PaimonCommits()
@@ -35,23 +38,9 @@ def _lake(store, **shape) -> PaimonLake:
     return lake_of(store, lake_format="paimon", **shape)
 
 
-def _ids(lake: PaimonLake) -> list[int]:
-    return sorted(lake_rows(lake, lake.plan_read())["id"].to_pylist())
-
-
 @pytest.fixture
-def lake(memory, world) -> PaimonLake:
-    lake = _lake(memory, world=world)
-    tier(lake, rows_from(0))
-    return lake
-
-
-@pytest.fixture
-def round_(lake):
-    """A round that begins at offset 2: its files, its offsets, and how to commit it."""
-    context = lake.write_context()
-    files, new = write_round(lake, {0: rows_from(2)}, {0: 2})
-    return lambda: lake.commit(files, expected={0: 2}, new=new, context=context)
+def engine():
+    return ENGINE
 
 
 def _expire_below(memory, snapshot_id: int) -> None:
@@ -139,17 +128,17 @@ def test_an_altered_table_is_refused_with_the_difference(lake, memory, changed, 
 # -- outcomes that nobody told ----------------------------------------------------------------------------------------
 
 
-def test_a_put_that_fails_leaves_the_table_as_it_was(lake, memory, round_):
+def test_a_put_that_fails_leaves_the_table_as_it_was(lake, memory, commit_round):
     before = {info.key for info in memory.list("lake/")}
     RacingPuts(lake, instead=StorageError("503"))
     with pytest.raises(StorageError, match="503"):
-        round_()
-    assert _ids(lake) == [0, 1]
+        commit_round()
+    assert ids_of(lake) == [0, 1]
     assert before <= {info.key for info in memory.list("lake/")}
-    assert round_().offsets == {0: 4}
+    assert commit_round().offsets == {0: 4}
 
 
-def test_an_outcome_that_cannot_be_read_back_is_unknown(lake, memory, round_):
+def test_an_outcome_that_cannot_be_read_back_is_unknown(lake, memory, commit_round):
     read = memory.read
 
     def fail(key):
@@ -162,12 +151,12 @@ def test_an_outcome_that_cannot_be_read_back_is_unknown(lake, memory, round_):
 
     RacingPuts(lake, before=blind, after=StorageError("500"))
     with pytest.raises(CommitStateUnknownError, match="run the same tiering again"):
-        round_()
+        commit_round()
     memory.read = read
-    assert _ids(lake) == [0, 1, 2, 3]
+    assert ids_of(lake) == [0, 1, 2, 3]
 
 
-def test_a_number_that_was_expired_meanwhile_does_not_count(lake, memory, round_):
+def test_a_number_that_was_expired_meanwhile_does_not_count(lake, memory, commit_round):
     """A writer that slept: others committed, and what they built on is gone, so that its number is free again."""
 
     def sleep_long() -> None:
@@ -178,14 +167,14 @@ def test_a_number_that_was_expired_meanwhile_does_not_count(lake, memory, round_
 
     RacingPuts(lake, before=sleep_long)
     with pytest.raises(CommitStateUnknownError, match="where older ones had been expired"):
-        round_()
+        commit_round()
     assert lake.newest().offsets == {0: 8}
-    assert _ids(lake) == list(range(8))
+    assert ids_of(lake) == list(range(8))
 
 
-def test_an_expiry_right_behind_the_commit_is_no_doubt(lake, memory, round_):
+def test_an_expiry_right_behind_the_commit_is_no_doubt(lake, memory, commit_round):
     RacingPuts(lake, before=lambda: _expire_below(memory, 2))
-    assert round_().offsets == {0: 4}
+    assert commit_round().offsets == {0: 4}
 
 
 # -- the newest snapshot ----------------------------------------------------------------------------------------------
@@ -271,10 +260,10 @@ def test_manifests_are_merged_whatever_their_order(lake, memory, monkeypatch):
         tier(lake, rows_from(2 * i))
     assert lake.metadata_table("manifests").num_rows <= 4
     emptied = lake.commit([], expected={0: 24}, new={0: 24}, context=lake.write_context(), starts={0: 24})
-    assert (emptied.offsets, _ids(lake)) == ({0: 24}, [])
+    assert (emptied.offsets, ids_of(lake)) == ({0: 24}, [])
     monkeypatch.setattr(paimon_commit, "MANIFEST_BYTES_TARGET", 0)  # all are large: removed files stay apart
     ENGINE.commit(lake)
-    assert _ids(lake) == []
+    assert ids_of(lake) == []
     for number in range(1, 13):
         plan = lake.plan_read(snapshot_id=number)
         assert sorted(lake_rows(lake, plan)["id"].to_pylist()) == list(range(2 * number))
@@ -299,7 +288,7 @@ def test_damaged_files_are_errors(tmp_path, kind, damage):
                 continue
             assert damage == "flipped", (key, at)
         store.put(key, whole)
-    assert len(_ids(lake)) == 200
+    assert len(ids_of(lake)) == 200
 
 
 def test_a_snapshot_with_what_is_not_read_here_is_refused(lake, memory):
