@@ -41,6 +41,10 @@ COLUMNS = pa.schema(
 )
 
 
+KEYED_COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("part", pa.string()), ("text", pa.string())])
+KEYED_OLD = {i: f"old {i}" for i in range(8)}
+
+
 class Layout(NamedTuple):
     """How a lake table is cut, as the adopted table must have it, and what its engine is told to make it so."""
 
@@ -56,6 +60,10 @@ def some(ids: Sequence[int]) -> list[Row]:
 
 
 OLD, NEW = some(range(6)), some(range(100, 103))
+
+
+def keyed_rows(texts: Mapping[int, str]) -> list[Row]:
+    return [{"id": i, "part": f"p{i % 2}", "text": text} for i, text in texts.items()]
 
 
 def by_id(*parts: Sequence[Row]) -> list[Row]:
@@ -94,6 +102,8 @@ class IcebergLakes:
         "by day": Layout(("day",), options={"spec": BY_DAY}),
         "buckets": Layout(("region",), 4, ("id",)),
     }
+    keyed_layouts: Mapping[str, Any] = {"one bucket": {}, "three buckets": {}}
+    keyed_options: Mapping[str, Any] = {"primary_key": ["id"]}
 
     def __init__(self, storage: Storage, world: World, folder: Path) -> None:
         self._storage, self._world = storage, world
@@ -107,6 +117,20 @@ class IcebergLakes:
         self.catalog.create_table(name, ICEBERG_COLUMNS, partition_spec=spec, properties={"format-version": "2"})
         for rows in rounds:
             self.append(rows, name)
+
+    def make_keyed(self, layout: str) -> None:
+        rows = pa.Table.from_pylist(keyed_rows(KEYED_OLD), schema=KEYED_COLUMNS)
+        if layout == "three buckets":
+            columns = TableSchema.of("id bigint not null, part string, text string")
+            lake = lake_of(self._storage, columns, bucket_key="id", num_buckets=3, world=self._world)
+            tier_by_hand(lake, by_bucket(rows, "id", 3))
+            disown(lake)
+            return
+        fields = NestedField(1, "id", LongType(), required=True), NestedField(2, "part", StringType())
+        schema = Schema(*fields, NestedField(3, "text", StringType()), identifier_field_ids=[1])
+        table = self.catalog.create_table(NAME, schema, properties={"format-version": "2"})
+        table.append(rows.slice(5))
+        table.append(rows.slice(0, 5))
 
     def append(self, rows: Sequence[Row], name: str = NAME) -> None:
         table = self.catalog.load_table(name)
@@ -142,12 +166,24 @@ class PaimonLakes:
         "by day as text": Layout(("day",), options={"partition_by": ["day"], "partition.legacy_name": "false"}),
         "buckets": Layout((), 3, ("id", "region"), {"bucket": "3", "bucket_key": "id,region"}),
     }
+    keyed_layouts: Mapping[str, Any] = {
+        "one bucket": {"primary_key": ["id"], "bucket": "1"},
+        "three buckets": {"primary_key": ["id"], "bucket": "3"},
+        "a key of buckets": {"primary_key": ["id", "part"], "bucket": "3", "bucket_key": "part,id"},
+        "partitions": {"primary_key": ["part", "id"], "partition_by": ["part"], "bucket": "2"},
+    }
+    keyed_options: Mapping[str, Any] = {}
 
     def __init__(self, storage: Storage, world: World, folder: Path) -> None:
         self._storage, self.stock = storage, Stock(storage, folder / "stock")
 
     def make(self, *rounds: Sequence[Row], name: str = NAME, layout: str = "plain") -> None:
         self.stock.make(name, COLUMNS, *rounds, **self.layouts[layout].options)
+
+    def make_keyed(self, layout: str) -> None:
+        """Write most rows in several versions, each of which the adoption counts."""
+        versions = [{i: f"v{n} {i}" for i in range(n, 8)} for n in range(3)]
+        self.stock.make(NAME, KEYED_COLUMNS, *map(keyed_rows, [*versions, KEYED_OLD]), **self.keyed_layouts[layout])
 
     def append(self, rows: Sequence[Row], name: str = NAME) -> None:
         self.stock.append(name, rows)
