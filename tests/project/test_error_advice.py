@@ -234,9 +234,7 @@ ELSEWHERE = {
     "nothing was changed, adopt it again": (
         "unit/warehouse/test_adoption.py::test_a_lake_table_that_changes_concurrently_is_not_adopted"
     ),
-    "delete them, or choose another key": (
-        "unit/warehouse/test_keyed_adoption.py::test_duplicate_keys_are_rejected"
-    ),
+    "delete them, or choose another key": ("unit/warehouse/test_keyed_adoption.py::test_duplicate_keys_are_rejected"),
     "leave primary_key out to take it as it is": (
         "unit/warehouse/test_keyed_paimon_adoption.py::test_its_own_key_is_the_key"
     ),

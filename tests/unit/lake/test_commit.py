@@ -41,16 +41,6 @@ def ids_of(lake):
     return sorted(lake_rows(lake, lake.plan_read())["id"].to_pylist())
 
 
-@pytest.mark.parametrize("handle", ["stale", "fresh"])
-def test_only_one_of_two_rounds_over_the_same_offsets_commits(lake, other, commit_round, handle):
-    tier(other, rows_from(2))
-    if handle == "fresh":
-        lake.newest()
-    with pytest.raises(CommitConflictError, match="bucket 0 is at offset 4 in the lake, this round began at 2"):
-        commit_round()
-    assert ids_of(lake) == [0, 1, 2, 3]
-
-
 def test_a_round_overtaken_inside_its_commit_is_fenced(lake, engine, other, commit_round):
     engine.race(lake, before=lambda: tier(other, rows_from(2)))
     with pytest.raises(CommitConflictError, match="another tiering service was faster"):

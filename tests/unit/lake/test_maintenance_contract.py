@@ -254,6 +254,7 @@ def test_nothing_to_maintain(new_lake, memory, clock):
         assert lake.compact().files_removed == 0
         assert lake.expire(keep_last=1, keep_ms=0).snapshots == ()
         assert lake.remove_orphans() == []
+        assert lake.exists() == bool(memory.list("lake/")), "maintenance creates nothing"
         lake.create_or_evolve()
         clock.advance(2 * DAY_MS)
 

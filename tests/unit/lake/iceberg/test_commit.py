@@ -47,19 +47,6 @@ def test_a_changed_shape_is_a_conflict(lake, commit_round, change):
         lake.create_or_evolve()
 
 
-@pytest.mark.parametrize("damage", ["deleted", "cut"])
-def test_files_must_be_there_when_they_are_committed(lake, memory, damage):
-    context = lake.write_context()
-    files, new = write_round(lake, {0: rows_from(2)}, {0: 2})
-    key = files[0].location.removeprefix(memory.url + "/")
-    data = memory.read(key)
-    memory.delete(key)
-    if damage == "cut":
-        memory.put(key, data[:-1])
-    with pytest.raises(CommitConflictError, match="tier again"):
-        lake.commit(files, expected={0: 2}, new=new, context=context)
-
-
 def test_a_commit_that_was_validated_before_a_cleaning_is_validated_again(lake, memory, world, commit_round, clock):
     clock.advance(25 * 60 * 60 * 1000)
     catalog = lake.place.catalog
