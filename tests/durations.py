@@ -1,7 +1,7 @@
 """Recorded seconds of every test, and what they decide: the items of `make test`, the shards of the rest, CI's choice.
 
-``durations.tsv`` has two kinds of rows. An item that takes long, or is marked ``core``, has a row: name, seconds, mark.
-A file has a row for its other items: name, seconds and number of those without a mark, and of those with one. Seconds
+``durations.tsv`` has a row for each file: the seconds and the number of its fast items without a mark, then of those
+with one. Below it each item that takes long, or is marked ``core``, has a row with its seconds and its mark. Seconds
 are those of the reference machine (two slow cores, three workers); a recording on another machine is scaled by the
 items that both have.
 """
@@ -17,10 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 STORE = Path(__file__).with_name("durations.tsv")
-ROW_SECONDS = 0.3
-"""An item that takes at least this long has a row of its own."""
-SHORT_ITEM_SECONDS = 0.6
-"""`make test` runs the items that are recorded below this."""
+SHORT_ITEM_SECONDS = 0.3
+"""`make test` runs the items that are recorded below this. The others have a row of their own."""
 SHORT_RUN_SECONDS_MAX = 850
 """Sum of the recorded seconds of `make test`: five minutes on the reference machine."""
 NEW_ITEM_SECONDS = 0.1
@@ -47,7 +45,7 @@ class FileDurations:
         return self.num_fast + self.num_marked + len(self.items)
 
     def add(self, item: str, seconds: float, mark: str) -> None:
-        if mark == "core" or seconds >= ROW_SECONDS:
+        if mark == "core" or seconds >= SHORT_ITEM_SECONDS:
             self.items[item] = (seconds, mark)
         elif mark in MARKS:
             self.marked_seconds += seconds
@@ -87,16 +85,14 @@ class Durations:
     @classmethod
     def parse(cls, text: str) -> Durations:
         files: dict[str, FileDurations] = {}
+        name = ""
         for line in text.splitlines():
-            if line.startswith("#"):
-                continue
-            name, *sums = line.split("\t")
-            if "::" not in name:
-                fast, num_fast, marked, num_marked = sums
+            if line.startswith("::"):
+                item, seconds, mark = line.rsplit("\t", 2)
+                files[name].items[name + item] = (float(seconds), mark)
+            elif not line.startswith("#"):
+                name, fast, num_fast, marked, num_marked = line.split("\t")
                 files[name] = FileDurations({}, float(fast), int(num_fast), float(marked), int(num_marked))
-            else:
-                name, seconds, mark = line.rsplit("\t", 2)
-                files[file_of(name)].items[name] = (float(seconds), mark)
         return cls(files)
 
     def text(self) -> str:
@@ -109,7 +105,8 @@ class Durations:
         for name, file in sorted(self.files.items()):
             sums = f"{file.fast_seconds:.1f}\t{file.num_fast}\t{file.marked_seconds:.1f}\t{file.num_marked}"
             lines.append(f"{name}\t{sums}")
-            lines += [f"{item}\t{seconds:.1f}\t{mark}" for item, (seconds, mark) in sorted(file.items.items())]
+            rows = sorted(file.items.items())
+            lines += [f"{item.removeprefix(name)}\t{seconds:.1f}\t{mark}" for item, (seconds, mark) in rows]
         return "\n".join(lines) + "\n"
 
     def short_run_seconds(self) -> float:

@@ -27,10 +27,19 @@ shared["spark"].stop()
 """Each page has the names that the quickstart leaves, and its own. All share one Spark session and one warehouse."""
 
 
+@pytest.mark.core
+def test_the_quickstart_of_the_readme_runs(tmp_path):
+    run_python_of(["README.md"], tmp_path)
+
+
 @pytest.mark.long
 @pytest.mark.spark
 def test_every_block_of_python_runs(tmp_path):
-    code = [(page, "\n".join(blocks(PAGES[page], "python"))) for page in in_reading_order()]
+    run_python_of(in_reading_order(), tmp_path)
+
+
+def run_python_of(pages: list[str], tmp_path: Path) -> None:
+    code = [(page, "\n".join(blocks(PAGES[page], "python"))) for page in pages]
     (tmp_path / "pages.json").write_text(json.dumps([(page, lines) for page, lines in code if lines]))
     (tmp_path / "runner.py").write_text(RUNNER)
     run(["python", "runner.py"], tmp_path, {**os.environ, "PYSPARK_PYTHON": sys.executable})

@@ -19,10 +19,10 @@ from durations import (
 TEXT = """\
 # a comment
 tests/a/test_x.py\t1.0\t10\t0.0\t0
-tests/a/test_x.py::test_slow[a\tb]\t9.0\t-
-tests/a/test_x.py::test_needed\t5.0\tcore
+::test_slow[a\tb]\t9.0\t-
+::test_needed\t5.0\tcore
 tests/b/test_y.py\t0.0\t0\t2.0\t20
-tests/b/test_y.py::test_sql\t0.4\tspark
+::test_sql\t0.4\tspark
 """
 
 
