@@ -98,7 +98,7 @@ ELSEWHERE = {
         "unit/datasource/write/test_real_time.py::test_an_older_run_of_the_query_writes_nothing"
     ),
     "create a new table with them and copy the rows": (
-        "unit/warehouse/test_adoption.py::test_generated_columns_of_rows_that_are_there_are_refused"
+        "unit/warehouse/test_adoption.py::test_generated_columns_of_adopted_rows_are_rejected"
     ),
     "set write.parquet.compression-codec": (
         "unit/lake/iceberg/metadata/test_damaged_lists.py::test_a_compression_that_cannot_be_written"
@@ -123,13 +123,13 @@ ELSEWHERE = {
         "unit/read/test_positions.py::TestTail::test_another_history_is_an_error_that_names_the_way_on"
     ),
     "which may lie in other files of snapshot": (
-        "unit/table/test_file_rows.py::TestOtherEngines::test_a_recorded_snapshot_is_expired_whose_files_are_live"
+        "unit/table/test_file_rows.py::TestOtherEngines::test_deletes_apply_after_the_snapshot_expired_if_its_files_are_live"
     ),
     "without this file in the place of the one that had them": (
-        "unit/lake/paimon/test_foreign_rows.py::TestOtherEngines::test_a_snapshot_that_took_the_place_has_other_files"
+        "unit/table/test_file_rows.py::TestOtherEngines::test_a_snapshot_replaced_under_its_number_is_noticed"
     ),
     "is not in lake snapshot": (
-        "unit/lake/paimon/test_foreign_rows.py::TestHistory::test_changes_of_a_snapshot_that_is_replaced_while_they_are_read"
+        "unit/table/test_file_rows.py::TestHistory::test_changes_fail_if_their_snapshot_is_replaced_concurrently"
     ),
     "what was made of them is out of date": (
         "unit/datasource/read/test_deleted_rows.py::test_rows_that_were_read_and_are_deleted_end_the_stream"
@@ -152,7 +152,7 @@ ELSEWHERE = {
         "unit/datasource/catalog/scan/test_changes.py::test_a_batch_has_the_columns_that_its_stream_began_with"
     ),
     "so that nobody knows whether this stream told of them; start it with a new": (
-        "unit/table/test_file_rows.py::TestHistory::test_the_changelog_has_them_without_an_offset_and_its_streams_end"
+        "unit/table/test_file_rows.py::TestHistory::test_the_changelog_has_deletes_without_offsets_and_fails_its_streams"
     ),
     "read/change_feed/commit_changes.py OFFSETS_TRIMMED: CHANGES of … from": (
         "unit/read/change_feed/test_commit_changes.py::test_records_that_are_gone"
@@ -229,14 +229,12 @@ ELSEWHERE = {
     "build the table's lake anew from what the log holds": "contract/test_moved.py::test_a_torn_copy_is_noticed",
     "run relocate again": "faults/test_relocation_calls.py::test_relocating",
     "its rows are as they left them, adopt it again": (
-        "unit/warehouse/test_paimon_adoption.py::test_a_lake_that_changes_meanwhile_is_not_adopted"
+        "unit/warehouse/test_adoption.py::test_a_lake_table_that_changes_concurrently_is_not_adopted"
     ),
     "nothing was changed, adopt it again": (
-        "unit/warehouse/test_adoption.py::test_a_lake_that_changes_meanwhile_is_not_adopted"
+        "unit/warehouse/test_adoption.py::test_a_lake_table_that_changes_concurrently_is_not_adopted"
     ),
-    "delete them, or choose another key": (
-        "unit/warehouse/test_keyed_adoption.py::test_a_key_that_is_there_twice_is_refused"
-    ),
+    "delete them, or choose another key": ("unit/warehouse/test_keyed_adoption.py::test_duplicate_keys_are_rejected"),
     "leave primary_key out to take it as it is": (
         "unit/warehouse/test_keyed_paimon_adoption.py::test_its_own_key_is_the_key"
     ),

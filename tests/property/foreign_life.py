@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
 from faults.sim import SimClock, sim_world
+from foreign_engines import Engine
 from foreign_lake import NAME, row, tier
 from row_changes import replace_rows
 from streamhouse_spark.core.clock import World
@@ -24,27 +25,12 @@ STEPS = 16
 Row = tuple[Any, ...]
 
 
-class Others(Protocol):
-    """What another engine does to the lake of a storage."""
-
-    def adopted(self, storage: Storage, world: World, numbers: Sequence[int], chance: random.Random) -> Table:
-        """Make a lake that nobody of us has written, and a table of it."""
-
-    def append(self, rows: Sequence[dict[str, Any]]) -> None: ...
-
-    def rewrite(self) -> None: ...
-
-    def delete(self, number: int) -> None: ...
-
-    def read(self) -> list[dict[str, Any]]: ...
-
-
 @dataclass
 class Life:
     """One table, and the rows that it and its lake have to have."""
 
     seed: int
-    others: Others
+    engine: Callable[[Storage, World], Engine]
     table_rows: Counter[Row] = field(default_factory=Counter)
     lake_rows: Counter[Row] = field(default_factory=Counter)
     """Those that other engines see: of rows of the log none, of deleted ones some."""
@@ -60,7 +46,9 @@ class Life:
         self.world = sim_world(self.seed, self.clock)
         self.storage = MemoryStorage(self.world)
         numbers = [self.random.randrange(8) for _ in range(12)]
-        self.table: Table = self.others.adopted(self.storage, self.world, numbers, self.random)
+        self.others = self.engine(self.storage, self.world)
+        layout = self.random.choice([*self.others.layouts.values()])
+        self.table: Table = self.others.adopted(numbers, **layout)
         self.table_rows = Counter(map(_of, map(row, numbers)))
         self.lake_rows = self.table_rows.copy()
         self.append()  # rounds of a table without a row of its own look for none of others
@@ -90,7 +78,7 @@ class Life:
     def check(self) -> None:
         found = self.table.to_arrow().to_pylist()
         assert Counter(map(_of, found)) == self.table_rows, f"the table after {self.done}"
-        assert Counter(map(_of, self.others.read())) == self.lake_rows, f"the lake after {self.done}"
+        assert Counter(map(_of, self.others.rows())) == self.lake_rows, f"the lake after {self.done}"
 
     def some(self) -> int:
         return self.random.choice([r[0] for r in self.table_rows.elements()] or [0])

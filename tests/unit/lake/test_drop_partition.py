@@ -1,8 +1,9 @@
-"""Dropping partitions from an Iceberg lake: values of every type, files of other engines, and who was faster."""
+"""Dropping partitions from a lake: values of every type, files of other engines, and concurrent commits."""
 
 from __future__ import annotations
 
 import math
+import pkgutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,9 +13,8 @@ from pyiceberg.table.snapshots import Operation
 from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, lake_of, sorted_rows, tier
 from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
+from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, LakeRolledBackError
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
-from streamhouse_spark.lake.iceberg.maintenance import drop_partition as iceberg_drop_partition
 from streamhouse_spark.lake.iceberg.maintenance.compaction import carried_offsets
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change
 from streamhouse_spark.lake.model.live_files import DeletedRows
@@ -22,7 +22,14 @@ from streamhouse_spark.lake.model.values import LakeFile
 from streamhouse_spark.lake.parquet import partition_rewrite as partition_drop
 from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
 
-PLAIN_COLUMNS = [c.name for c in EVERY_TYPE.columns[1:] if not pa.types.is_nested(c.type)]
+PLAIN_COLUMNS = [c for c in EVERY_TYPE.columns[1:] if not pa.types.is_nested(c.type)]
+PAIMON_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_date)
+COLUMNS = {
+    "iceberg": [c.name for c in PLAIN_COLUMNS],
+    "paimon": [c.name for c in PLAIN_COLUMNS if any(is_type(c.type) for is_type in PAIMON_TYPES)],
+}
+MODULE = "streamhouse_spark.lake.{}.maintenance.drop_partition"
+only_iceberg = pytest.mark.parametrize("lake_format", ["iceberg"])
 
 
 def chosen(lake, *values: dict) -> PartitionMatches:
@@ -39,23 +46,23 @@ def read(lake) -> list[dict]:
     return sorted_rows(lake_rows(lake, lake.plan_read()))
 
 
-@pytest.mark.parametrize("column", PLAIN_COLUMNS)
-def test_a_value_of_every_type(memory, column):
-    lake = lake_of(memory, EVERY_TYPE, partition_by=[column])
+@pytest.mark.parametrize(("lake_format", "column"), [(name, c) for name, columns in COLUMNS.items() for c in columns])
+def test_a_value_of_each_type_is_dropped(memory, lake_format, column):
+    lake = lake_of(memory, EVERY_TYPE, partition_by=[column], lake_format=lake_format)
     rows = every_type_rows(40)
     tier(lake, rows)
     all_rows = rows.to_pylist()
     for value in {row[column] for row in all_rows[:2]} | {None}:
-        going = [row for row in all_rows if row[column] == value]
+        dropped = [row for row in all_rows if row[column] == value]
         all_rows = [row for row in all_rows if row[column] != value]
-        assert drop(lake, {column: value}).rows == len(going)
+        assert drop(lake, {column: value}, dry_run=True).rows == len(dropped)
+        assert drop(lake, {column: value}).rows == len(dropped)
         assert read(lake) == sorted_rows(pa.Table.from_pylist(all_rows, schema=EVERY_TYPE.arrow))
-    assert lake.newest().offsets == {0: 40}
-    assert lake.newest().dropped_rows == 40 - len(all_rows)
+    assert (lake.newest().offsets, lake.newest().dropped_rows) == ({0: 40}, 40 - len(all_rows))
 
 
 @pytest.mark.parametrize("column", ["a_float", "a_double"])
-def test_floats_that_are_no_plain_numbers(memory, column):
+def test_partitions_of_nan_infinity_and_minus_zero_are_dropped(memory, column):
     lake = lake_of(memory, EVERY_TYPE, partition_by=[column])
     values = [math.nan, math.inf, -math.inf, -0.0, 1.5, None]
     rows = [{"id": i, column: value} for i, value in enumerate(values)]
@@ -66,11 +73,20 @@ def test_floats_that_are_no_plain_numbers(memory, column):
         assert [row["id"] for row in read(lake)] == list(range(i + 1, len(values)))
 
 
+@pytest.fixture(params=["iceberg", "paimon"])
+def lake_format(request):
+    return request.param
+
+
+def new_lake(storage, lake_format):
+    """Return a handle of the lake table by region, as another process opens it."""
+    return lake_of(storage, EVENTS, partition_by=["region"], lake_format=lake_format)
+
+
 @pytest.fixture
-def lake(memory):
-    lake = lake_of(memory, EVENTS, partition_by=["region"], num_buckets=1)
-    rows = event_rows(20).set_column(2, "region", pa.array(["a", "b"] * 10))
-    tier(lake, rows)
+def lake(memory, lake_format):
+    lake = new_lake(memory, lake_format)
+    tier(lake, event_rows(20).set_column(2, "region", pa.array(["a", "b"] * 10)))
     return lake
 
 
@@ -79,14 +95,16 @@ def foreign_rows(lake, region: str):
     table.append(event_rows(3, seed=5).set_column(2, "region", pa.array([region] * 3)).cast(table.schema().as_arrow()))
 
 
-def test_files_of_other_engines_go_whole(lake):
+@only_iceberg
+def test_files_of_other_engines_are_dropped_whole(lake):
     foreign_rows(lake, "a")
     foreign_rows(lake, "b")
     assert drop(lake, {"region": "a"}).rows == 13
     assert [row["region"] for row in read(lake)] == ["b"] * 13
 
 
-def test_an_older_layout_says_so(lake):
+@only_iceberg
+def test_files_of_another_partition_spec_are_an_error(lake):
     lake.place.load().update_spec().remove_field("region").commit()
     foreign_rows(lake, "a")
     before = read(lake)
@@ -95,31 +113,41 @@ def test_an_older_layout_says_so(lake):
     assert read(lake) == before
 
 
-def test_a_round_that_is_faster_is_met_again(lake, memory, monkeypatch):
-    change, late = iceberg_drop_partition._change, iter([True])
+def test_a_drop_is_retried_after_a_concurrent_round(lake, memory, monkeypatch, lake_format):
+    planned = f"{MODULE.format(lake_format)}.{'_change' if lake_format == 'iceberg' else 'write_context'}"
+    original, late = pkgutil.resolve_name(planned), iter([True])
     rows = event_rows(4, seed=9).set_column(2, "region", pa.array(["a"] * 4))
 
     def slow(*args):
         if next(late, False):
-            tier(lake_of(memory, EVENTS, partition_by=["region"]), rows)
-        return change(*args)
+            tier(new_lake(memory, lake_format), rows)
+        return original(*args)
 
-    monkeypatch.setattr(iceberg_drop_partition, "_change", slow)
+    monkeypatch.setattr(planned, slow)
     assert drop(lake, {"region": "a"}).rows == 10
     assert [row["region"] for row in read(lake)].count("a") == 4, "rows from behind the drop"
     assert lake.newest().offsets == {0: 24}
+    if lake_format == "paimon":
+        assert lake.metadata_table("snapshots")["commit_kind"].to_pylist().count("COMPACT") == 1, "sealed once"
 
 
-def test_others_that_always_win_are_a_conflict(lake, monkeypatch):
+def test_a_drop_that_always_loses_is_a_conflict(lake, monkeypatch, lake_format):
     def never(*_):
         raise CommitConflictError("another was faster")
 
-    monkeypatch.setattr(iceberg_drop_partition, "_change", never)
+    attempt = "_change" if lake_format == "iceberg" else "_require_as_planned"
+    monkeypatch.setattr(f"{MODULE.format(lake_format)}.{attempt}", never)
     monkeypatch.setattr(partition_drop, "ATTEMPTS_MAX", 3)
     before = lake.newest()
     with pytest.raises(CommitConflictError, match=r"nothing of \(region = 'a'\) was dropped"):
         drop(lake, {"region": "a"})
     assert lake.newest() == before
+
+
+def test_nothing_is_dropped_from_a_lake_that_lost_rows(lake):
+    with pytest.raises(LakeRolledBackError, match="nothing was dropped"):
+        lake.drop_partitions(chosen(lake, {"region": "a"}), below={0: 21})
+    assert len(read(lake)) == 20
 
 
 def delete_by_position(lake, region: str, positions: list[int]) -> str:
@@ -145,6 +173,7 @@ def delete_by_position(lake, region: str, positions: list[int]) -> str:
     return of_deletes
 
 
+@only_iceberg
 def test_rows_that_another_engine_deleted_stay_deleted(lake):
     for region in ("a", "b"):
         delete_by_position(lake, region, [0, 3])
@@ -158,21 +187,24 @@ def test_rows_that_another_engine_deleted_stay_deleted(lake):
     assert "region=b" in left
 
 
+@only_iceberg
 def test_a_deletion_that_lands_during_a_drop_is_not_undone(lake, monkeypatch):
-    change, late = iceberg_drop_partition._change, iter([True])
+    planned = f"{MODULE.format('iceberg')}._change"
+    original, late = pkgutil.resolve_name(planned), iter([True])
 
     def slow(*args):
         if next(late, False):
             delete_by_position(lake, "a", [8])
-        return change(*args)
+        return original(*args)
 
-    monkeypatch.setattr(iceberg_drop_partition, "_change", slow)
+    monkeypatch.setattr(planned, slow)
     with pytest.raises(LakeMismatchError, match="Drop the partition again"):
         drop(lake, {"region": "a"}, below=7)
     assert len(read(lake)) == 19
 
 
-def test_several_partitions_in_one_snapshot(lake):
+@only_iceberg
+def test_several_partitions_are_dropped_in_one_snapshot(lake):
     snapshots = len(lake.metadata_table("snapshots"))
     report = drop(lake, {"region": "a"}, {"region": "b"}, {"region": "nowhere"})
     assert (report.rows, report.files) == (20, 2)

@@ -33,16 +33,16 @@ from streamhouse_spark.lake.parquet.compaction import COMPACT_FILES_MIN
 DAY_MS = 24 * 3600 * 1000
 
 
-def _rows(first: int, num_rows: int = 3) -> pa.Table:
+def rows_from(first: int, num_rows: int = 3) -> pa.Table:
     ids = range(first, first + num_rows)
     return pa.table({"id": ids, "name": [f"n{i}" for i in ids]}, schema=PLAIN.arrow)
 
 
-def _read(lake) -> list[dict]:
+def all_rows(lake) -> list[dict]:
     return sorted_rows(lake_rows(lake, lake.plan_read()))
 
 
-def _by_offset(lake, bucket: int, wanted: OffsetRange) -> pa.Table:
+def rows_by_offset(lake, bucket: int, wanted: OffsetRange) -> pa.Table:
     position = wanted.start
     batches = []
     for base, batch in lake.read_offsets(bucket, wanted):
@@ -74,7 +74,7 @@ def module(request):
 def lake(new_lake, memory, world):
     lake = new_lake(memory, world=world)
     for i in range(8):
-        tier(lake, _rows(3 * i))
+        tier(lake, rows_from(3 * i))
     return lake
 
 
@@ -89,57 +89,95 @@ def partitioned(request, new_lake, memory, world):
     return lake, {b: pa.concat_tables([r[b] for r in rounds if b in r]) for b in (0, 1)}
 
 
+# -- offsets ----------------------------------------------------------------------------------------------------------
+
+
+def test_any_range_is_read_back_with_its_offsets(partitioned):
+    lake, in_order = partitioned
+    for bucket, rows in in_order.items():
+        end = rows.num_rows
+        for wanted in (OffsetRange(0, end), OffsetRange(1, 2), OffsetRange(17, end - 11), OffsetRange(end // 2, end)):
+            assert rows_by_offset(lake, bucket, wanted).to_pylist() == rows.slice(wanted.start, len(wanted)).to_pylist()
+        assert list(lake.read_offsets(bucket, OffsetRange(5, 5))) == []
+
+
+def test_a_range_is_read_with_chosen_columns(partitioned):
+    lake, in_order = partitioned
+    amounts = lake.with_schema(lake.place.spec.schema.select(["amount"]))
+    batches = [b for _, b in amounts.read_offsets(1, OffsetRange(0, 20))]
+    assert pa.Table.from_batches(batches).to_pylist() == in_order[1].slice(0, 20).select(["amount"]).to_pylist()
+
+
+@pytest.mark.parametrize("wanted", [OffsetRange(0, 25), OffsetRange(24, 25), OffsetRange(100, 101)])
+def test_a_range_beyond_the_lake_fails_before_the_first_row(lake, wanted):
+    with pytest.raises(OffsetsTrimmedError, match="bucket 0"):
+        lake.read_offsets(0, wanted)
+    with pytest.raises(OffsetsTrimmedError, match="bucket 1"):
+        lake.read_offsets(1, OffsetRange(0, 1))
+
+
+def test_a_range_is_read_in_windows_smaller_than_files(partitioned, monkeypatch):
+    monkeypatch.setattr("streamhouse_spark.lake.parquet.reader.BATCH_ROWS", 4)
+    lake, in_order = partitioned
+    got = rows_by_offset(lake, 0, OffsetRange(3, in_order[0].num_rows))
+    assert got.to_pylist() == in_order[0].slice(3).to_pylist()
+
+
 # -- compaction -------------------------------------------------------------------------------------------------------
 
 
-def test_small_neighbours_become_one_file(lake, memory):
-    before = _read(lake)
+def test_small_neighbours_become_one_file(request, lake, memory):
+    before = all_rows(lake)
     keys = _keys(memory)
     planned = lake.compact(dry_run=True)
     assert (planned.files_removed, planned.rows, planned.snapshot) == (8, 24, None)
     assert _keys(memory) == keys
     report = lake.compact()
     assert (report.files_removed, report.files_added, report.rows) == (8, 1, 24)
-    assert _read(lake) == before
+    assert all_rows(lake) == before
     assert lake.newest() == report.snapshot
     assert report.snapshot.offsets == {0: 24}
-    assert _by_offset(lake, 0, OffsetRange(5, 20))["id"].to_pylist() == list(range(5, 20))
+    if request.node.callspec.params["new_lake"] == "iceberg":
+        summary = lake.place.load().metadata.current_snapshot().summary
+        assert summary.operation.value == "replace"
+        assert (summary["total-records"], summary["total-data-files"]) == ("24", "1")
+    assert rows_by_offset(lake, 0, OffsetRange(5, 20))["id"].to_pylist() == list(range(5, 20))
     assert lake.compact().files_removed == 0
-    tier(lake, _rows(24))
+    tier(lake, rows_from(24))
     assert lake.newest().offsets == {0: 27}
 
 
 def test_buckets_and_partitions_are_merged_apart(partitioned):
     lake, in_order = partitioned
-    before = _read(lake)
+    before = all_rows(lake)
     report = lake.compact()
     assert report.files_added == 6
-    assert _read(lake) == before
+    assert all_rows(lake) == before
     for bucket, rows in in_order.items():
-        assert _by_offset(lake, bucket, OffsetRange(0, rows.num_rows)).to_pylist() == rows.to_pylist()
+        assert rows_by_offset(lake, bucket, OffsetRange(0, rows.num_rows)).to_pylist() == rows.to_pylist()
     assert len(lake.metadata_table("files")) == 6
 
 
 def test_large_files_end_a_run(new_lake, memory):
     lake = new_lake(memory, target_file_bytes=4_500)
     for i in range(4):
-        tier(lake, _rows(3 * i))
+        tier(lake, rows_from(3 * i))
     big = 12 + 2_000
-    tier(lake, _rows(12, 2_000))
+    tier(lake, rows_from(12, 2_000))
     for i in range(COMPACT_FILES_MIN):
-        tier(lake, _rows(big + 3 * i))
+        tier(lake, rows_from(big + 3 * i))
     assert lake.compact().files_removed == COMPACT_FILES_MIN
     end = big + 3 * COMPACT_FILES_MIN
-    assert _by_offset(lake, 0, OffsetRange(0, end))["id"].to_pylist() == list(range(end))
+    assert rows_by_offset(lake, 0, OffsetRange(0, end))["id"].to_pylist() == list(range(end))
 
 
 def test_a_truncated_lake_is_compacted_with_its_start(new_lake, memory):
     lake = new_lake(memory)
-    tier(lake, _rows(0))
+    tier(lake, rows_from(0))
     context = lake.write_context()
     lake.commit([], expected={0: 3}, new={0: 3}, context=context, starts={0: 3})
     for i in range(COMPACT_FILES_MIN):
-        files, new = write_round(lake, {0: _rows(3 + 3 * i)}, {0: 3 + 3 * i})
+        files, new = write_round(lake, {0: rows_from(3 + 3 * i)}, {0: 3 + 3 * i})
         lake.commit(
             files,
             expected={0: 3 + 3 * i},
@@ -148,10 +186,10 @@ def test_a_truncated_lake_is_compacted_with_its_start(new_lake, memory):
             expected_starts={0: 3},
             starts={0: 3},
         )
-    before = _read(lake)
+    before = all_rows(lake)
     report = lake.compact()
     assert (report.snapshot.offsets, report.snapshot.starts) == ({0: 18}, {0: 3})
-    assert _read(lake) == before
+    assert all_rows(lake) == before
     with pytest.raises(OffsetsTrimmedError):
         lake.read_offsets(0, OffsetRange(0, 4))
 
@@ -161,7 +199,7 @@ def test_older_columns_read_null_from_a_compacted_file(new_lake, memory):
 
     lake = new_lake(memory)
     for i in range(COMPACT_FILES_MIN):
-        tier(lake, _rows(3 * i))
+        tier(lake, rows_from(3 * i))
     wider = new_lake(memory, TableSchema.of("id bigint, name string, more int"))
     tier(wider, pa.table({"id": [15], "name": ["n15"], "more": pa.array([7], pa.int32())}))
     with pytest.raises(CommitConflictError, match=r"has the columns more|are more besides"):
@@ -186,17 +224,17 @@ def _during_the_merge(monkeypatch, module, do) -> None:
 
 
 def test_a_round_that_lands_during_a_compaction_stays(lake, module, new_lake, memory, monkeypatch):
-    _during_the_merge(monkeypatch, module, lambda: tier(new_lake(memory), _rows(24)))
+    _during_the_merge(monkeypatch, module, lambda: tier(new_lake(memory), rows_from(24)))
     report = lake.compact()
     assert report.snapshot.offsets == {0: 27}
-    assert len(_read(lake)) == 27
+    assert len(all_rows(lake)) == 27
 
 
 def test_two_compactions_at_once_keep_every_row_once(lake, module, new_lake, memory, monkeypatch):
     _during_the_merge(monkeypatch, module, lambda: new_lake(memory).compact())
     with pytest.raises(CommitConflictError, match="no longer live"):
         lake.compact()
-    assert sorted(row["id"] for row in _read(lake)) == list(range(24))
+    assert sorted(row["id"] for row in all_rows(lake)) == list(range(24))
 
 
 def test_a_truncation_that_lands_during_a_compaction_wins(lake, module, new_lake, memory, monkeypatch):
@@ -207,7 +245,7 @@ def test_a_truncation_that_lands_during_a_compaction_wins(lake, module, new_lake
     _during_the_merge(monkeypatch, module, truncate)
     with pytest.raises(CommitConflictError, match="no longer live"):
         lake.compact()
-    assert _read(lake) == []
+    assert all_rows(lake) == []
 
 
 def test_nothing_to_maintain(new_lake, memory, clock):
@@ -216,6 +254,7 @@ def test_nothing_to_maintain(new_lake, memory, clock):
         assert lake.compact().files_removed == 0
         assert lake.expire(keep_last=1, keep_ms=0).snapshots == ()
         assert lake.remove_orphans() == []
+        assert lake.exists() == bool(memory.list("lake/")), "maintenance creates nothing"
         lake.create_or_evolve()
         clock.advance(2 * DAY_MS)
 
@@ -225,7 +264,7 @@ def test_nothing_to_maintain(new_lake, memory, clock):
 
 def test_expiry_removes_old_snapshots_and_their_files(lake, memory, clock):
     lake.compact()
-    before, keys, newest = _read(lake), _keys(memory), lake.newest()
+    before, keys, newest = all_rows(lake), _keys(memory), lake.newest()
     clock.advance(60_000)
     planned = lake.expire(keep_last=1, keep_ms=0, dry_run=True)
     assert _keys(memory) == keys
@@ -235,16 +274,16 @@ def test_expiry_removes_old_snapshots_and_their_files(lake, memory, clock):
     gone = {location.removeprefix(f"{memory.url}/") for location in report.files}
     assert gone <= keys - _keys(memory)
     assert len([key for key in gone if key.endswith(".parquet")]) == 8
-    assert (lake.newest(), _read(lake)) == (newest, before)
-    assert _by_offset(lake, 0, OffsetRange(0, 24))["id"].to_pylist() == list(range(24))
+    assert (lake.newest(), all_rows(lake)) == (newest, before)
+    assert rows_by_offset(lake, 0, OffsetRange(0, 24))["id"].to_pylist() == list(range(24))
     assert lake.metadata_table("snapshots")["snapshot_id"].to_pylist() == [newest.id]
     for snapshot_id in report.snapshots:
         with pytest.raises(SnapshotExpiredError):
             lake.plan_read(snapshot_id=snapshot_id)
     tagged = lake.snapshot_by_name(COMMIT_USER)
     assert lake_rows(lake, lake.plan_read(snapshot_id=tagged.id)).num_rows == 24
-    tier(lake, _rows(24))
-    assert len(_read(lake)) == 27
+    tier(lake, rows_from(24))
+    assert len(all_rows(lake)) == 27
 
 
 def test_expiry_keeps_what_is_young_or_among_the_last(lake, clock):
@@ -253,16 +292,16 @@ def test_expiry_keeps_what_is_young_or_among_the_last(lake, clock):
     assert len(lake.expire(keep_last=5, keep_ms=0).snapshots) == 3
     assert lake.expire(keep_last=5, keep_ms=0).snapshots == ()
     clock.advance(10_000)
-    newest = tier(lake, _rows(24))
+    newest = tier(lake, rows_from(24))
     assert len(lake.expire(keep_last=0, keep_ms=5_000).snapshots) == 5
     assert lake.newest() == newest
 
 
 def test_kept_snapshots_are_read_as_they_were(lake, clock):
-    then = {i: _read(lake) for i in [lake.newest().id]}
+    then = {i: all_rows(lake) for i in [lake.newest().id]}
     lake.compact()
-    tier(lake, _rows(24))
-    then[lake.newest().id] = _read(lake)
+    tier(lake, rows_from(24))
+    then[lake.newest().id] = all_rows(lake)
     clock.advance(60_000)
     assert len(lake.expire(keep_last=3, keep_ms=0).snapshots) == 7
     for snapshot_id, rows in then.items():
@@ -271,11 +310,11 @@ def test_kept_snapshots_are_read_as_they_were(lake, clock):
 
 def test_expiry_leaves_files_of_rounds_under_way(lake, clock):
     context = lake.write_context()
-    files, new = write_round(lake, {0: _rows(24)}, {0: 24})
+    files, new = write_round(lake, {0: rows_from(24)}, {0: 24})
     clock.advance(60_000)
     lake.expire(keep_last=1, keep_ms=0)
     assert lake.commit(files, expected={0: 24}, new=new, context=context).offsets == {0: 27}
-    assert len(_read(lake)) == 27
+    assert len(all_rows(lake)) == 27
 
 
 def test_a_snapshot_that_expired_before_an_offset_read(lake, clock):
@@ -292,7 +331,7 @@ def test_a_snapshot_that_expired_before_an_offset_read(lake, clock):
 
 def _lost_round(lake, at: int):
     context = lake.write_context()
-    rows = _rows(at)
+    rows = rows_from(at)
     files = written_files(lake, context, 0, OffsetRange(at, at + 3), ((at, b) for b in rows.to_batches()))
     return context, files
 
@@ -300,7 +339,7 @@ def _lost_round(lake, at: int):
 def test_files_of_a_lost_round_go_after_the_grace_and_nothing_else_does(lake, memory, clock):
     lake.compact()
     _, files = _lost_round(lake, 24)
-    before = _read(lake)
+    before = all_rows(lake)
     assert lake.remove_orphans() == []
     clock.advance(DAY_MS + 1)
     expected = [files[0].location.removeprefix(memory.url + "/")]
@@ -310,11 +349,11 @@ def test_files_of_a_lost_round_go_after_the_grace_and_nothing_else_does(lake, me
     assert lake.remove_orphans() == []
     with pytest.raises(ObjectNotFoundError):
         memory.size_bytes(expected[0])
-    assert _read(lake) == before
+    assert all_rows(lake) == before
     for snapshot_id in lake.metadata_table("snapshots")["snapshot_id"].to_pylist():
         lake_rows(lake, lake.plan_read(snapshot_id=snapshot_id))
     assert lake.newest().offsets == {0: 24}
-    assert _by_offset(lake, 0, OffsetRange(0, 24)).num_rows == 24
+    assert rows_by_offset(lake, 0, OffsetRange(0, 24)).num_rows == 24
 
 
 def test_a_lost_first_round_leaves_orphans(new_lake, memory, world, clock):
@@ -323,8 +362,8 @@ def test_a_lost_first_round_leaves_orphans(new_lake, memory, world, clock):
     _, files = _lost_round(lake, 0)
     clock.advance(DAY_MS + 1)
     assert lake.remove_orphans() == [files[0].location.removeprefix(memory.url + "/")]
-    assert tier(lake, _rows(0)).offsets == {0: 3}
-    assert len(_read(lake)) == 3
+    assert tier(lake, rows_from(0)).offsets == {0: 3}
+    assert len(all_rows(lake)) == 3
 
 
 def test_a_round_that_slept_through_cleaning_is_refused_and_a_new_one_goes_on(lake, clock):
@@ -333,8 +372,8 @@ def test_a_round_that_slept_through_cleaning_is_refused_and_a_new_one_goes_on(la
     assert lake.remove_orphans()
     with pytest.raises(CommitConflictError):
         lake.commit(files, expected={0: 24}, new={0: 27}, context=context)
-    tier(lake, _rows(24))
-    assert len(_read(lake)) == 27
+    tier(lake, rows_from(24))
+    assert len(all_rows(lake)) == 27
 
 
 def test_a_compaction_that_slept_through_cleaning_is_refused(lake, module, new_lake, memory, monkeypatch, clock):
@@ -345,7 +384,7 @@ def test_a_compaction_that_slept_through_cleaning_is_refused(lake, module, new_l
     _during_the_merge(monkeypatch, module, clean)
     with pytest.raises(CommitConflictError):
         lake.compact()
-    assert len(_read(lake)) == 24
+    assert len(all_rows(lake)) == 24
 
 
 def test_what_an_interrupted_expiry_left_goes_after_the_grace(lake, memory, clock, monkeypatch):
@@ -358,9 +397,9 @@ def test_what_an_interrupted_expiry_left_goes_after_the_grace(lake, memory, cloc
     left = {f.removeprefix(memory.url + "/") for f in report.files} & _keys(memory)
     assert len([key for key in left if key.endswith(".parquet")]) == 8
     clock.advance(DAY_MS + 1)
-    before = _read(lake)
+    before = all_rows(lake)
     assert left <= set(lake.remove_orphans())
-    assert _read(lake) == before
+    assert all_rows(lake) == before
 
 
 def test_a_grace_that_protects_nobody_is_refused(lake):

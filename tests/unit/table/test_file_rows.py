@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pyarrow as pa
@@ -9,8 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from changes_replayed import changes, replayed, version
-from foreign_lake import BY_REGION, NAME, adopted, appended, ids, lake_of, rewritten, row, stock, tier
+from foreign_engines import ENGINES
+from foreign_lake import NAME, ids, lake_of, row, tier
 from property.stream_driver import Query
+from row_changes import replace_rows
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.core.offset_runs import OffsetRuns
@@ -24,35 +27,54 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
 )
 from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.lake.model.values import LakeFile
 from streamhouse_spark.lake.parquet.access import StorageFiles
+from streamhouse_spark.lake.parquet.reader import offset_file
 from streamhouse_spark.lake.tiering import job
 from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.deletions import DeleteRows
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.state import fold
+from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
 from streamhouse_spark.read.change_feed.commit_changes import plan_changes
 from streamhouse_spark.read.deleted_rows import require_undeleted
-from streamhouse_spark.read.pieces import FileRowsPiece, piece_from_json
+from streamhouse_spark.read.executor import read_batches
+from streamhouse_spark.read.pieces import FileRowsPiece, ReadPlan, piece_from_json
 from streamhouse_spark.read.planner import Pruning
 from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.partition_stats import partition_table
 from streamhouse_spark.table.rollback import rollback_to_version
 from streamhouse_spark.table.views import open_view
 from streamhouse_spark.warehouse.warehouse import Warehouse
+from unit.lake.paimon.test_races import Renaming
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
+DAY_MS = 24 * 3600 * 1000
+LAYOUTS = [(name, layout) for name, engine in ENGINES.items() for layout in engine.layouts]
+LONG = ("iceberg", "by region")
 
 
-@pytest.fixture(params=["plain", pytest.param("by region", marks=pytest.mark.long)])
-def table(request, store, world):
-    return adopted(store, world, spec=BY_REGION if request.param == "by region" else None)
+def on(*cases):
+    """Run a test on these pairs of an engine and a layout."""
+    params = [pytest.param(case, id=" ".join(case), marks=[pytest.mark.long] * (case == LONG)) for case in cases]
+    return pytest.mark.parametrize("engine", params, indirect=True)
+
+
+on_each_layout = on(*LAYOUTS)
+only_iceberg = on(("iceberg", "plain"))
+only_paimon = on(("paimon", "plain"))
+
+
+@pytest.fixture(params=[pytest.param((name, "plain"), id=name) for name in ENGINES])
+def engine(request, store, world):
+    return ENGINES[request.param[0]](store, world)
 
 
 @pytest.fixture
-def plain(store, world):
-    return adopted(store, world)
+def table(request, engine):
+    """Adopt six rows in the layout that the test's engine is parametrised with."""
+    _, layout = request.node.callspec.params["engine"]
+    return engine.adopted(**engine.layouts[layout])
 
 
 def names_of(table):
@@ -60,10 +82,14 @@ def names_of(table):
     return [files.name_of(at) for at in table.open_lake().named_files(table.refresh().lake.snapshot_id)]
 
 
+def numbers_in(table, name):
+    """Return the ids in a file, perhaps one that is no longer the table's."""
+    return pq.read_table(pa.BufferReader(table.storage.read(name)))["id"].to_pylist()
+
+
 def file_with(table, number):
     """Return the name of the file that begins with a row."""
-    read = (pq.read_table(pa.BufferReader(table.storage.read(name)))["id"][0].as_py() for name in names_of(table))
-    return next(name for name, first in zip(names_of(table), read, strict=True) if first == number)
+    return next(name for name in names_of(table) if numbers_in(table, name)[0] == number)
 
 
 def expired(table, store, world):
@@ -78,6 +104,16 @@ def runs(position):
     return OffsetRuns.dense(position, 1)
 
 
+def replaced(table, engine, store):
+    """Let another engine's rewrite take the place of the recorded snapshot."""
+    folder, number = f"{table.state.lake_location}/snapshot", table.refresh().lake.snapshot_id
+    own = json.loads(store.read(f"{folder}/snapshot-{number}"))
+    engine.rewrite()
+    made = json.loads(store.read(f"{folder}/snapshot-{store.read(f'{folder}/LATEST').decode()}"))
+    made |= {"id": number, "properties": own["properties"]}
+    store.put(f"{folder}/snapshot-{number}", json.dumps(made).encode())
+
+
 def require_verified(table):
     state, result = table.refresh(), Verification(table.name)
     verify_log(table, state, result, lambda _: None)
@@ -87,7 +123,8 @@ def require_verified(table):
 
 
 class TestStatement:
-    def test_adopted_rows_go_in_one_record_before_any_round(self, table, other_process):
+    @on_each_layout
+    def test_adopted_rows_are_deleted_by_one_commit_before_any_round(self, table, engine, other_process):
         before, snapshot = table.refresh().version, table.state.lake.snapshot_id
         assert table.delete(where=[("id", "in", [1, 4])]) == 2
         assert table.delete(where=[("id", "in", [1, 4])]) == 0
@@ -96,366 +133,527 @@ class TestStatement:
             assert ids(reader.to_arrow()) == [0, 2, 3, 5]
             assert ids(reader.to_arrow(filter=[("id", "<", 3)])) == [0, 2]
             assert ids(reader.lake.to_arrow()) == list(range(6)), "the lake has them until the next round"
-        assert stock(table) == list(range(6))
+        assert engine.ids(table) == list(range(6))
         assert open_view(table, "history").to_arrow().to_pylist()[-1]["rows_deleted"] == 2
         require_verified(table)
 
-    def test_the_next_round_deletes_them_in_the_lake(self, table):
-        files = set(table.lake.files()["file_path"].to_pylist())
+    @on_each_layout
+    def test_the_next_round_deletes_adopted_rows_in_the_lake(self, table, engine):
+        files = names_of(table)
         table.delete(where=[("id", "in", [1, 4])])
-        assert len(tier(table).snapshots) == 1, "though no row was ever appended"
-        assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == stock(table) == [0, 2, 3, 5]
-        assert files <= set(table.lake.files()["file_path"].to_pylist()), "no file is written again"
+        report = tier(table)
+        assert (len(report.snapshots), report.rows) == (1, 0), "though no row was ever appended"
+        assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == engine.ids(table) == [0, 2, 3, 5]
+        kept = [name for name in files if engine.keeps_files or not {1, 4}.intersection(numbers_in(table, name))]
+        assert [name for name in files if name in names_of(table)] == kept
         (deletion,) = table.refresh().deletions
         assert (deletion.files, deletion.is_in_lake) == ({}, True), "the state forgets their places"
-        assert table.state.lake.keeps_files
+        assert (table.state.lake.keeps_files, table.state.lake.dropped_rows) == (engine.keeps_files, 2)
         assert tier(table).snapshots == ()
         require_verified(table)
 
-    def test_rows_of_log_and_lake_and_of_another_engine_go_together(self, table, store, world):
+    @on_each_layout
+    def test_one_statement_deletes_rows_of_log_lake_and_another_engine(self, table, engine):
         table.append([row(n) for n in range(6, 12)])
         tier(table)
+        engine.append([row(20), row(21)])
         table.append([row(n) for n in range(12, 16)])
-        gone = [0, 5, 7, 8, 13]
-        assert table.delete(where=[("id", "in", gone)]) == 5
-        left = [n for n in range(16) if n not in gone]
-        assert ids(table.to_arrow()) == left
         tier(table)
-        assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == stock(table) == left
+        table.append([row(n) for n in range(16, 18)])
+        gone = [0, 5, 7, 8, 13, 16, 21]
+        assert table.delete(where=[("id", "in", gone)]) == 7
+        left = [n for n in [*range(18), 20] if n not in gone]
+        assert ids(table.to_arrow()) == left
+        snapshots = table.lake.snapshots().num_rows
+        tier(table)
+        if engine.format == "paimon":
+            kinds = table.lake.snapshots()["commit_kind"].to_pylist()[snapshots:]
+            assert kinds == ["OVERWRITE", "COMPACT"], "of rows and deletions, and the one that settles it"
+        assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == engine.ids(table) == left
         require_verified(table)
 
-    def test_rows_with_offsets_beside_files_without(self, table, store, world):
+    @on_each_layout
+    def test_a_deletion_covers_rows_with_offsets_next_to_files_without(self, table, engine):
         """The lake file that has them is told by its footer, so that the others surely have none of them."""
         table.append([row(n) for n in range(6, 10)])
         tier(table)
         assert table.delete(where=[("id", "in", [7, 8])]) == 2
         assert ids(table.to_arrow()) == [*range(7), 9]
-        appended(store, world, [row(20)])
+        engine.append([row(20)])
         tier(table)
-        assert ids(table.to_arrow()) == stock(table) == [*range(7), 9, 20]
+        assert ids(table.to_arrow()) == engine.ids(table) == [*range(7), 9, 20]
 
-    def test_a_part_with_such_rows_is_replaced(self, table):
+    @on_each_layout
+    def test_replace_where_replaces_adopted_rows(self, table, engine):
         table.append([row(7)])
         tier(table)
         table.append([row(1)])
         table.overwrite([row(1), row(1)], where=[("id", "in", [1, 4, 7])])
         assert ids(table.to_arrow()) == [0, 1, 1, 2, 3, 5]
         tier(table)
-        assert ids(table.to_arrow()) == stock(table) == [0, 1, 1, 2, 3, 5]
+        assert ids(table.to_arrow()) == engine.ids(table) == [0, 1, 1, 2, 3, 5]
 
-    def test_a_partition_of_such_rows_is_replaced_and_dropped(self, store, world):
-        table = adopted(store, world, spec=BY_REGION)
+    def test_partitions_of_adopted_rows_are_replaced_and_dropped(self, engine):
+        table = engine.adopted(by_region=True)
         table.overwrite_partitions([row(8)])
         assert ids(table.to_arrow()) == [1, 3, 5, 8]
         tier(table)
-        assert ids(table.to_arrow()) == stock(table) == [1, 3, 5, 8]
+        assert ids(table.to_arrow()) == engine.ids(table) == [1, 3, 5, 8]
+        table.delete(where=[("id", "=", 3)])
+        assert table.drop_partition({"region": "us"}).rows == 2, "those of other engines count"
+        tier(table)
+        assert ids(table.to_arrow()) == engine.ids(table) == [8]
+
+    @only_iceberg
+    def test_dropping_a_partition_of_a_later_spec_deletes_adopted_rows(self, engine):
+        table = engine.adopted(by_region=True)
+        table.overwrite_partitions([row(8)])
+        tier(table)
         table.set_partitioning(["n"])
         table.drop_partition({"n": 1})
         assert ids(table.to_arrow()) == [3, 5, 8]
         tier(table)
-        assert stock(table) == [3, 5, 8]
+        assert engine.ids(table) == [3, 5, 8]
 
-    def test_all_rows_of_a_file(self, table):
+    @on_each_layout
+    def test_all_rows_of_a_file_are_deleted(self, table, engine):
         assert table.delete(where=[("id", "<", 100)]) == 6
         assert ids(table.to_arrow()) == []
         tier(table)
-        assert ids(table.to_arrow()) == stock(table) == []
+        assert ids(table.to_arrow()) == engine.ids(table) == []
         table.append([row(1)])
         assert ids(table.to_arrow()) == [1]
 
-    def test_rows_that_another_engine_deleted_before_are_none(self, store, world):
-        table = adopted(store, world, range(8))
-        lake_of(store, world).delete("id = 1")
+    def test_rows_that_another_engine_deleted_are_not_deleted_again(self, engine):
+        table = engine.adopted(range(8))
+        engine.delete(1)
         tier(table)
         table.append([row(20)])
         tier(table)
         assert table.delete(where=[("id", "in", [1, 2])]) == 1
         assert ids(table.to_arrow()) == [0, *range(3, 8), 20]
         tier(table)
-        assert stock(table) == [0, *range(3, 8), 20]
+        assert engine.ids(table) == [0, *range(3, 8), 20]
 
-    def test_deletions_of_several_rounds_in_one_file(self, plain):
+    @only_iceberg
+    def test_several_rounds_delete_rows_of_one_file(self, table, engine):
         for number in (0, 2):
-            plain.delete(where=[("id", "=", number)])
-            tier(plain)
-        plain.delete(where=[("id", "=", 1)])
-        plain.delete(where=[("id", "=", 5)])
-        assert ids(plain.to_arrow()) == [3, 4]
-        tier(plain)
-        assert ids(plain.to_arrow()) == stock(plain) == [3, 4]
-        assert plain.refresh().lake.dropped_rows == 4
-        assert lake_of(plain.storage, plain.world).inspect.delete_files().num_rows == 2, "one a data file"
+            table.delete(where=[("id", "=", number)])
+            tier(table)
+        table.delete(where=[("id", "=", 1)])
+        table.delete(where=[("id", "=", 5)])
+        assert ids(table.to_arrow()) == [3, 4]
+        tier(table)
+        assert ids(table.to_arrow()) == engine.ids(table) == [3, 4]
+        assert table.refresh().lake.dropped_rows == 4
+        assert lake_of(table.storage, table.world).inspect.delete_files().num_rows == 2, "one a data file"
 
-    def test_a_transaction_is_once(self, plain):
+    def test_a_transaction_deletes_once(self, table):
         once = Transaction("gdpr", 1)
-        assert plain.delete(where=[("id", "=", 1)], transaction=once) == 1
-        assert plain.delete(where=[("id", "=", 2)], transaction=once) == 0
-        assert ids(plain.to_arrow()) == [0, 2, 3, 4, 5]
+        assert table.delete(where=[("id", "=", 1)], transaction=once) == 1
+        assert table.delete(where=[("id", "=", 2)], transaction=once) == 0
+        assert ids(table.to_arrow()) == [0, 2, 3, 4, 5]
 
-    def test_columns_that_were_changed_since(self, plain):
-        plain.add_columns("note STRING")
-        plain.rename_column("n", "number")
-        plain.append([{"id": 9, "note": "new"}])
-        assert plain.delete(where=[("number", "=", 4)]) == 1
-        assert plain.delete(where=[("note", "=", "new")]) == 1
-        tier(plain)
-        assert ids(plain.to_arrow()) == stock(plain) == [0, 1, 2, 3, 5]
+    def test_rows_are_deleted_after_column_changes(self, table, engine):
+        table.add_columns("note STRING")
+        table.rename_column("n", "number")
+        table.append([{"id": 9, "note": "new"}])
+        assert table.delete(where=[("number", "=", 4)]) == 1
+        assert table.delete(where=[("note", "=", "new")]) == 1
+        tier(table)
+        assert ids(table.to_arrow()) == engine.ids(table) == [0, 1, 2, 3, 5]
+        assert sorted(table.lake.to_arrow()["number"].to_pylist()) == [0, 0, 1, 2, 3]
+        assert sorted(r["number"] for r in engine.rows()) == [0, 0, 1, 2, 3]
+        assert table.delete(where=[("number", "=", 0)]) == 2
+        tier(table)
+        assert ids(table.to_arrow()) == engine.ids(table) == [1, 2, 3]
 
-    def test_files_of_several_partition_specs(self, store, world):
-        table = adopted(store, world, spec=BY_REGION)
+    @only_iceberg
+    def test_rows_of_several_partition_specs_are_deleted(self, engine):
+        table = engine.adopted(by_region=True)
         table.set_partitioning(["n"])
         table.append([row(n) for n in range(6, 9)])
         tier(table)
         assert table.delete(where=[("n", "=", 1)]) == 2
         tier(table)
-        assert ids(table.to_arrow()) == stock(table) == [0, 2, 3, 4, 5, 7, 8]
+        assert ids(table.to_arrow()) == engine.ids(table) == [0, 2, 3, 4, 5, 7, 8]
         assert sum(partition_table(table)["lake_rows"].to_pylist()) == 7
 
-    def test_a_truncation_takes_them_along(self, table):
+    @on_each_layout
+    def test_a_truncation_clears_pending_deletes(self, table, engine):
         table.delete(where=[("id", "=", 1)])
         table.truncate()
         assert table.refresh().deletions == ()
         table.append([row(8)])
         tier(table)
-        assert ids(table.to_arrow()) == stock(table) == [8]
+        assert ids(table.to_arrow()) == engine.ids(table) == [8]
 
-    def test_their_partition_is_dropped_later(self, store, world):
-        table = adopted(store, world, spec=BY_REGION)
+    def test_a_dropped_partition_counts_rows_deleted_before(self, engine):
+        table = engine.adopted(by_region=True)
         table.append([row(6), row(7)])
         table.delete(where=[("id", "in", [2, 3])])
         tier(table)
         assert table.drop_partition({"region": "eu"}).rows == 3
         assert table.refresh().lake.dropped_rows == 5, "two that were deleted, and three that went with the partition"
         assert table.state.lake.dropped_others == 2
-        assert ids(table.to_arrow()) == stock(table) == [1, 5, 7]
+        assert ids(table.to_arrow()) == engine.ids(table) == [1, 5, 7]
         require_verified(table)
         assert tier(table).snapshots == ()
 
-    def test_counts_of_partitions(self, store, world):
-        table = adopted(store, world, spec=BY_REGION)
+    def test_partition_counts_leave_out_deleted_rows(self, engine):
+        table = engine.adopted(by_region=True)
         table.delete(where=[("id", "in", [1, 4])])
         found = {r["region"]: r["lake_rows"] for r in partition_table(table).to_pylist()}
         assert found == {"eu": 2, "us": 2}
 
+    @on_each_layout
+    def test_adopted_rows_are_updated(self, table, engine):
+        replace_rows(table, lambda r: r["id"] in (1, 4), lambda r: {**r, "id": r["id"] + 10, "region": "asia"})
+        assert ids(table.to_arrow()) == [0, 2, 3, 5, 11, 14]
+        tier(table)
+        assert ids(table.to_arrow()) == engine.ids(table) == [0, 2, 3, 5, 11, 14]
+        assert sorted(r["region"] for r in table.to_arrow().to_pylist() if r["id"] > 10) == ["asia", "asia"]
+
+    @on_each_layout
+    def test_later_statements_delete_the_other_rows_of_the_files(self, table, engine):
+        for gone in ([1, 4], [2], [0, 3, 5]):
+            assert table.delete(where=[("id", "in", gone)]) == len(gone)
+            tier(table)
+        assert ids(table.to_arrow()) == engine.ids(table) == []
+        table.append([row(1)])
+        tier(table)
+        assert ids(table.to_arrow()) == engine.ids(table) == [1]
+
+    @only_paimon
+    def test_rewritten_files_keep_partition_bucket_and_order(self, engine):
+        table = engine.adopted(range(30), **engine.layouts["both"])
+
+        def places():
+            found = table.lake.files().to_pylist()
+            return {(f["partition"], f["bucket"], f["min_sequence_number"], f["max_sequence_number"]) for f in found}
+
+        before = places()
+        table.delete(where=[("n", "=", 3)])
+        tier(table)
+        assert places() <= before
+        assert ids(table.to_arrow()) == engine.ids(table) == [n for n in range(30) if n % 5 != 3]
+        lake = table.open_lake()
+        at = [split.location for split in lake.plan_read().splits]
+        assert [offset_file(lake.place.files_at(one), one, lake.place.spec.writers) for one in at] == [None] * len(at)
+        assert sum(partition_table(table)["lake_rows"].to_pylist()) == 24
+
+    def test_older_versions_keep_deleted_adopted_rows(self, table):
+        """Their only copy is in the lake that would be left."""
+        before = table.refresh().version
+        table.delete(where=[("id", "=", 1)])
+        tier(table)
+        assert ids(table.read_version(before)) == list(range(6)), "older versions have the row"
+        assert ids(table.read_version(table.refresh().version)) == [0, 2, 3, 4, 5]
+
 
 class TestConflicts:
-    def test_two_of_one_row(self, plain, other_process):
-        read = ReadBase.of(plain.refresh())
+    def test_two_deletions_of_one_row_conflict(self, table, other_process):
+        read = ReadBase.of(table.refresh())
         other_process().table(NAME).delete(where=[("id", "=", 1)])
-        (deletion,) = plain.refresh().deletions
+        (deletion,) = table.refresh().deletions
         with pytest.raises(CommitConflictError, match=r"the row at position 1 of .* was deleted by another"):
-            row_deletion.commit_deletion(plain, {}, read, files=deletion.files)
+            row_deletion.commit_deletion(table, {}, read, files=deletion.files)
 
-    def test_two_of_two_rows_beside_an_append(self, plain, other_process):
-        state = plain.refresh()
+    def test_deletions_of_different_rows_and_an_append_do_not_conflict(self, table, other_process):
+        state = table.refresh()
         other_process().table(NAME).delete(where=[("id", "=", 1)])
         other_process().table(NAME).append([row(9)])
-        (deletion,) = plain.refresh().deletions
+        (deletion,) = table.refresh().deletions
         (name,) = deletion.files
-        assert row_deletion.commit_deletion(plain, {}, ReadBase.of(state), files={name: runs(2)}) == 1
-        assert ids(plain.to_arrow()) == [0, 3, 4, 5, 9]
+        assert row_deletion.commit_deletion(table, {}, ReadBase.of(state), files={name: runs(2)}) == 1
+        assert ids(table.to_arrow()) == [0, 3, 4, 5, 9]
 
-    def test_a_round_in_between_is_none_where_files_stay(self, plain, other_process):
+    def test_a_concurrent_round_does_not_conflict_if_the_files_stay(self, table, engine, other_process):
         """A service that tiers all the time must not stand in the way of statements."""
-        state = plain.refresh()
-        plain.append([row(9)])
+        table.append([row(n) for n in range(9, 12)])
+        tier(table)
+        state = table.refresh()
         other = other_process().table(NAME)
-        tier(other)
-        other.append([row(10)])
-        tier(other)
-        assert plain.refresh().lake.snapshot_id != state.lake.snapshot_id
-        name = file_with(plain, 0)
-        assert row_deletion.commit_deletion(plain, {}, ReadBase.of(state), files={name: runs(1)}) == 1
-        assert ids(plain.to_arrow()) == [0, 2, 3, 4, 5, 9, 10]
-        tier(plain)
-        assert ids(plain.to_arrow()) == stock(plain) == [0, 2, 3, 4, 5, 9, 10]
+        for number in (12, 13):
+            other.append([row(number)])
+            other.delete(where=[("id", "=", number - 3)])
+            tier(other)
+        other.lake.compact()
+        assert table.refresh().lake.snapshot_id != state.lake.snapshot_id
+        name = file_with(table, 0)
+        assert row_deletion.commit_deletion(table, {}, ReadBase.of(state), files={name: runs(1)}) == 1
+        assert ids(table.to_arrow()) == [0, 2, 3, 4, 5, 11, 12, 13]
+        tier(table)
+        assert ids(table.to_arrow()) == engine.ids(table) == [0, 2, 3, 4, 5, 11, 12, 13]
 
-    def test_a_file_that_was_replaced_in_between_is_one(self, plain, store, world):
-        state = plain.refresh()
-        name = file_with(plain, 0)
-        rewritten(store, world)
-        plain.append([row(9)])
-        tier(plain)
+    def test_a_file_replaced_concurrently_conflicts(self, table, engine):
+        state = table.refresh()
+        name = file_with(table, 0)
+        engine.rewrite()
+        table.append([row(9)])
+        tier(table)
         with pytest.raises(CommitConflictError, match="may have other files"):
-            row_deletion.commit_deletion(plain, {}, ReadBase.of(state), files={name: runs(1)})
-        assert plain.delete(where=[("id", "=", 1)]) == 1, "looked for anew"
-        assert ids(plain.to_arrow()) == [0, 2, 3, 4, 5, 9]
+            row_deletion.commit_deletion(table, {}, ReadBase.of(state), files={name: runs(1)})
+        assert table.delete(where=[("id", "=", 1)]) == 1, "looked for anew"
+        assert ids(table.to_arrow()) == [0, 2, 3, 4, 5, 9]
 
-    def test_places_that_are_forgotten(self, plain, other_process):
-        state = plain.refresh()
-        name = file_with(plain, 0)
+    @pytest.mark.parametrize(
+        ("engine", "number", "reason"),
+        [
+            pytest.param(("iceberg", "plain"), 1, "their places are forgotten", id="iceberg"),
+            pytest.param(("paimon", "plain"), 4, "may have other files", id="paimon"),
+        ],
+        indirect=["engine"],
+    )
+    def test_a_round_that_deleted_rows_conflicts_if_their_places_changed(
+        self, table, engine, other_process, number, reason
+    ):
+        state = table.refresh()
+        name = file_with(table, 0)
         other = other_process().table(NAME)
-        other.delete(where=[("id", "=", 1)])
+        other.delete(where=[("id", "=", number)])
         tier(other)
-        with pytest.raises(CommitConflictError, match="their places are forgotten"):
-            row_deletion.commit_deletion(plain, {}, ReadBase.of(state), files={name: runs(1)})
+        with pytest.raises(CommitConflictError, match=reason):
+            row_deletion.commit_deletion(table, {}, ReadBase.of(state), files={name: runs(1)})
+        assert table.delete(where=[("id", "=", 1)]) == (number != 1), "looked for anew"
+        tier(table)
+        assert engine.ids(table) == [n for n in range(6) if n not in (1, number)]
 
-    def test_a_record_of_rows_that_are_not_there(self, plain):
-        plain.delete(where=[("id", "=", 1)])
-        (deletion,) = plain.refresh().deletions
-        state = plain.state
+    def test_a_record_of_rows_missing_from_the_table_is_corrupt(self, table):
+        table.delete(where=[("id", "=", 1)])
+        (deletion,) = table.refresh().deletions
+        state = table.state
         for bad in (
             DeleteRows({}, deletion.files, deletion.snapshot_id),
             DeleteRows({}, {"data/other.parquet": runs(1)}, 5),
         ):
-            record = Record(state.version + 1, plain.uuid, "a" * 32, state.time_ms, (bad,), after=state.attempt)
+            record = Record(state.version + 1, table.uuid, "a" * 32, state.time_ms, (bad,), after=state.attempt)
             with pytest.raises(CorruptDataError, match="that are not the table's"):
                 fold(state, record)
+
+    @only_paimon
+    def test_a_replaced_lake_snapshot_conflicts(self, table):
+        """Files of the two are counted differently, so a row would be another's."""
+        rename = Renaming(table, table.open_lake().newest().id + 1)
+        table.append([row(9)])
+        tier(table)
+        with pytest.raises(CommitConflictError, match="put its own lake snapshot in the place"):
+            delete_after(table, rename)
+        assert table.refresh().deletions == ()
+
+
+def delete_after(table, happens):
+    """Delete a row while `happens` runs after the rows are read and before their places are resolved."""
+    right = row_deletion.places_of_rows
+
+    def places(*args):
+        happens()
+        return right(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_deletion, "places_of_rows", places)
+        patch.setattr(row_deletion, "_CONFLICTS_MAX", 0)
+        table.delete(where=[("id", "=", 1)])
 
 
 class TestOtherEngines:
     """What they do between the statement and the round."""
 
-    def test_a_file_is_written_again(self, table, store, world):
+    @on_each_layout
+    def test_rows_stay_deleted_after_their_files_are_rewritten(self, table, engine):
         table.delete(where=[("id", "in", [1, 4])])
-        rewritten(store, world)
-        assert stock(table) == list(range(6)), "it does not know of the deletion"
+        engine.rewrite()
+        assert engine.ids(table) == list(range(6)), "it does not know of the deletion"
         assert ids(table.to_arrow()) == [0, 2, 3, 5], "the pinned snapshot is read"
         tier(table)
-        assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == stock(table) == [0, 2, 3, 5]
+        assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == engine.ids(table) == [0, 2, 3, 5]
         assert tier(table).snapshots == ()
         require_verified(table)
 
+    @on_each_layout
     @pytest.mark.parametrize("is_before", [False, True])
-    def test_a_file_with_offsets_is_written_again(self, table, store, world, is_before):
+    def test_rows_with_offsets_stay_deleted_after_a_rewrite(self, table, engine, is_before):
         table.append([row(n) for n in [6, 7, 7, 8]])
         tier(table)
         if is_before:
-            rewritten(store, world)
+            engine.rewrite()
         assert table.delete(where=[("id", "in", [1, 7])]) == 3
         if not is_before:
-            rewritten(store, world)
-        appended(store, world, [row(7)])
+            engine.rewrite()
+        engine.append([row(7)])
         left = [0, 2, 3, 4, 5, 6, 8]
         assert ids(table.to_arrow()) == left
         tier(table)
-        assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == stock(table) == sorted([*left, 7])
+        assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == engine.ids(table) == sorted([*left, 7])
         assert tier(table).snapshots == ()
         assert table.delete(where=[("id", "in", [6, 7])]) == 2
         tier(table)
-        assert stock(table) == [0, 2, 3, 4, 5, 8]
+        assert engine.ids(table) == [0, 2, 3, 4, 5, 8]
 
-    def test_a_file_of_a_round_that_is_not_recorded_is_replaced(self, store, world, monkeypatch):
+    def test_rows_of_an_unrecorded_round_stay_deleted_after_a_rewrite(self, engine, monkeypatch):
         """No recorded snapshot has it, and the log has its rows."""
-        table = adopted(store, world, [0, 1, 2, 7])
+        table = engine.adopted([0, 1, 2, 7])
         table.append([row(n) for n in (7, 7, 8)])
         with monkeypatch.context() as patch:
             patch.setattr(job, "record_snapshot", lambda *_: None)
             tier(table)
         assert table.delete(where=[("id", "in", [1, 7])]) == 4
-        rewritten(store, world)
-        appended(store, world, [row(7)])
+        engine.rewrite()
+        engine.append([row(7)])
         assert ids(table.to_arrow()) == [0, 2, 8]
         tier(table)
-        assert ids(table.to_arrow()) == stock(table) == [0, 2, 7, 8]
+        assert ids(table.to_arrow()) == engine.ids(table) == [0, 2, 7, 8]
         assert tier(table).snapshots == ()
 
-    def test_equal_rows_that_stay_or_come_are_told_by_their_number(self, store, world):
-        table = adopted(store, world, [1, 1, 2, 2, 3, 1])
+    def test_equal_rows_are_matched_by_count_after_a_rewrite(self, engine):
+        table = engine.adopted([1, 1, 2, 2, 3, 1])
         assert table.delete(where=[("id", "=", 2)]) == 2
-        rewritten(store, world)
-        appended(store, world, [row(2), row(4)])
+        engine.rewrite()
+        engine.append([row(2), row(4)])
         tier(table)
-        assert ids(table.to_arrow()) == stock(table) == [1, 1, 1, 2, 3, 4]
+        assert ids(table.to_arrow()) == engine.ids(table) == [1, 1, 1, 2, 3, 4]
 
-    def test_some_of_the_rows_are_gone_already(self, plain, store, world):
-        plain.delete(where=[("id", "<", 3)])
-        lake_of(store, world).delete("id = 1")
-        assert ids(plain.to_arrow()) == [3, 4, 5]
-        tier(plain)
-        assert ids(plain.to_arrow()) == stock(plain) == [3, 4, 5]
-        assert plain.refresh().lake.dropped_rows == 2
+    def test_another_engine_deleted_some_of_the_rows(self, table, engine):
+        table.delete(where=[("id", "<", 3)])
+        engine.delete(1)
+        assert ids(table.to_arrow()) == [3, 4, 5]
+        tier(table)
+        assert ids(table.to_arrow()) == engine.ids(table) == [3, 4, 5]
+        assert table.refresh().lake.dropped_rows == 2
 
-    def test_a_snapshot_that_rows_wait_for_is_not_expired(self, plain, store, world, clock, monkeypatch):
-        appended(store, world, [row(10), row(11)])
-        plain.append([row(12)])
+    def test_a_snapshot_with_pending_deletes_is_not_expired(self, table, engine, clock, monkeypatch):
+        engine.append([row(10), row(11)])
+        table.append([row(12)])
         with monkeypatch.context() as patch:
             patch.setattr(job, "record_snapshot", lambda *_: None)
-            tier(plain)
-        plain.delete(where=[("id", "=", 1)])
-        clock.advance(3 * 24 * 3600 * 1000)
+            tier(table)
+        table.delete(where=[("id", "=", 1)])
+        clock.advance(3 * DAY_MS)
         with pytest.raises(CommitConflictError, match="nothing was expired, tier the table"):
-            plain.lake.expire_snapshots(retain_last=1)
-        tier(plain)
-        assert ids(plain.to_arrow()) == stock(plain) == [0, 2, 3, 4, 5, 10, 11, 12]
+            table.lake.expire_snapshots(retain_last=1)
+        tier(table)
+        assert ids(table.to_arrow()) == engine.ids(table) == [0, 2, 3, 4, 5, 10, 11, 12]
 
-    def test_all_of_the_rows_are_gone_already(self, plain, store, world):
-        plain.delete(where=[("id", "=", 1)])
-        lake_of(store, world).delete("id = 1")
-        tier(plain)
-        assert ids(plain.to_arrow()) == stock(plain) == [0, 2, 3, 4, 5]
-        assert not any(deletion.files for deletion in plain.refresh().deletions)
-        assert tier(plain).snapshots == ()
-        plain.append([row(1)])
-        assert ids(plain.to_arrow()) == list(range(6))
+    def test_another_engine_deleted_all_of_the_rows(self, table, engine):
+        table.delete(where=[("id", "=", 1)])
+        engine.delete(1)
+        tier(table)
+        assert ids(table.to_arrow()) == engine.ids(table) == [0, 2, 3, 4, 5]
+        assert not any(deletion.files for deletion in table.refresh().deletions)
+        assert tier(table).snapshots == ()
+        table.append([row(1)])
+        assert ids(table.to_arrow()) == list(range(6))
 
-    def test_rows_are_added_meanwhile(self, plain, store, world):
-        plain.delete(where=[("id", "=", 1)])
-        appended(store, world, [row(1), row(6)])
-        plain.append([row(7)])
-        tier(plain)
-        assert ids(plain.to_arrow()) == stock(plain) == [0, 1, 2, 3, 4, 5, 6, 7]
-        assert plain.delete(where=[("id", "=", 1)]) == 1
+    def test_rows_that_another_engine_appends_later_stay(self, table, engine):
+        table.delete(where=[("id", "=", 1)])
+        engine.append([row(1), row(6)])
+        table.append([row(7)])
+        tier(table)
+        assert ids(table.to_arrow()) == engine.ids(table) == [0, 1, 2, 3, 4, 5, 6, 7]
+        assert table.delete(where=[("id", "=", 1)]) == 1
 
-    def test_a_recorded_snapshot_is_expired_whose_files_are_live(self, plain, store, world):
+    @only_iceberg
+    def test_deletes_apply_after_the_snapshot_expired_if_its_files_are_live(self, table, engine, store, world):
         """It is another engine's, which no tag keeps."""
-        plain.append([row(9)])
-        tier(plain)
-        appended(store, world, [row(20)])
-        tier(plain)
-        recorded = plain.refresh().lake.snapshot_id
-        plain.delete(where=[("id", "=", 1)])
-        appended(store, world, [row(21)])
+        table.append([row(9)])
+        tier(table)
+        engine.append([row(20)])
+        tier(table)
+        recorded = table.refresh().lake.snapshot_id
+        table.delete(where=[("id", "=", 1)])
+        engine.append([row(21)])
         lake_of(store, world).maintenance.expire_snapshots().by_id(recorded).commit()
         with pytest.raises(SnapshotExpiredError, match="another engine rewrote some; tier the table"):
-            plain.to_arrow()
-        tier(plain)
-        assert ids(plain.to_arrow()) == stock(plain) == [0, 2, 3, 4, 5, 9, 20, 21]
+            table.to_arrow()
+        tier(table)
+        assert ids(table.to_arrow()) == engine.ids(table) == [0, 2, 3, 4, 5, 9, 20, 21]
 
-    def test_a_snapshot_with_other_files_stands_in_for_none(self, plain, store, world):
-        plain.delete(where=[("id", "=", 1)])
-        rewritten(store, world)
-        expired(plain, store, world)
+    @only_iceberg
+    def test_no_snapshot_with_other_files_replaces_an_expired_one(self, table, engine, store, world):
+        table.delete(where=[("id", "=", 1)])
+        engine.rewrite()
+        expired(table, store, world)
         with pytest.raises(SnapshotExpiredError):
-            plain.to_arrow()
+            table.to_arrow()
         with pytest.raises(LakeMismatchError, match="nothing tells which rows these are"):
-            tier(plain)
-        assert stock(plain) == list(range(6)), "and nothing was deleted"
+            tier(table)
+        assert engine.ids(table) == list(range(6)), "and nothing was deleted"
 
     @pytest.mark.parametrize("is_rewritten", [False, True])
-    def test_our_upkeep_leaves_the_files_and_their_deleted_rows(self, plain, store, world, clock, is_rewritten):
+    def test_our_maintenance_keeps_files_with_pending_deletes(self, table, engine, clock, is_rewritten):
         for number in range(10, 16):
-            plain.append([row(number)])
-            tier(plain)
-        plain.delete(where=[("id", "=", 1)])
-        before = plain.refresh().lake.snapshot_id
-        assert plain.lake.compact().files_removed == 6
-        clock.advance(3 * 24 * 3600 * 1000)
-        assert before in plain.lake.expire_snapshots(retain_last=1).snapshots
-        plain.maintain()
+            table.append([row(number)])
+            tier(table)
+        table.delete(where=[("id", "=", 1)])
+        before = table.refresh().lake.snapshot_id
+        assert table.lake.compact().files_removed == 6
+        clock.advance(3 * DAY_MS)
+        assert before in table.lake.expire_snapshots(retain_last=1).snapshots
+        table.maintain()
         left = [0, 2, 3, 4, 5, *range(10, 16)]
-        assert plain.refresh().lake.snapshot_id != before, "another is recorded that has the same files of others"
-        assert ids(plain.to_arrow()) == left
-        rewritten(store, world) if is_rewritten else None
-        assert ids(plain.to_arrow()) == left
-        tier(plain)
-        assert ids(plain.to_arrow()) == stock(plain) == left
+        assert table.refresh().lake.snapshot_id != before, "another is recorded that has the same files of others"
+        assert ids(table.to_arrow()) == left
+        engine.rewrite() if is_rewritten else None
+        assert ids(table.to_arrow()) == left
+        tier(table)
+        assert ids(table.to_arrow()) == engine.ids(table) == left
+
+    def test_a_commit_during_the_round_is_read_before_the_retry(self, table, engine, monkeypatch):
+        """A row that came meanwhile equals a deleted one, and stays: the round looks again."""
+        table.delete(where=[("id", "=", 1)])
+        engine.rewrite()
+        lake = type(table.open_lake())
+        right = lake.commit
+
+        def commit(self, files, **more):
+            monkeypatch.undo()
+            engine.append([row(1)])
+            return right(self, files, **more)
+
+        monkeypatch.setattr(lake, "commit", commit)
+        assert tier(table).conflicts == 1
+        assert ids(table.to_arrow()) == engine.ids(table) == list(range(6))
+        assert tier(table).snapshots == ()
+
+    @only_paimon
+    def test_a_snapshot_replaced_under_its_number_is_noticed(self, table, engine, store):
+        """It has the same number and offsets, so that nothing else tells."""
+        table.delete(where=[("id", "=", 1)])
+        replaced(table, engine, store)
+        with pytest.raises(SnapshotExpiredError, match="tier the table"):
+            table.to_arrow()
+        tier(table)
+        assert ids(table.to_arrow()) == engine.ids(table) == [0, 2, 3, 4, 5]
+
+    @only_paimon
+    def test_a_round_without_the_deleted_files_deletes_nothing(self, table, engine, store):
+        table.delete(where=[("id", "=", 1)])
+        recorded, name = table.refresh().lake.snapshot_id, file_with(table, 0)
+        engine.rewrite()
+        store.delete(name)
+        with pytest.raises(LakeMismatchError, match="nothing tells which rows these are"):
+            tier(table)
+        assert engine.ids(table) == list(range(6)), "and nothing was deleted"
+        store.delete(f"lake/{NAME.replace('.', '.db/')}/snapshot/snapshot-{recorded}")
+        with pytest.raises(SnapshotExpiredError):
+            table.to_arrow()
 
 
 class TestHistory:
-    def test_older_versions_have_the_rows(self, plain, clock):
-        before = plain.refresh().version
+    def test_time_travel_returns_rows_deleted_later(self, table, clock):
+        before = table.refresh().version
         clock.advance(1000)
-        at_ms = plain.state.time_ms + 500
-        plain.delete(where=[("id", "=", 1)])
-        after = plain.refresh().version
-        tier(plain)
-        assert ids(plain.read_version(before)) == list(range(6))
-        assert ids(plain.read_version(after)) == [0, 2, 3, 4, 5]
-        assert ids(plain.to_arrow(as_of_timestamp_ms=at_ms)) == list(range(6))
-        assert ids(plain.to_arrow()) == [0, 2, 3, 4, 5]
+        at_ms = table.state.time_ms + 500
+        table.delete(where=[("id", "=", 1)])
+        after = table.refresh().version
+        tier(table)
+        assert ids(table.read_version(before)) == list(range(6))
+        assert ids(table.read_version(after)) == [0, 2, 3, 4, 5]
+        assert ids(table.to_arrow(as_of_timestamp_ms=at_ms)) == list(range(6))
+        assert ids(table.to_arrow()) == [0, 2, 3, 4, 5]
 
-    def test_changes_have_them_with_all_columns(self, table):
+    @on_each_layout
+    def test_changes_contain_deleted_rows_with_all_columns(self, table, engine):
         table.append([row(n) for n in range(9, 12)])
         before = table.refresh().version
         table.delete(where=[("id", "in", [1, 4, 9])])
@@ -476,18 +674,24 @@ class TestHistory:
         chosen = plan_changes(table, table.state, before + 1, newest, Pruning())
         piece = next(piece for piece in chosen.pieces if isinstance(piece.rows, FileRowsPiece))
         assert piece_from_json(piece.to_json()).to_json() == piece.to_json()
-        net = changes(table, before + 1, newest, is_net=True)
-        assert replayed(version(table, before), net) == version(table, newest)
-        told = sorted((one["id"], one["_change_type"]) for one in net)
-        gone = [(number, "delete") for number in (0, 1, 4, 5, 9, 10)]
-        assert told == sorted([*gone, (0, "insert"), (12, "insert")])
+        middle = before + 2
+        net = changes(table, before + 1, middle, is_net=True)
+        deleted = [(number, "delete") for number in (1, 4, 9)]
+        assert sorted((one["id"], one["_change_type"]) for one in net) == [*deleted, (12, "insert")]
+        if engine.keeps_files:
+            net = changes(table, before + 1, newest, is_net=True)
+            assert replayed(version(table, before), net) == version(table, newest)
+            deleted = [(number, "delete") for number in (0, 1, 4, 5, 9, 10)]
+            changed = sorted((one["id"], one["_change_type"]) for one in net)
+            assert changed == sorted([*deleted, (0, "insert"), (12, "insert")])
 
-    def test_a_net_change_of_rows_that_another_engine_wrote_again(self, table, store, world):
+    @on_each_layout
+    def test_net_changes_of_rewritten_rows_are_rejected(self, table, engine):
         """They may have been added in the range: then they would be told as added, and as deleted."""
         before = table.refresh().version
         table.append([row(9)])
         tier(table)
-        rewritten(store, world)
+        engine.rewrite()
         tier(table)
         middle = table.refresh().version
         table.delete(where=[("id", "=", 9)])
@@ -496,7 +700,44 @@ class TestHistory:
             changes(table, before + 1, now, is_net=True)
         assert [one["id"] for one in changes(table, middle + 1, now, is_net=True)] == [9]
 
-    def test_the_changelog_has_them_without_an_offset_and_its_streams_end(self, table, wh):
+    @only_paimon
+    def test_net_changes_of_rows_in_files_a_round_rewrote_are_rejected(self, table):
+        """Nobody knows whether rows of the new file were added since."""
+        before = table.refresh().version
+        table.delete(where=[("id", "=", 1)])
+        middle = table.refresh().version
+        tier(table)
+        table.delete(where=[("id", "=", 0)])
+        now = table.refresh().version
+        with pytest.raises(InvalidOptionError, match="have no offsets and may have been added since version"):
+            changes(table, before + 1, now, is_net=True)
+        assert [one["id"] for one in changes(table, before + 1, middle, is_net=True)] == [1]
+        assert [one["id"] for one in changes(table, now, now, is_net=True)] == [0]
+
+    @only_paimon
+    def test_changes_fail_if_their_snapshot_is_replaced_concurrently(self, table, engine, store):
+        table.delete(where=[("id", "=", 1)])
+        number = table.refresh().version
+        found = plan_changes(table, table.state, number, number, Pruning())
+        replaced(table, engine, store)
+        plan = ReadPlan(table.name, table.uuid, table.state.schema, found.pieces)
+        with pytest.raises(SnapshotExpiredError, match="compare two versions of the table"):
+            list(read_batches(table, plan, CHANGES_FIELDS))
+        with pytest.raises(OffsetsTrimmedError, match="no longer has snapshot"):
+            changes(table, number, number)
+
+    def test_changes_contain_deletes_of_rows_that_another_engine_added(self, table, engine):
+        engine.append([row(20), row(21)])
+        table.append([row(9)])
+        tier(table)
+        before = table.refresh().version
+        table.delete(where=[("id", "in", [9, 20])])
+        found = changes(table, before + 1, table.refresh().version)
+        assert sorted((one["id"], one["_change_type"]) for one in found) == [(9, "delete"), (20, "delete")]
+        assert {one["id"] for one in changes(table, 3, before)} == {9}
+
+    @on_each_layout
+    def test_the_changelog_has_deletes_without_offsets_and_fails_its_streams(self, table, wh):
         table.append([row(9)])
         query = Query(f"{table.name}$changelog")
         query.run(wh)
@@ -512,20 +753,22 @@ class TestHistory:
         anew.run(wh)
         assert anew.rows == [], "9 came and went"
 
-    def test_changes_of_a_snapshot_that_is_gone(self, table, clock):
+    @on_each_layout
+    def test_changes_of_an_expired_snapshot_name_the_first_version_left(self, table, clock):
         table.append([row(9)])
         table.delete(where=[("id", "=", 1)])
         deleted = table.refresh().version
         tier(table)
         table.append([row(10)])
         tier(table)
-        clock.advance(3 * 24 * 3600 * 1000)
+        clock.advance(3 * DAY_MS)
         table.lake.expire_snapshots(retain_last=1)
         with pytest.raises(OffsetsTrimmedError, match=f"the first version that is there is {deleted + 1}$"):
             changes(table, deleted, table.refresh().version)
         assert [one["id"] for one in changes(table, deleted + 1, table.state.version)] == [10]
 
-    def test_a_rollback_brings_them_back(self, table, other_process):
+    @on_each_layout
+    def test_a_rollback_restores_deleted_rows(self, table, engine, other_process):
         table.append([row(9), row(10)])
         before = table.refresh().version
         rows = version(table, before)
@@ -538,32 +781,33 @@ class TestHistory:
         assert version(table, table.refresh().version) == rows
         assert ids(other_process().table(NAME).to_arrow()) == [*range(6), 9, 10]
         tier(table)
-        assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == stock(table) == [*range(6), 9, 10]
+        assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == engine.ids(table) == [*range(6), 9, 10]
         require_verified(table)
 
-    def test_a_rollback_to_before_another_engine_wrote_their_files(self, plain, store, world):
+    def test_a_rollback_past_another_engines_rewrite_is_rejected(self, table, engine):
         """Rows that were appended since may have lost their offsets: which of them stay is not known."""
-        plain.append([row(9)])
-        before = plain.refresh().version
-        rewritten(store, world)
-        plain.append([row(10)])
-        tier(plain)
-        plain.delete(where=[("id", "=", 1)])
+        table.append([row(9)])
+        before = table.refresh().version
+        engine.rewrite()
+        table.append([row(10)])
+        tier(table)
+        table.delete(where=[("id", "=", 1)])
         with pytest.raises(InvalidOptionError, match="of files that the lake did not have then"):
-            rollback_to_version(plain, before)
+            rollback_to_version(table, before)
 
-    def test_a_stream_that_may_have_read_them_is_told(self, plain):
-        state = plain.refresh()
-        plain.delete(where=[("id", "=", 1)])
+    def test_a_stream_that_may_have_read_deleted_rows_fails(self, table):
+        state = table.refresh()
+        table.delete(where=[("id", "=", 1)])
         with pytest.raises(OffsetsTrimmedError, match="have no offsets any more"):
-            require_undeleted(plain.refresh(), {0: 0}, state.version, who="a stream", advice="start anew")
+            require_undeleted(table.refresh(), {0: 0}, state.version, who="a stream", advice="start anew")
 
-    def test_a_clone_has_none_of_them(self, wh, store, world):
+    @only_iceberg
+    def test_a_clone_lacks_the_deleted_rows(self, engine, wh):
         wh.create_database("sales")
         table = wh.create_table(NAME, "id BIGINT, region STRING, n INT")
         table.append([row(n) for n in range(6)])
         tier(table)
-        rewritten(store, world)
+        engine.rewrite()
         table.append([row(9)])
         tier(table)
         table.delete(where=[("id", "=", 1)])
@@ -574,65 +818,81 @@ class TestHistory:
         tier(clone)
         tier(table)
         assert ids(clone.to_arrow()) == ids(clone.lake.to_arrow()) == [0, 3, 4, 5, 9]
-        assert ids(table.to_arrow()) == stock(table) == [0, 2, 3, 4, 5, 9]
+        assert ids(table.to_arrow()) == engine.ids(table) == [0, 2, 3, 4, 5, 9]
 
-    def test_checkpoints_keep_them_and_older_releases_refuse_them(self, plain, monkeypatch):
-        plain.delete(where=[("id", "in", [1, 5])])
-        state = plain.refresh()
+    def test_checkpoints_keep_pending_deletes_and_older_releases_reject_them(self, table, monkeypatch):
+        table.delete(where=[("id", "in", [1, 5])])
+        state = table.refresh()
         encoded = checkpoint._encoded(state)
         assert as_stored(state).deletions == state.deletions
         assert checkpoint._version(state) == 13
         with monkeypatch.context() as older:
             older.setattr(checkpoint, "NEWEST_VERSION", 12)
             with pytest.raises(FormatVersionError, match="upgrade"):
-                checkpoint._decoded(encoded, plain.uuid, state.version, "")
-        plain.log.checkpoint(state)
-        opened = Warehouse("wh", storage=plain.storage, world=plain.world).table(NAME)
+                checkpoint._decoded(encoded, table.uuid, state.version, "")
+        table.log.checkpoint(state)
+        opened = Warehouse("wh", storage=table.storage, world=table.world).table(NAME)
         assert ids(opened.to_arrow()) == [0, 2, 3, 4]
         tier(opened)
         assert checkpoint._version(opened.refresh()) == 4
 
 
 class TestRounds:
-    def test_a_crash_between_the_lakes_commit_and_the_record(self, plain, other_process, monkeypatch):
-        plain.delete(where=[("id", "=", 1)])
+    def test_the_next_round_records_a_lake_commit_after_a_crash(self, table, engine, other_process, monkeypatch):
+        table.delete(where=[("id", "=", 1)])
         with monkeypatch.context() as patch:
             patch.setattr(job, "record_snapshot", lambda *_: None)
-            tier(plain)
-        assert stock(plain) == [0, 2, 3, 4, 5] == ids(plain.to_arrow())
+            tier(table)
+        assert engine.ids(table) == [0, 2, 3, 4, 5] == ids(table.to_arrow())
         other = other_process().table(NAME)
         assert tier(other).snapshots == ()
         assert not any(deletion.files for deletion in other.refresh().deletions)
         assert ids(other.to_arrow()) == [0, 2, 3, 4, 5]
 
-    def test_a_rewrite_behind_a_round_that_is_not_recorded(self, store, world, other_process, monkeypatch):
+    def test_a_rewrite_after_an_unrecorded_round_loses_no_equal_row(self, engine, other_process, monkeypatch):
         """Equal rows that are left are not deleted once more."""
-        table = adopted(store, world, [1, 2, 2, 3])
+        table = engine.adopted([1, 2, 2, 3])
         state = table.refresh()
         files = {file_with(table, 1): runs(1)}
         row_deletion.commit_deletion(table, {}, ReadBase.of(state), files=files)
         with monkeypatch.context() as patch:
             patch.setattr(job, "record_snapshot", lambda *_: None)
             tier(table)
-        rewritten(store, world)
+        engine.rewrite()
         other = other_process().table(NAME)
         tier(other)
-        assert ids(other.to_arrow()) == stock(other) == [1, 2, 3]
+        assert ids(other.to_arrow()) == engine.ids(other) == [1, 2, 3]
 
-    def test_a_deletion_while_a_round_runs_waits_for_the_next(self, plain, other_process, monkeypatch):
-        plain.append([row(9)])
-        lake = plain.open_lake()
-        right, done = type(lake).commit, []
+    def test_a_deletion_during_a_round_is_applied_by_the_next(self, table, engine, other_process, monkeypatch):
+        table.append([row(9)])
+        lake = type(table.open_lake())
+        right, done = lake.commit, []
 
-        def commit(self, files: list[LakeFile], **more):
+        def commit(self, files, **more):
             if not done:
                 done.append(other_process().table(NAME).delete(where=[("id", "=", 1)]))
             return right(self, files, **more)
 
-        monkeypatch.setattr(type(lake), "commit", commit)
-        tier(plain)
+        monkeypatch.setattr(lake, "commit", commit)
+        tier(table)
         monkeypatch.undo()
         assert done == [1]
-        assert ids(plain.to_arrow()) == [0, 2, 3, 4, 5, 9]
-        tier(plain)
-        assert ids(plain.to_arrow()) == stock(plain) == [0, 2, 3, 4, 5, 9]
+        assert ids(table.to_arrow()) == [0, 2, 3, 4, 5, 9]
+        tier(table)
+        assert ids(table.to_arrow()) == engine.ids(table) == [0, 2, 3, 4, 5, 9]
+
+    @only_paimon
+    @pytest.mark.parametrize("is_recorded", [False, True])
+    def test_a_snapshot_renamed_over_the_round_restores_no_row(self, table, monkeypatch, is_recorded):
+        """A writer of Paimon's that looked before the round."""
+        rename = Renaming(table, table.open_lake().newest().id + 1)
+        table.delete(where=[("id", "=", 1)])
+        with monkeypatch.context() as patch:
+            if not is_recorded:
+                patch.setattr(job, "record_snapshot", lambda *_: None)
+            tier(table)
+        rename()
+        assert ids(table.to_arrow()) == [0, 2, 3, 4, 5]
+        table.append([row(9)])
+        tier(table)
+        assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [0, 2, 3, 4, 5, 9]

@@ -1,21 +1,19 @@
-"""A table of an Iceberg table that was there: its rows are the history, and whatever fails, nobody loses one."""
+"""Adoption of a lake table that another engine made: its rows become the table's, and no failure loses one."""
 
 from __future__ import annotations
 
 import datetime as dt
+import pkgutil
 
 import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform, VoidTransform
 from pyiceberg.types import (
-    IntegerType,
     ListType,
     LongType,
     NestedField,
-    StringType,
     StructType,
     TimestampType,
     TimeType,
@@ -23,7 +21,7 @@ from pyiceberg.types import (
 )
 
 from interop.lake_cases import by_bucket, lake_of
-from interop.lake_cases import tier as interop_tier
+from interop.lake_cases import tier as tier_by_hand
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.config.spark_options import EARLIEST, ReadOptions, StreamReadOptions
 from streamhouse_spark.datasource.read.target import batch_target, stream_target
@@ -36,104 +34,82 @@ from streamhouse_spark.errors import (
     TableExistsError,
     WarehouseNotFoundError,
 )
-from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.schema.partition_fields import parse_field
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.table.views import open_view
 from streamhouse_spark.warehouse.warehouse import Warehouse
-
-COLUMNS = Schema(
-    NestedField(7, "id", LongType(), required=True),
-    NestedField(9, "region", StringType(), doc="where"),
-    NestedField(12, "n", IntegerType()),
+from unit.warehouse.adopted_lakes import (
+    ICEBERG_COLUMNS,
+    LAKES,
+    NEW,
+    OLD,
+    agree,
+    bucketed_iceberg,
+    by_id,
+    disown,
+    rows_of,
+    some,
+    tier,
 )
-LAYOUTS = {
-    "plain": PartitionSpec(),
-    "partitioned": PartitionSpec(PartitionField(9, 1000, IdentityTransform(), "region")),
-}
-OLD = [{"id": i, "region": ["eu", "us"][i % 2], "n": i} for i in range(6)]
-NEW = [{"id": i, "region": "eu", "n": -i} for i in range(100, 103)]
+
 DAY_MS = 24 * 3600 * 1000
+only_iceberg = pytest.mark.parametrize("lake", ["iceberg"], indirect=True)
+
+
+@pytest.fixture(params=LAKES)
+def lake(request, store, world, wh, tmp_path):
+    wh.create_database("sales")
+    return LAKES[request.param](store, world, tmp_path)
 
 
 @pytest.fixture
-def catalog(store, world, wh) -> FileCatalog:
-    wh.create_database("sales")
-    return FileCatalog(store, world=world)
+def table(wh, lake):
+    lake.make(OLD[:4], OLD[4:])
+    wh.adopt_table("sales.orders")
+    return wh.table("sales.orders")
 
 
-def made(catalog, name="sales.orders", schema=COLUMNS, spec=LAYOUTS["plain"], rows=None, **properties):
-    """An Iceberg table that nobody of us has written."""
-    table = catalog.create_table(name, schema, partition_spec=spec, properties={"format-version": "2", **properties})
-    rows = OLD if rows is None and schema is COLUMNS else rows or []
-    by_region: dict[object, list] = {}
-    for row in rows:
-        by_region.setdefault(row["region"] if len(spec.fields) else None, []).append(row)
-    for some in by_region.values():
-        table.append(pa.Table.from_pylist(some, schema=table.schema().as_arrow()))
-    return table.refresh()
-
-
-def bucketed(store, world) -> Table:
-    """pyiceberg does not write buckets by itself: a lake of ours that is nobody's any more, with old offsets."""
-    schema = TableSchema.of("id bigint not null, region string comment 'where', n int")
-    lake = lake_of(store, schema, partition_by=["region"], bucket_key="id", num_buckets=4, world=world)
-    interop_tier(lake, by_bucket(pa.Table.from_pylist(OLD, schema=schema.arrow), "id", 4))
-    with lake.place.load().transaction() as transaction:
-        transaction.remove_properties(TABLE_UUID_PROPERTY)
-    return lake.place.load()
-
-
-def tier(table):
-    return tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
-
-
-def rows_of(found: pa.Table) -> list[dict]:
-    return sorted(found.to_pylist(), key=lambda row: row["id"])
-
-
-def by_id(*parts) -> list[dict]:
-    return sorted((row for part in parts for row in part), key=lambda row: row["id"])
-
-
-@pytest.mark.parametrize("layout", ["plain", "partitioned", "bucketed"])
-def test_adopted_rows_are_the_history(wh, catalog, layout, store, world):
-    lake = bucketed(store, world) if layout == "bucketed" else made(catalog, spec=LAYOUTS[layout])
-    files = {task.file.file_path for task in lake.scan().plan_files()}
+@pytest.mark.parametrize(
+    ("lake", "layout"),
+    [(name, layout) for name, lakes in LAKES.items() for layout in lakes.layouts],
+    indirect=["lake"],
+)
+def test_adopted_rows_are_the_history(wh, lake, layout):
+    lake.make(OLD[:4], OLD[4:], layout=layout)
+    latest = lake.latest_id()
     report = wh.adopt_table("sales.orders")
-    assert (report.table, report.rows, report.files) == ("sales.orders", 6, len(files))
-    assert report.snapshot_id == lake.current_snapshot().snapshot_id
+    assert (report.table, report.rows, report.format) == ("sales.orders", 6, lake.format)
+    assert report.snapshot_id == latest
     table = wh.table("sales.orders")
-    assert table.state.schema.column("region").comment == "where"
-    assert [c.id for c in table.state.schema.columns] == [1, 2, 3]
-    assert table.partition_by == ("region",) * (layout != "plain")
-    assert (table.num_buckets, table.properties.bucket_key) == ((4, ("id",)) if layout == "bucketed" else (1, ()))
-    assert rows_of(table.to_arrow()) == OLD == rows_of(table.lake.to_arrow())
+    files = set(table.lake.files()["file_path"].to_pylist())
+    assert report.files == len(files)
+    assert table.properties.datalake_format == lake.format
+    assert table.properties.datalake_adopted == str(report.snapshot_id)
+    assert table.state.schema.column("region").comment == ("where" if lake.format == "iceberg" else None)
+    assert [c.id for c in table.state.schema.columns] == [1, 2, 3, 4]
+    assert (table.partition_by, table.num_buckets, table.properties.bucket_key) == lake.layouts[layout][:3]
+    agree(table, lake, OLD)
     table.append(NEW)
     assert rows_of(table.to_arrow()) == by_id(OLD, NEW)
     assert rows_of(table.lake.to_arrow()) == OLD
     assert tier(table).rows == 3
-    assert rows_of(table.to_arrow()) == by_id(OLD, NEW) == rows_of(table.lake.to_arrow())
-    lake = catalog.load_table("sales.orders")
-    assert files < {task.file.file_path for task in lake.scan().plan_files()}
-    assert rows_of(lake.scan().to_arrow().cast(table.schema)) == by_id(OLD, NEW)
+    agree(table, lake, OLD, NEW)
+    assert files < set(table.lake.files()["file_path"].to_pylist())
     assert rows_of(table.to_arrow(filter=[("id", ">=", 5)])) == by_id(OLD[5:], NEW)
+    assert rows_of(table.to_arrow(filter=[("day", "==", dt.date(2026, 1, 2))])) == by_id(OLD[1::2], NEW[1:2])
 
 
-def test_a_lake_with_hidden_partitions(wh, catalog, store, world):
-    """pyiceberg writes no transforms by itself: a lake of ours that is nobody's any more."""
+@only_iceberg
+def test_hidden_partitions_are_adopted(wh, lake, store, world):
     schema = TableSchema.of("id bigint, at timestamp, name string")
     fields = [parse_field(text, schema) for text in ("truncate(2, name)", "days(at)")]
-    lake = lake_of(store, schema, partition_fields=fields, bucket_key="id", num_buckets=4, world=world)
+    ours = lake_of(store, schema, partition_fields=fields, bucket_key="id", num_buckets=4, world=world)
     at = dt.datetime(1969, 12, 31, 23, tzinfo=dt.UTC)
     old = [{"id": i, "at": at + dt.timedelta(hours=i), "name": "abcdef"[i:]} for i in range(6)]
-    interop_tier(lake, by_bucket(pa.Table.from_pylist(old, schema=schema.arrow), "id", 4))
-    with lake.place.load().transaction() as transaction:
-        transaction.remove_properties(TABLE_UUID_PROPERTY)
+    tier_by_hand(ours, by_bucket(pa.Table.from_pylist(old, schema=schema.arrow), "id", 4))
+    disown(ours)
     assert wh.adopt_table("sales.orders").partition_by == ("truncate(2, name)", "days(at)")
     table = wh.table("sales.orders")
     assert table.state.properties["partition.fields"] == "truncate(2, name), days(at)"
@@ -141,7 +117,7 @@ def test_a_lake_with_hidden_partitions(wh, catalog, store, world):
     table.append(new)
     tier(table)
     assert rows_of(table.lake.to_arrow()) == by_id(old, new)
-    opened = catalog.load_table("sales.orders")
+    opened = lake.catalog.load_table("sales.orders")
     assert [type(field.transform) for field in opened.spec().fields] == [
         TruncateTransform,
         DayTransform,
@@ -150,43 +126,44 @@ def test_a_lake_with_hidden_partitions(wh, catalog, store, world):
     assert len(list(opened.scan(row_filter="name == 'abX'").plan_files())) == 1
 
 
-def test_a_lake_whose_partitions_changed(wh, catalog):
-    """Files of several specs, which another engine wrote: each is read by its own."""
-    lake = made(catalog, spec=LAYOUTS["partitioned"])
-    with lake.update_spec() as update:
+@only_iceberg
+def test_files_of_each_partition_spec_are_read_by_their_own(wh, lake):
+    lake.make(OLD, layout="by text")
+    with lake.catalog.load_table("sales.orders").update_spec() as update:
         update.remove_field("region")
         update.add_identity("n")
-    lake = lake.refresh()
-    more = [{"id": i, "region": ["eu", "us"][i % 2], "n": 7} for i in range(6, 10)]
-    lake.append(pa.Table.from_pylist(more, schema=lake.schema().as_arrow()))
+    more = [{**row, "n": 7} for row in some(range(6, 10))]
+    lake.append(more)
     wh.adopt_table("sales.orders")
     table = wh.table("sales.orders")
     assert table.partition_by == ("n",)
     table.append(NEW)
+    last = [{**row, "n": 7} for row in some([201])]
 
     def check(rows: list[dict]) -> None:
         assert rows_of(table.to_arrow()) == rows
-        for name, value in (("n", 7), ("n", 3), ("region", "eu"), ("region", "us")):
+        for name, value in (("n", 7), ("n", 3), ("region", "eu"), ("region", "u/s")):
             assert rows_of(table.to_arrow(filter=[(name, "=", value)])) == [r for r in rows if r[name] == value]
 
     check(by_id(OLD, more, NEW))
     tier(table)
     table.set_partitioning(["region"])
-    table.append([{"id": 200, "region": "us", "n": 7}])
+    table.append(last)
     tier(table)
-    rows = by_id(OLD, more, NEW, [{"id": 200, "region": "us", "n": 7}])
+    rows = by_id(OLD, more, NEW, last)
     check(rows)
-    lake = catalog.load_table("sales.orders")
-    assert [[f.name for f in spec.fields] for spec in lake.metadata.partition_specs] == [["region"], ["n"]]
-    assert lake.metadata.default_spec_id == 0, "the spec that comes back is the one that there was"
-    assert rows_of(lake.scan().to_arrow().cast(table.schema)) == rows
+    metadata = lake.catalog.load_table("sales.orders").metadata
+    assert [[f.name for f in spec.fields] for spec in metadata.partition_specs] == [["region"], ["n"]]
+    assert metadata.default_spec_id == 0, "the spec that comes back is the one that there was"
+    assert lake.rows() == rows
 
 
-def test_a_lake_that_had_as_many_buckets_by_another_column(wh, catalog, store, world):
-    lake = bucketed(store, world)
-    with lake.update_spec() as update:
+@only_iceberg
+def test_files_bucketed_by_another_column_are_not_pruned(wh, lake, store, world):
+    opened = bucketed_iceberg(store, world)
+    with opened.update_spec() as update:
         update.remove_field("id_bucket")
-    with lake.update_spec() as update:
+    with opened.update_spec() as update:
         update.add_field("n", BucketTransform(4), "n_bucket")
     wh.adopt_table("sales.orders")
     table = wh.table("sales.orders")
@@ -195,27 +172,22 @@ def test_a_lake_that_had_as_many_buckets_by_another_column(wh, catalog, store, w
         assert rows_of(table.to_arrow(filter=[("n", "=", row["n"])])) == [row]
 
 
-@pytest.fixture
-def table(wh, catalog):
-    made(catalog)
-    wh.adopt_table("sales.orders")
-    return wh.table("sales.orders")
-
-
-def test_upkeep_leaves_adopted_files_and_rows(table, clock):
-    (old,) = table.lake.files()["file_path"].to_pylist()
+def test_maintenance_keeps_adopted_files_and_rows(table, lake, clock):
+    old = set(table.lake.files()["file_path"].to_pylist())
     for i in range(200, 207):
-        table.append([{"id": i}])
+        table.append(some([i]))
         tier(table)
     compacted = table.lake.compact()
     assert (compacted.files_removed, compacted.rows) == (7, 7)
-    table.lake.rewrite_manifests()
+    if lake.format == "iceberg":
+        table.lake.rewrite_manifests()
     clock.advance(3 * DAY_MS)
-    table.lake.expire_snapshots(retain_last=1)
+    assert len(table.lake.expire_snapshots(retain_last=1).snapshots) > 8
     table.maintain()
+    assert table.lake.remove_orphan_files() == []
     files = table.lake.files().select(["file_path", "record_count"]).to_pylist()
-    assert sorted((f["file_path"] == old, f["record_count"]) for f in files) == [(False, 7), (True, 6)]
-    assert table.to_arrow().num_rows == 13 == table.lake.to_arrow().num_rows
+    assert sorted((f["file_path"] in old, f["record_count"]) for f in files) == [(False, 7), (True, 2), (True, 4)]
+    agree(table, lake, OLD, some(range(200, 207)))
 
 
 def test_an_adopted_table_is_not_cloned(wh, table):
@@ -223,72 +195,93 @@ def test_an_adopted_table_is_not_cloned(wh, table):
         wh.clone_table(table.name, "sales.cloned")
 
 
-def test_another_name_and_another_lake(wh, catalog):
-    made(catalog, "sales.legacy")
+def test_a_lake_table_is_adopted_under_another_name(wh, lake):
+    lake.make(OLD, name="sales.legacy")
     wh.adopt_table("sales.orders", "sales.legacy", properties={"comment": "adopted", "bucket.num": "2"})
     table = wh.table("sales.orders")
     assert (table.properties.comment, table.num_buckets) == ("adopted", 2)
     table.append(NEW)
     tier(table)
-    assert catalog.load_table("sales.legacy").scan().to_arrow().num_rows == 9
-    assert not catalog.table_exists("sales.orders")
+    agree(table, lake, OLD, NEW, name="sales.legacy")
+    if lake.format == "iceberg":
+        assert not lake.catalog.table_exists("sales.orders")
 
 
-def test_generated_columns_of_rows_that_are_there_are_refused(wh, catalog):
-    made(catalog, rows=OLD)
+def test_generated_columns_of_adopted_rows_are_rejected(wh, lake):
+    lake.make(OLD)
     with pytest.raises(InvalidOptionError, match="create a new table with them and copy the rows"):
         wh.adopt_table("sales.orders", properties={"table.generated.n": "length(region)"})
     assert "sales.orders" not in wh.tables("sales")
 
 
-def test_a_table_without_snapshots(wh, catalog):
-    made(catalog, rows=[])
+def test_a_lake_table_without_snapshots_is_adopted(wh, lake):
+    lake.make()
     assert wh.adopt_table("sales.orders").snapshot_id is None
     table = wh.table("sales.orders")
     assert table.state.properties[ADOPTED] == "empty"
-    assert table.to_arrow().num_rows == 0
+    agree(table, lake)
     table.truncate()
     table.append(NEW)
     tier(table)
-    assert rows_of(table.to_arrow()) == NEW == rows_of(table.lake.to_arrow())
+    agree(table, lake, NEW)
 
 
-def test_deleted_rows_stay_deleted(wh, catalog):
-    lake = made(catalog)
-    lake.delete("id = 2")
+@only_iceberg
+def test_rows_deleted_before_the_adoption_stay_deleted(wh, lake):
+    lake.make(OLD)
+    lake.catalog.load_table("sales.orders").delete("id = 2")
     wh.adopt_table("sales.orders")
     table = wh.table("sales.orders")
     table.append(NEW)
     tier(table)
-    assert rows_of(table.to_arrow()) == by_id(OLD[:2], OLD[3:], NEW)
+    agree(table, lake, OLD[:2], OLD[3:], NEW)
 
 
-def test_columns_are_added_behind_those_that_were_there(table):
+def test_columns_are_added_after_those_of_the_lake(table):
     table.add_columns("note STRING")
     table.append([{"id": 50, "note": "new"}])
     tier(table)
-    found = rows_of(table.to_arrow())
-    assert [row["note"] for row in found] == [None] * 6 + ["new"]
-    assert found == rows_of(table.lake.to_arrow())
+    rows = rows_of(table.to_arrow())
+    assert [row["note"] for row in rows] == [None] * 6 + ["new"]
+    assert rows == rows_of(table.lake.to_arrow())
 
 
-def test_a_dry_run_changes_nothing(wh, catalog, store):
-    made(catalog)
+def test_partitions_of_adopted_rows_are_dropped(wh, lake):
+    lake.make(OLD, layout="by day")
+    wh.adopt_table("sales.orders")
+    table = wh.table("sales.orders")
+    table.append(NEW)
+    tier(table)
+    table.append(some([200, 201]))
+    table.drop_partition({"day": dt.date(2026, 1, 1)})
+    tier(table)
+    agree(table, lake, OLD[1::2], NEW[1::2], some([201]))
+
+
+def test_rows_that_another_engine_appends_later_are_read(table, lake):
+    lake.append(some([50, 51]))
+    table.append(NEW)
+    tier(table)
+    agree(table, lake, OLD, some([50, 51]), NEW)
+
+
+def test_a_dry_run_changes_nothing(wh, lake, store):
+    lake.make(OLD)
     before = {info.key: store.read(info.key) for info in store.list("")}
     report = wh.adopt_table("sales.orders", dry_run=True)
-    assert (report.rows, report.schema, report.buckets) == (
-        6,
-        "id BIGINT NOT NULL, region STRING COMMENT 'where', n INT",
-        1,
-    )
+    assert (report.rows, report.schema, report.buckets, report.primary_key) == (6, lake.columns, 1, ())
     assert {info.key: store.read(info.key) for info in store.list("")} == before
-    nowhere = Warehouse("x", storage=MemoryStorage(wh.world, name="elsewhere"), world=wh.world)
+
+
+def test_a_dry_run_without_a_warehouse_names_the_missing_table(world):
+    nowhere = Warehouse("x", storage=MemoryStorage(world, name="elsewhere"), world=world)
     with pytest.raises(LakeMismatchError, match=r"no Iceberg table a\.b"):
         nowhere.adopt_table("a.b", dry_run=True)
 
 
-def test_a_warehouse_is_made_around_a_lake(store, world):
-    made(FileCatalog(store, world=world), "legacy.orders")
+@pytest.mark.parametrize("name", LAKES)
+def test_a_warehouse_is_made_around_a_lake(store, world, tmp_path, name):
+    LAKES[name](store, world, tmp_path).make(OLD, name="legacy.orders")
     warehouse = Warehouse("wh", storage=store, world=world)
     assert warehouse.adopt_table("sales.orders", "legacy.orders", dry_run=True).rows == 6
     with pytest.raises(WarehouseNotFoundError, match="holds lake"):
@@ -299,10 +292,22 @@ def test_a_warehouse_is_made_around_a_lake(store, world):
     assert rows_of(warehouse.table("sales.orders").to_arrow()) == OLD
 
 
+@pytest.mark.paimon
+def test_one_of_two_lake_tables_is_named_by_its_format(wh, store, world, tmp_path):
+    LAKES["paimon"](store, world, tmp_path).make(OLD)
+    LAKES["iceberg"](store, world, tmp_path).make(NEW)
+    with pytest.raises(InvalidOptionError, match=r"say which one by table\.datalake\.format"):
+        wh.adopt_table("sales.orders")
+    wh.adopt_table("sales.a", "sales.orders", properties={"table.datalake.format": " Paimon"})
+    wh.adopt_table("sales.b", "sales.orders", properties={"table.datalake.format": "iceberg"})
+    assert rows_of(wh.table("sales.a").to_arrow()) == OLD
+    assert rows_of(wh.table("sales.b").to_arrow()) == NEW
+
+
 # -- what has no offset -----------------------------------------------------------------------------------------------
 
 
-def test_reads_by_offset_say_that_they_begin_behind_the_adopted_rows(table):
+def test_reads_by_offset_require_to_start_after_the_adopted_rows(table):
     table.append(NEW)
     for target in (
         lambda: stream_target(table, None, StreamReadOptions()),
@@ -318,12 +323,13 @@ def test_reads_by_offset_say_that_they_begin_behind_the_adopted_rows(table):
     assert rows_of(changes.select(table.schema.names)) == NEW
 
 
-def test_the_past_of_the_lake_is_read_from_the_lake(table, wh, clock):
-    adopted = int(table.state.properties[ADOPTED])
+def test_time_travel_reads_the_past_of_the_lake(table, wh, clock):
+    adopted, (first, *_) = int(table.state.properties[ADOPTED]), table.lake.snapshots()["snapshot_id"].to_pylist()
     clock.advance(60_000)
     table.append(NEW)
     tier(table)
     assert rows_of(table.lake.to_arrow(as_of_snapshot=adopted)) == OLD
+    assert rows_of(table.lake.to_arrow(as_of_snapshot=first)) == OLD[:4]
     assert rows_of(table.to_arrow(as_of_timestamp_ms=table.state.created_ms)) == OLD
     with pytest.raises(OffsetsTrimmedError, match="was made of a lake table later"):
         table.to_arrow(as_of_timestamp_ms=table.state.created_ms - 1)
@@ -331,12 +337,12 @@ def test_the_past_of_the_lake_is_read_from_the_lake(table, wh, clock):
 
 @pytest.mark.parametrize("empties", [lambda t: t.truncate(), lambda t: t.overwrite(NEW)], ids=["truncate", "overwrite"])
 @pytest.mark.parametrize("is_appended", [True, False])
-def test_truncation_takes_adopted_rows_too(table, empties, is_appended):
-    """Also where no row was ever added, so that there is no offset yet to tell it by."""
-    assert rows_of(table.to_arrow()) == OLD
+def test_a_truncation_removes_adopted_rows(table, lake, empties, is_appended):
+    """No offset shows it if no row was ever appended."""
+    agree(table, lake, OLD)
     before = table.log.state
     if is_appended:
-        table.append([{"id": 50}])
+        table.append(some([50]))
     written = empties(table)
     if not is_appended:
         assert table.state.first_offsets == dict.fromkeys(table.state.buckets, 1)
@@ -346,7 +352,7 @@ def test_truncation_takes_adopted_rows_too(table, empties, is_appended):
     left = [row for row in NEW if row in table.to_arrow().to_pylist()]
     assert table.to_arrow().num_rows == len(left)
     tier(table)
-    assert rows_of(table.lake.to_arrow()) == left == rows_of(table.to_arrow())
+    agree(table, lake, left)
     assert open_records(table) == open_checkpoint(table) == table.refresh()
     empties(table)
     assert table.to_arrow().num_rows == len(left)
@@ -361,51 +367,132 @@ def open_checkpoint(table):
     return open_records(table)
 
 
-def test_dropping_leaves_the_iceberg_table_which_can_be_adopted_again(table, wh, catalog, clock):
+# -- one lake, one table ----------------------------------------------------------------------------------------------
+
+
+def test_a_dropped_table_leaves_its_lake_table_to_be_adopted_again(table, wh, lake, clock):
     table.append(NEW)
     tier(table)
     wh.drop_table("sales.orders")
     for _ in range(4):
         clock.advance(2 * DAY_MS)
         wh.clean_dropped()
-    lake = catalog.load_table("sales.orders")
-    assert lake.scan().to_arrow().num_rows == 9
+    assert lake.rows() == by_id(OLD, NEW)
+    lake.require_nobodys()
     wh.adopt_table("sales.orders")
     again = wh.table("sales.orders")
-    again.append([{"id": 500}])
+    again.append(some([500]))
     tier(again)
-    assert again.to_arrow().num_rows == 10 == again.lake.to_arrow().num_rows
+    agree(again, lake, OLD, NEW, some([500]))
 
 
-def test_a_dropped_table_does_not_keep_its_lake(table, wh):
-    """Before cleaning has come by."""
+def test_a_lake_table_is_adopted_again_before_its_dropped_table_is_cleaned(table, wh, lake, clock):
+    """Cleaning then leaves the new table alone, and offsets of the old one are void."""
     table.append(NEW)
     tier(table)
+    tiered = table.lake.newest().id
     wh.drop_table("sales.orders")
     wh.adopt_table("sales.orders")
-    assert rows_of(wh.table("sales.orders").to_arrow()) == by_id(OLD, NEW)
+    again = wh.table("sales.orders")
+    agree(again, lake, OLD, NEW)
+    assert rows_of(again.lake.to_arrow(as_of_snapshot=tiered)) == by_id(OLD, NEW)
+    for _ in range(4):
+        clock.advance(2 * DAY_MS)
+        wh.clean_dropped()
+    again.append(some([500]))
+    tier(again)
+    again.maintain()
+    again.lake.expire_snapshots(retain_last=1)
+    again.lake.remove_orphan_files()
+    agree(again, lake, OLD, NEW, some([500]))
+    with pytest.raises(LakeMismatchError, match="belongs to table"):
+        table.lake.newest()
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------
+def test_a_lake_table_has_one_table(table, wh, lake):
+    with pytest.raises(LakeMismatchError, match=r"is the lake of table sales\.orders"):
+        wh.adopt_table("sales.second", "sales.orders")
+    lake.set_property(TABLE_UUID_PROPERTY, "f" * 32)
+    with pytest.raises(LakeMismatchError, match="which this warehouse does not have"):
+        wh.adopt_table("sales.second", "sales.orders")
+
+
+def test_a_new_table_does_not_take_a_lake_table_with_rows(wh, lake):
+    lake.make(OLD)
+    properties = {"table.datalake.format": lake.format}
+    table = wh.create_table("sales.orders", "id BIGINT NOT NULL, region STRING, day DATE, n INT", properties=properties)
+    table.append(NEW)
+    with pytest.raises(LakeMismatchError, match="adopt_table"):
+        tier(table)
+    assert rows_of(table.to_arrow()) == NEW
+    assert lake.rows() == OLD
+
+
+def change_property(lake):
+    lake.set_property("snapshot.num-retained.min", "5")
+
+
+def append_rows(lake):
+    lake.append(NEW)
+
+
+BEFORE_CLAIM = "streamhouse_spark.warehouse.adoption.put_first_record"
+IN_CLAIM = "streamhouse_spark.lake.paimon.adoption.commit_snapshot"
 
 
 @pytest.mark.parametrize(
+    ("lake", "call", "change"),
+    [
+        pytest.param("iceberg", BEFORE_CLAIM, append_rows, id="iceberg-append-before the claim"),
+        pytest.param("paimon", BEFORE_CLAIM, append_rows, id="paimon-append-before the claim"),
+        pytest.param("paimon", BEFORE_CLAIM, change_property, id="paimon-schema-before the claim"),
+        pytest.param("paimon", IN_CLAIM, append_rows, id="paimon-append-between its two files"),
+        pytest.param("paimon", IN_CLAIM, change_property, id="paimon-schema-between its two files"),
+    ],
+    indirect=["lake"],
+)
+def test_a_lake_table_that_changes_concurrently_is_not_adopted(wh, lake, monkeypatch, call, change):
+    lake.make(OLD)
+    original = pkgutil.resolve_name(call)
+
+    def late(*arguments):
+        if call == IN_CLAIM:
+            change(lake)
+        result = original(*arguments)
+        if call == BEFORE_CLAIM:
+            change(lake)
+        return result
+
+    monkeypatch.setattr(call, late)
+    with pytest.raises(CommitConflictError, match="adopt it again"):
+        wh.adopt_table("sales.orders")
+    assert not wh.exists("sales.orders")
+    monkeypatch.undo()
+    wh.adopt_table("sales.orders")
+    agree(wh.table("sales.orders"), lake, OLD, NEW if change is append_rows else [])
+
+
+# -- what is rejected -------------------------------------------------------------------------------------------------
+
+
+@only_iceberg
+@pytest.mark.parametrize(
     ("schema", "spec", "properties", "words"),
     [
-        (COLUMNS, LAYOUTS["plain"], {"format-version": "1"}, "format version is 1, expected 2"),
+        (ICEBERG_COLUMNS, PartitionSpec(), {"format-version": "1"}, "format version is 1, expected 2"),
         (
             Schema(NestedField(1, "id", LongType(), required=True), identifier_field_ids=[1]),
-            LAYOUTS["plain"],
+            PartitionSpec(),
             {},
             "identifier fields id, and no primary_key is given",
         ),
-        (Schema(NestedField(1, "at", TimeType())), LAYOUTS["plain"], {}, "'at' of the lake table has the type time"),
-        (Schema(NestedField(1, "u", UUIDType())), LAYOUTS["plain"], {}, "'u' of the lake table has the type uuid"),
+        (Schema(NestedField(1, "at", TimeType())), PartitionSpec(), {}, "'at' of the lake table has the type time"),
+        (Schema(NestedField(1, "u", UUIDType())), PartitionSpec(), {}, "'u' of the lake table has the type uuid"),
         (
             Schema(
                 NestedField(1, "a", StructType(NestedField(2, "b", ListType(3, LongType(), element_required=True))))
             ),
-            LAYOUTS["plain"],
+            PartitionSpec(),
             {},
             "a.b.element is required within a column",
         ),
@@ -416,7 +503,7 @@ def test_a_dropped_table_does_not_keep_its_lake(table, wh):
             r"partitioned by \[void\(at\)\]",
         ),
         (
-            COLUMNS,
+            ICEBERG_COLUMNS,
             PartitionSpec(
                 PartitionField(7, 1000, BucketTransform(4), "b"), PartitionField(9, 1001, IdentityTransform(), "r")
             ),
@@ -426,8 +513,9 @@ def test_a_dropped_table_does_not_keep_its_lake(table, wh):
     ],
     ids=["v1", "identifier", "time", "uuid", "nested", "void", "order"],
 )
-def test_what_does_not_fit_is_named(wh, catalog, store, schema, spec, properties, words):
-    made(catalog, schema=schema, spec=spec, rows=[], **properties)
+def test_an_iceberg_table_that_does_not_fit_is_rejected(wh, lake, store, schema, spec, properties, words):
+    properties = {"format-version": "2", **properties}
+    lake.catalog.create_table("sales.orders", schema, partition_spec=spec, properties=properties)
     before = sorted(info.key for info in store.list(""))
     with pytest.raises(LakeMismatchError, match=words):
         wh.adopt_table("sales.orders")
@@ -436,14 +524,15 @@ def test_what_does_not_fit_is_named(wh, catalog, store, schema, spec, properties
 
 
 @pytest.mark.paimon
-def test_a_paimon_table_that_is_not_there(wh, catalog):
-    made(catalog)
+def test_a_missing_paimon_table_is_named(wh, store, world, tmp_path):
+    LAKES["iceberg"](store, world, tmp_path).make(OLD)
     with pytest.raises(LakeMismatchError, match=r"there is no Paimon table at .*/sales\.db/orders to adopt"):
         wh.adopt_table("sales.orders", properties={"table.datalake.format": "paimon"})
 
 
-def test_arguments_that_cannot_be(wh, catalog):
-    made(catalog)
+@only_iceberg
+def test_invalid_arguments_are_rejected(wh, lake):
+    lake.make(OLD)
     with pytest.raises(LakeMismatchError, match=r"there is no Iceberg table sales\.absent"):
         wh.adopt_table("sales.orders", "sales.absent")
     with pytest.raises(LakeMismatchError, match="'n' of the primary key is optional, expected required"):
@@ -466,50 +555,12 @@ def test_arguments_that_cannot_be(wh, catalog):
     wh.create_table("sales.taken", "id INT")
     with pytest.raises(TableExistsError):
         wh.adopt_table("sales.taken", "sales.orders")
-    assert catalog.load_table("sales.orders").properties.get(TABLE_UUID_PROPERTY) is None
+    assert lake.catalog.load_table("sales.orders").properties.get(TABLE_UUID_PROPERTY) is None
     assert wh.tables() == ["sales.taken"]
 
 
-def test_a_lake_has_one_table(table, wh, catalog, store):
-    with pytest.raises(LakeMismatchError, match=r"is the lake of table sales\.orders"):
-        wh.adopt_table("sales.second", "sales.orders")
-    lake = catalog.load_table("sales.orders")
-    with lake.transaction() as transaction:
-        transaction.set_properties({TABLE_UUID_PROPERTY: "f" * 32})
-    with pytest.raises(LakeMismatchError, match="which this warehouse does not have"):
-        wh.adopt_table("sales.second", "sales.orders")
-
-
-def test_a_table_that_says_it_lies_elsewhere_is_refused(wh, catalog, store):
-    catalog.create_table("sales.orders", COLUMNS, location=f"{store.url}/lake/other/place")
+@only_iceberg
+def test_an_iceberg_table_with_another_location_is_rejected(wh, lake, store):
+    lake.catalog.create_table("sales.orders", ICEBERG_COLUMNS, location=f"{store.url}/lake/other/place")
     with pytest.raises(LakeMismatchError, match="was moved or copied"):
         wh.adopt_table("sales.orders")
-
-
-def test_a_lake_with_rows_is_not_taken_unseen(wh, catalog):
-    made(catalog)
-    table = wh.create_table("sales.orders", "id BIGINT NOT NULL, region STRING, n INT")
-    table.append(NEW)
-    with pytest.raises(LakeMismatchError, match="adopt_table"):
-        tier(table)
-    assert rows_of(table.to_arrow()) == NEW
-    assert catalog.load_table("sales.orders").scan().to_arrow().num_rows == 6
-
-
-def test_a_lake_that_changes_meanwhile_is_not_adopted(wh, catalog, monkeypatch):
-    from streamhouse_spark.warehouse import adoption
-
-    lake = made(catalog)
-    put = adoption.put_first_record
-
-    def late(storage, record):
-        put(storage, record)
-        lake.append(pa.Table.from_pylist(NEW, schema=lake.schema().as_arrow()))
-
-    monkeypatch.setattr(adoption, "put_first_record", late)
-    with pytest.raises(CommitConflictError, match="adopt it again"):
-        wh.adopt_table("sales.orders")
-    assert not wh.exists("sales.orders")
-    monkeypatch.undo()
-    wh.adopt_table("sales.orders")
-    assert rows_of(wh.table("sales.orders").to_arrow()) == by_id(OLD, NEW)

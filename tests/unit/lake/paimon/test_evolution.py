@@ -1,4 +1,4 @@
-"""Columns keep their fields of the Paimon table, through every change and whoever makes it."""
+"""Reads and merges of a Paimon lake whose columns changed, with files of every schema and writer."""
 
 from __future__ import annotations
 
@@ -9,19 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pypaimon import CatalogFactory
-from pypaimon.common.json_util import JSON
-from pypaimon.schema.data_types import AtomicType, DataField, PyarrowFieldParser
+from pypaimon.schema.data_types import PyarrowFieldParser
 
 from faults.scenarios import tier
-from interop.keyed_cases import read_by_pypaimon
 from lake_rows import lake_rows
-from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
-from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, ColumnMap, LakeField
 from streamhouse_spark.lake.model.values import LakeSplit
-from streamhouse_spark.lake.paimon.evolution import paimon_columns
-from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from unit.lake.filters_of_reads import filter_of
+from unit.lake.lake_schemas import SCHEMAS, rows_of
 
 NAME = "sales.orders"
 PAIMON = {"table.datalake.format": "paimon"}
@@ -40,56 +34,12 @@ def keyed(wh, own_cache):
     return wh.create_table("sales.people", columns, primary_key=["id"], buckets=1, properties=PAIMON)
 
 
-def place_of(table):
-    table.refresh()
-    return table.open_lake().place
-
-
 def lake_of(table):
-    return place_of(table).require().schema
-
-
-def fields_of(table):
-    return {f.name: f.id for f in lake_of(table).fields}
-
-
-def map_of(table):
-    return ColumnMap.from_text(lake_of(table).options[COLUMNS_PROPERTY], table.uuid, where="here")
-
-
-def alter_there(table, change):
-    """As another engine would: the next schema's file. ``change`` gets the newest one's JSON."""
-    place = place_of(table)
-    schema = json.loads(JSON.to_json(place.require().schema))
-    schema["id"] += 1
-    change(schema)
-    place.storage.put(place._schema_key(schema["id"]), json.dumps(schema).encode())
-
-
-def forget_the_map(table):
-    """As tables were tiered before there were maps."""
-    alter_there(table, lambda schema: schema["options"].pop(COLUMNS_PROPERTY))
-
-
-def renamed_there(old, new):
-    def change(schema):
-        next(f for f in schema["fields"] if f["name"] == old)["name"] = new
-
-    return change
-
-
-def rows_of(found: pa.Table) -> list[tuple]:
-    return sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
+    return SCHEMAS["paimon"].lake_of(table)
 
 
 def read_everywhere(table) -> list[tuple]:
-    """What our reader and Paimon's own find in the lake, which has to be the same."""
-    ours = table.lake.to_arrow()
-    theirs = read_by_pypaimon(table.storage, table.name)
-    assert theirs.column_names == ours.column_names
-    assert [field.type for field in theirs.schema] == [field.type for field in ours.schema]
-    assert rows_of(theirs) == rows_of(ours)
-    return rows_of(ours)
+    return SCHEMAS["paimon"].read(table)
 
 
 def append_by_pypaimon(table, row: dict) -> None:
@@ -112,31 +62,6 @@ def append_by_pypaimon(table, row: dict) -> None:
 
 
 class TestMaps:
-    def test_a_new_table_has_one_and_it_changes_with_the_schema(self, table):
-        table.append([{"id": 1, "a": "a", "b": "b", "n": 1}])
-        tier(table)
-        fields = '{"1":[0,"id"],"2":[1,"a"],"3":[2,"b"],"4":[3,"n"]}'
-        expected = f'{{"table":"{table.uuid}","schema":1,"fields":{fields}}}'
-        assert lake_of(table).options["streamhouse.columns"] == expected, "what other versions read"
-        table.alter(rename_columns={"a": "b", "b": "c"}, drop_columns=["n"], add_columns="a int")
-        tier(table)
-        assert fields_of(table) == {"id": 0, "b": 1, "c": 2, "a": 4}
-        assert (lake_of(table).id, map_of(table).schema_id) == (1, 2)
-        assert {i: (f.id, f.name) for i, f in map_of(table).fields.items()} == {
-            1: (0, "id"), 2: (1, "b"), 3: (2, "c"), 4: (3, "n"), 5: (4, "a"),
-        }, "a column that was dropped stays known, for older states"  # fmt: skip
-        assert read_everywhere(table) == [(1, "a", "b", None)]
-        tier(table)
-        assert lake_of(table).id == 1, "nothing is written while nothing changes"
-
-    def test_a_lake_that_begins_after_columns_were_renamed_has_one_too(self, table):
-        table.alter(rename_columns={"a": "b", "b": "a"}, drop_columns=["n"])
-        table.append([{"id": 1, "a": "is a", "b": "is b"}])
-        tier(table)
-        assert read_everywhere(table) == [(1, "is b", "is a")]
-        table.rename_column("a", "c")
-        assert rows_of(table.lake.to_arrow(columns=["b", "c"])) == [("is b", "is a")], "before the lake follows"
-
     def test_what_names_columns_follows_them(self, table):
         table.append([{"id": 1, "a": "x"}])
         tier(table)
@@ -152,43 +77,11 @@ class TestMaps:
         tier(table)
         table.drop_column("n")
         tier(table)
-        alter_there(table, lambda schema: schema.update(highestFieldId=2))  # as who counts what is left
+        SCHEMAS["paimon"].alter(table, lambda schema: schema.update(highestFieldId=2))  # as who counts what is left
         table.add_columns("n int")
         tier(table)
-        assert fields_of(table)["n"] == 4
+        assert SCHEMAS["paimon"].fields_of(table)["n"] == 4
         assert read_everywhere(table) == [(1, None, None, None)]
-
-    def test_a_damaged_map_is_said(self, table):
-        table.append([{"id": 1}])
-        tier(table)
-        alter_there(table, lambda schema: schema["options"].update({COLUMNS_PROPERTY: '{"table":1'}))
-        for read in (table.lake.to_arrow, lambda: tier(table)):
-            with pytest.raises(CorruptDataError, match=r"streamhouse.columns is .* no map of columns"):
-                read()
-
-
-class TestWithoutAMap:
-    """Lake tables from before there were maps: columns could only be added then."""
-
-    def test_columns_are_the_fields_with_their_first_names(self, table):
-        table.append([{"id": 1, "a": "a1", "b": "b1", "n": 1}])
-        tier(table)
-        forget_the_map(table)
-        tier(table)
-        assert paimon_columns(lake_of(table), place_of(table).spec).schema_id is None, "nothing changed"
-        table.add_columns("note string")
-        tier(table)
-        table.append([{"id": 2, "a": "a2", "note": "x"}])
-        tier(table)
-        forget_the_map(table)
-        table.alter(rename_columns={"a": "b", "b": "a", "note": "n"}, drop_columns=["n"])
-        table.add_columns("note int")
-        expected = [(1, "a1", "b1", None, None), (2, "a2", None, "x", None)]
-        assert rows_of(table.lake.to_arrow(columns=["id", "b", "a", "n", "note"])) == expected
-        tier(table)
-        assert read_everywhere(table) == expected
-        assert fields_of(table) == {"id": 0, "b": 1, "a": 2, "n": 4, "note": 5}
-        assert map_of(table).schema_id == table.state.schema_id
 
 
 class TestReading:
@@ -346,85 +239,3 @@ class TestKeyed:
         assert rows_of(keyed.lake.to_arrow(columns=["key", "b", "a", "n"])) == [(1, "a2", None, 2)]
         tier(keyed)
         assert read_everywhere(keyed) == [(1, "a2", None, 2)]
-
-
-class TestOthers:
-    def test_a_rename_in_the_lake_is_told_and_can_be_undone_or_followed(self, table):
-        table.append([{"id": 1, "a": "x"}])
-        tier(table)
-        alter_there(table, renamed_there("a", "z"))
-        assert table.to_arrow(columns=["a"])["a"].to_pylist() == ["x"], "reads go by the id"
-        table.append([{"id": 2, "a": "y"}])
-        with pytest.raises(
-            LakeMismatchError, match=r"column 'a' \(field 1\) was renamed to 'z' in the lake by another engine; rename"
-        ):
-            tier(table)
-        table.rename_column("a", "z")
-        tier(table)
-        assert [row[1] for row in read_everywhere(table)] == ["x", "y"]
-
-    def test_a_column_dropped_in_the_lake_is_told(self, table):
-        table.append([{"id": 1, "a": "x"}])
-        tier(table)
-        alter_there(table, lambda schema: schema["fields"].pop(1))
-        table.append([{"id": 2}])
-        with pytest.raises(LakeMismatchError, match=r"column 'a' \(field 1\) was dropped in the lake by another"):
-            tier(table)
-        table.drop_column("a")
-        tier(table)
-        assert fields_of(table) == {"id": 0, "b": 2, "n": 3}
-
-    def test_a_column_that_another_engine_added(self, table):
-        def add(schema):
-            field = DataField(4, "c", AtomicType("BIGINT"))
-            schema["fields"].append(json.loads(JSON.to_json(field)))
-            schema["highestFieldId"] = 4
-
-        table.append([{"id": 1, "a": "x"}])
-        tier(table)
-        alter_there(table, add)
-        table.rename_column("a", "c")
-        with pytest.raises(LakeMismatchError, match="'c' is there twice, another engine added one"):
-            tier(table)
-        table.rename_column("c", "a")
-        table.add_columns("c bigint")
-        tier(table)
-        assert map_of(table).fields[5] == LakeField(4, "c")
-
-
-class TestRaces:
-    def test_a_process_of_older_columns_leaves_the_lake_alone(self, table, other_process, monkeypatch):
-        monkeypatch.setattr(paimon_maintain, "COMPACT_FILES_MIN", 2)
-        for number in range(3):
-            table.append([{"id": 2, "a": f"a{number}"}])
-            tier(table)
-        old = other_process().table(NAME)
-        stale = old.open_lake()
-        job = TieringJob(old.log, stale, world=old.world)
-        table.alter(rename_columns={"a": "c"}, drop_columns=["b"], add_columns="a int")
-        table.append([{"id": 1, "c": "x", "a": 7}])
-        tier(table)
-        before = fields_of(table)
-        with pytest.raises(CommitConflictError, match=r"schema 1 of sales\.orders is older"):
-            stale.create_or_evolve()
-        for work in (stale.compact, stale.write_context):
-            with pytest.raises(CommitConflictError, match="try again"):
-                work()
-        table.append([{"id": 3, "c": "y", "a": 8}])
-        job.run(run_tasks_locally(old.storage, old.settings, old.world))
-        assert fields_of(table) == before
-        table.refresh()
-        assert table.open_lake().compact().files_removed > 0
-        found = [(row[0], row[1], row[3]) for row in read_everywhere(table)]
-        assert found == [(1, "x", 7), *((2, f"a{i}", None) for i in range(3)), (3, "y", 8)]
-
-    def test_compaction_brings_the_columns_up_first(self, table, monkeypatch):
-        monkeypatch.setattr(paimon_maintain, "COMPACT_FILES_MIN", 2)
-        for number in range(3):
-            table.append([{"id": 0, "a": f"a{number}", "n": number}])
-            tier(table)
-        table.alter(rename_columns={"a": "n", "n": "a"}, widen_columns={"n": "bigint"})
-        table.refresh()
-        assert table.open_lake().compact().files_removed == 3
-        assert [(row[1], row[3]) for row in read_everywhere(table)] == [(f"a{i}", i) for i in range(3)]
-        assert map_of(table).schema_id == 2

@@ -10,7 +10,8 @@ from interop.keyed_cases import read_by_pypaimon
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.paimon.schema import fields_inside
 from unit.config.test_inner_changes import COLUMNS, NAME, s_of
-from unit.lake.paimon.test_evolution import alter_there, append_by_pypaimon, lake_of
+from unit.lake.lake_schemas import SCHEMAS
+from unit.lake.paimon.test_evolution import append_by_pypaimon, lake_of
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_what_another_engine_changes_inside_is_a_difference(table):
     def change(schema):
         next(f for f in schema["fields"] if f["name"] == "s")["type"]["fields"][0]["name"] = "theirs"
 
-    alter_there(table, change)
+    SCHEMAS["paimon"].alter(table, change)
     table.add_columns("s.d INT")
     table.append([{"id": 2, "s": {"a": 2, "d": 2}}])
     with pytest.raises(LakeMismatchError, match=r"'s\.a' .* was renamed to 'theirs' in the lake by"):

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 from pyiceberg.table.update import SetPartitionStatisticsUpdate
 
 from faults.sim import sim_world
-from interop.lake_cases import PLAIN, lake_of, tier, written_files
+from interop.lake_cases import lake_of, tier, written_files
 from lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.storage.memory import MemoryStorage
+from unit.lake.test_maintenance_contract import rows_from
 
 DAY_MS = 24 * 3600 * 1000
-
-
-def _rows(first: int, num_rows: int = 3) -> pa.Table:
-    ids = range(first, first + num_rows)
-    return pa.table({"id": ids, "name": [f"n{i}" for i in ids]}, schema=PLAIN.arrow)
 
 
 @pytest.fixture
@@ -27,13 +22,13 @@ def place():
     world = sim_world(5)
     storage = MemoryStorage(world)
     lake = lake_of(storage, world=world)
-    tier(lake, _rows(0))
+    tier(lake, rows_from(0))
     return world.clock, storage, lake
 
 
 def _lost_round(lake, at: int):
     context = lake.write_context()
-    rows = _rows(at)
+    rows = rows_from(at)
     files = written_files(lake, context, 0, OffsetRange(at, at + 3), ((at, b) for b in rows.to_batches()))
     return context, files
 

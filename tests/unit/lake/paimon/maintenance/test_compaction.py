@@ -24,14 +24,10 @@ from streamhouse_spark.lake.paimon.commit import MANIFESTS_MIN_TO_MERGE, Change,
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.reachable import history, pinned
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from unit.lake.test_maintenance_contract import rows_from
 
 PLACE = "lake/sales.db/orders"
 DAY_MS = 24 * 3600 * 1000
-
-
-def _rows(first: int, num_rows: int = 3) -> pa.Table:
-    ids = range(first, first + num_rows)
-    return pa.table({"id": ids, "name": [f"n{i}" for i in ids]}, schema=PLAIN.arrow)
 
 
 def _ids(lake, **of) -> list[int]:
@@ -59,7 +55,7 @@ def lake(memory, world):
     """Ten snapshots of three rows each, none of them young."""
     lake = lake_of(memory, world=world, lake_format="paimon")
     for i in range(10):
-        tier(lake, _rows(3 * i))
+        tier(lake, rows_from(3 * i))
     world.clock.advance(60_000)
     return lake
 
@@ -79,7 +75,7 @@ def test_a_compaction_is_one_of_paimons_kind(lake):
 
 def test_files_of_other_engines_and_other_bucket_counts_are_left_alone(lake, memory):
     for name in ("a", "b", "c", "d", "e"):
-        memory.put_if_absent(f"{PLACE}/bucket-0/{name}.parquet", _parquet(_rows(100)))
+        memory.put_if_absent(f"{PLACE}/bucket-0/{name}.parquet", _parquet(rows_from(100)))
     files = [_foreign_file(lake, name) for name in ("a", "b", "c", "d", "e")]
     commit_snapshot(lake.place, lambda _: Change(files))
     before = _ids(lake)
@@ -99,7 +95,7 @@ def _parquet(rows: pa.Table) -> bytes:
 def _foreign_file(lake, name: str):
     from dataclasses import replace
 
-    rows = _rows(100)
+    rows = rows_from(100)
     context = lake.write_context()
     (made,) = written_files(lake, context, 0, OffsetRange(100, 103), ((100, b) for b in rows.to_batches()))
     folder = made.location.rpartition("/")[0]
@@ -140,7 +136,7 @@ def test_manifests_stay_few_however_many_rounds_there_are(memory, world, monkeyp
     monkeypatch.setattr(paimon_commit, "MANIFESTS_MIN_TO_MERGE", 8)
     counts, sizes = [], []
     for i in range(60):
-        tier(lake, _rows(3 * i))
+        tier(lake, rows_from(3 * i))
         if i % 20 == 19:
             lake.compact()
         counts.append(lake.metadata_table("manifests").num_rows)
@@ -152,13 +148,13 @@ def test_manifests_stay_few_however_many_rounds_there_are(memory, world, monkeyp
 
 def test_large_manifests_are_written_again_once_many_of_their_files_are_gone(lake, monkeypatch):
     monkeypatch.setattr(paimon_commit, "MANIFESTS_MIN_TO_MERGE", 2)
-    tier(lake, _rows(30))
+    tier(lake, rows_from(30))
     merged, single = lake.metadata_table("manifests")["file_size"].to_pylist()
     assert single + 50 < merged
     monkeypatch.setattr(paimon_commit, "MANIFEST_BYTES_TARGET", single + 50)  # what was merged before is large
     lake.compact()
     for i in range(3):
-        tier(lake, _rows(33 + 3 * i))
+        tier(lake, rows_from(33 + 3 * i))
     named = [
         entry.file.file_name
         for manifest in lake.metadata_table("manifests")["file_name"].to_pylist()
@@ -274,7 +270,7 @@ def test_the_snapshot_that_says_the_offsets_stays(lake):
     assert _snapshot_ids(lake) == [10, 11, 12, 13, 14]
     assert lake.newest().offsets == {0: 30}
     assert lake.snapshot(12).offsets == {0: 30}
-    tier(lake, _rows(30))
+    tier(lake, rows_from(30))
     _foreign_commit(lake)
     assert _expire(lake, keep_last=1).snapshots == (10, 11, 12, 13, 14)
     assert lake.newest().offsets == {0: 33}
@@ -330,7 +326,7 @@ def test_changelogs_that_another_engine_keeps_are_not_judged(lake, memory):
 
 def test_a_round_that_falls_asleep_between_its_check_and_its_commit_loses_to_cleaning(lake, memory, monkeypatch, clock):
     context = lake.write_context()
-    files, new = write_round(lake, {0: _rows(30)}, {0: 30})
+    files, new = write_round(lake, {0: rows_from(30)}, {0: 30})
     put = memory.put_if_absent
 
     def asleep(key, data):
@@ -348,11 +344,11 @@ def test_a_round_that_falls_asleep_between_its_check_and_its_commit_loses_to_cle
 
 def test_every_later_snapshot_repeats_what_keeps_slow_rounds_out(lake, clock):
     context = lake.write_context()
-    files, new = write_round(lake, {0: _rows(30)}, {0: 30})
+    files, new = write_round(lake, {0: rows_from(30)}, {0: 30})
     clock.advance(DAY_MS + 1)
     assert lake.remove_orphans()
     for i in range(3):
-        tier(lake, _rows(30 + 3 * i))
+        tier(lake, rows_from(30 + 3 * i))
         _foreign_commit(lake)
     _expire(lake)
     with pytest.raises(CommitConflictError):
@@ -383,7 +379,7 @@ def test_a_merge_of_manifests_and_all_maintenance_together(memory, world, monkey
     lake = lake_of(memory, world=world, lake_format="paimon")
     held: dict[int, list] = {}
     for i in range(24):
-        tier(lake, _rows(3 * i))
+        tier(lake, rows_from(3 * i))
         held[lake.newest().id] = list(range(3 * i + 3))
         if i % 6 == 5:
             report = lake.compact()
@@ -396,7 +392,7 @@ def test_a_merge_of_manifests_and_all_maintenance_together(memory, world, monkey
                 held[lake.newest().id] = held[lake.newest().id - 1]
         for snapshot_id in _snapshot_ids(lake):
             assert _ids(lake, snapshot_id=snapshot_id) == held[snapshot_id]
-    assert sorted_rows(lake_rows(lake, lake.plan_read())) == sorted_rows(_rows(0, 72))
+    assert sorted_rows(lake_rows(lake, lake.plan_read())) == sorted_rows(rows_from(0, 72))
     assert MANIFESTS_MIN_TO_MERGE == 30
 
 
@@ -420,14 +416,14 @@ def test_snapshots_of_a_lake_that_never_had_rows_of_ours_are_expired(memory, wor
     world.clock.advance(60_000)
     assert _expire(lake).snapshots == (1, 2, 3)
     assert lake.newest().offsets == {}
-    tier(lake, _rows(0))
+    tier(lake, rows_from(0))
     assert _ids(lake) == [0, 1, 2]
 
 
 def test_a_tag_of_a_snapshot_of_another_engine_is_read_when_what_was_below_it_is_gone(lake, memory):
     tagged = _foreign_commit(lake)
     memory.put(f"{PLACE}/tag/tag-theirs", memory.read(f"{PLACE}/snapshot/snapshot-{tagged}"))
-    tier(lake, _rows(30))
+    tier(lake, rows_from(30))
     lake.place.world.clock.advance(60_000)
     assert tagged in _expire(lake).snapshots
     found = lake.snapshot_by_name("theirs")
@@ -443,7 +439,7 @@ def test_a_table_that_asks_for_it_is_compacted_and_expired_by_maintenance(wh, cl
     properties = {"table.datalake.format": "paimon", "table.log.ttl": "1h", **asked}
     table = wh.create_table("sales.orders", PLAIN.arrow, properties=properties)
     for i in range(12):
-        table.append(_rows(3 * i))
+        table.append(rows_from(3 * i))
         job = TieringJob(table.log, table.open_lake(), world=table.world)
         job.run(run_tasks_locally(table.storage, table.settings, table.world))
         clock.advance(3 * 3600 * 1000)

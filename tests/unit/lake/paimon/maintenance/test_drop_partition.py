@@ -1,4 +1,4 @@
-"""Dropping partitions from a Paimon lake: values of every type, files and renames of other engines, who was faster."""
+"""Dropping partitions from a Paimon lake: what pypaimon reads afterwards, and writers that rename over the drop."""
 
 from __future__ import annotations
 
@@ -8,56 +8,23 @@ import pyarrow as pa
 import pytest
 
 from interop.keyed_cases import read_by_pypaimon
-from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, lake_of, sorted_rows, tier
+from interop.lake_cases import EVENTS, event_rows, sorted_rows, tier
 from lake_rows import lake_rows
-from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.lake.paimon.maintenance import drop_partition as paimon_drop_partition
-from streamhouse_spark.lake.parquet import partition_rewrite as partition_drop
-from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
+from unit.lake.test_drop_partition import drop, lake, read
 
-PARTITION_COLUMNS = [
-    c.name
-    for c in EVERY_TYPE.columns[1:]
-    if pa.types.is_integer(c.type) or pa.types.is_string(c.type) or pa.types.is_date(c.type)
-]
+__all__ = ["lake"]
+
 SNAPSHOTS = "lake/sales.db/orders/snapshot"
-
-
-def drop(lake, *values: dict, below: int = 1000, **options):
-    spec, ends = lake.place.spec, lake.newest().offsets
-    matches = tuple(PartitionMatch.of(v, spec.schema, spec.partition_by, "t") for v in values)
-    below = {b: min(below, end) for b, end in ends.items()}
-    return lake.drop_partitions(PartitionMatches(matches), below=below, **options)
-
-
-def read(lake) -> list[dict]:
-    return sorted_rows(lake_rows(lake, lake.plan_read()))
 
 
 def kinds(lake) -> list[str]:
     return lake.metadata_table("snapshots")["commit_kind"].to_pylist()
 
 
-@pytest.mark.parametrize("column", PARTITION_COLUMNS)
-def test_a_value_of_every_type(memory, column):
-    lake = lake_of(memory, EVERY_TYPE, partition_by=[column], lake_format="paimon")
-    rows = every_type_rows(20)
-    tier(lake, rows)
-    all_rows = rows.to_pylist()
-    for value in {row[column] for row in all_rows[:2]} | {None}:
-        going = [row for row in all_rows if row[column] == value]
-        all_rows = [row for row in all_rows if row[column] != value]
-        assert drop(lake, {column: value}, dry_run=True).rows == len(going)
-        assert drop(lake, {column: value}).rows == len(going)
-        assert read(lake) == sorted_rows(pa.Table.from_pylist(all_rows, schema=EVERY_TYPE.arrow))
-    assert (lake.newest().offsets, lake.newest().dropped_rows) == ({0: 20}, 20 - len(all_rows))
-
-
 @pytest.fixture
-def lake(memory):
-    lake = lake_of(memory, EVENTS, partition_by=["region"], lake_format="paimon")
-    tier(lake, event_rows(20).set_column(2, "region", pa.array(["a", "b"] * 10)))
-    return lake
+def lake_format():
+    return "paimon"
 
 
 def test_several_partitions_in_one_snapshot_which_other_readers_follow(lake, memory):
@@ -85,44 +52,6 @@ def test_a_file_with_later_rows_is_cut(lake, memory):
     assert sorted_rows(read_by_pypaimon(memory, "sales.orders").cast(EVENTS.arrow)) == after
     assert lake.newest().dropped_rows == 4
     assert drop(lake, {"region": "a"}, below=7).rows == 0, "what is left is from behind it"
-
-
-def test_a_round_that_is_faster_is_met_again(lake, memory, monkeypatch):
-    sealed, context, late = paimon_drop_partition.sealed_above, paimon_drop_partition.write_context, iter([True])
-    rows = event_rows(4, seed=9).set_column(2, "region", pa.array(["a"] * 4))
-    seals = []
-
-    def slow(place):
-        if next(late, False):
-            tier(lake_of(memory, EVENTS, partition_by=["region"], lake_format="paimon"), rows)
-        return context(place)
-
-    monkeypatch.setattr(paimon_drop_partition, "write_context", slow)
-    monkeypatch.setattr(paimon_drop_partition, "sealed_above", lambda *args: seals.append(args) or sealed(*args))
-    assert drop(lake, {"region": "a"}).rows == 10
-    assert [row["region"] for row in read(lake)].count("a") == 4, "rows from behind the drop"
-    assert lake.newest().offsets == {0: 24}
-    assert len(seals) == 1
-
-
-def test_others_that_always_win_are_a_conflict(lake, monkeypatch):
-    def never(*_):
-        raise CommitConflictError("another was faster")
-
-    monkeypatch.setattr(paimon_drop_partition, "_require_as_planned", never)
-    monkeypatch.setattr(partition_drop, "ATTEMPTS_MAX", 3)
-    before = lake.newest()
-    with pytest.raises(CommitConflictError, match=r"nothing of \(region = 'a'\) was dropped"):
-        drop(lake, {"region": "a"})
-    assert lake.newest() == before
-
-
-def test_a_lake_that_lost_rows_is_not_dropped_from(lake):
-    spec = lake.place.spec
-    match = PartitionMatch.of({"region": "a"}, spec.schema, spec.partition_by, "t")
-    with pytest.raises(LakeRolledBackError, match="nothing was dropped"):
-        lake.drop_partitions(PartitionMatches((match,)), below={0: 21})
-    assert len(read(lake)) == 20
 
 
 @pytest.mark.parametrize("moment", ["as it is committed", "before it is kept", "later"])
