@@ -24,10 +24,10 @@ from faults.sequential import one_thing_at_a_time
 from faults.share import WHOLE, Share
 from faults.sim import SimClock, sim_world
 from faults.sweep import LocalFaultyStorage
+from kit.tables import tier
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -77,11 +77,6 @@ class Place:
         else:
             shutil.rmtree(self._folder / "wh")
             shutil.copytree(backup, self._folder / "wh")
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def ids(table: Table) -> Rows:

@@ -7,8 +7,8 @@ import shutil
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from kit.tables import tier
 from streamhouse_spark.errors import LakeMismatchError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.warehouse.relocation import relocate
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -31,11 +31,6 @@ def table(open_at, tmp_path):
     made.append([{"id": 1}])
     tier(made)
     return made
-
-
-def tier(table):
-    run = run_tasks_locally(table.storage, table.settings, table.world)
-    TieringJob(table.log, table.open_lake(), world=table.world).run(run)
 
 
 def ids_of(rows):

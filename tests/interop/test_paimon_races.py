@@ -15,8 +15,8 @@ import pytest
 from pypaimon import CatalogFactory
 
 from interop.lake_cases import PLAIN
+from kit.tables import tier
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -96,5 +96,4 @@ def _row(number: int) -> pa.Table:
 
 
 def _tier(table) -> int:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    return job.run(run_tasks_locally(table.storage, table.settings, table.world)).conflicts
+    return tier(table).conflicts

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from kit.tables import tier
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.errors import (
     CorruptDataError,
@@ -19,7 +20,6 @@ from streamhouse_spark.errors import (
     StreamhouseError,
 )
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -57,8 +57,7 @@ class Place:
 
     def tier(self):
         table = self.table()
-        run = run_tasks_locally(table.storage, table.settings, table.world)
-        TieringJob(table.log, table.open_lake(), world=table.world).run(run)
+        tier(table)
 
     def back_up(self, paths, name):
         for path in paths:

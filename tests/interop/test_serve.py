@@ -20,7 +20,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import GreaterThan
 
 from certificates import own_certificate
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from kit.tables import tier
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 EXTENSIONS = ("avro", "iceberg", "httpfs")
@@ -76,11 +76,6 @@ def duck(server: Server) -> duckdb.DuckDBPyConnection:
 
 def rows(*ids):
     return pa.table({"id": pa.array(ids, pa.int64()), "n": pa.array([1] * len(ids), pa.int64())})
-
-
-def tier(table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])

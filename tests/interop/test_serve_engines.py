@@ -11,9 +11,9 @@ import pytest
 
 from interop.own_jvm import session_in_own_jvm
 from interop.test_spark_iceberg import RUNTIME
+from kit.tables import tier
 from serving import served
 from storage.s3_server import S3Server, settings_for
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -21,11 +21,6 @@ pytestmark = [
     pytest.mark.engines,
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # PySpark 4.1 leaves them
 ]
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def lived(warehouse: Warehouse, *, keyed: bool) -> Table:

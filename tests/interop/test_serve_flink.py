@@ -21,9 +21,9 @@ from interop.served_cases import (
     order_rows,
     people_rows,
     right_answer,
-    tier,
     what_writes_change,
 )
+from kit.tables import tier
 from serving import served
 from stores.servers import Server, minio
 from streamhouse_spark.serve.access import Access, digest_of

@@ -19,10 +19,10 @@ from interop.served_cases import (
     order_rows,
     people_rows,
     right_answer,
-    tier,
     what_writes_change,
 )
 from interop.trino_server import Trino, TrinoError, running_trino
+from kit.tables import tier
 from serving import served
 from storage.s3_roles import ALL_OF_STS_AND_S3, document, guarded_s3
 from stores.servers import Server, minio

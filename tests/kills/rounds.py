@@ -13,7 +13,8 @@ from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from kills.workers import NAME, SCHEMA, crew_of, read_journal, rows_of, run, tier, warehouse_of
+from kills.workers import NAME, SCHEMA, crew_of, read_journal, rows_of, run, warehouse_of
+from kit.tables import tier
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_split

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 import keyed_writes
-from kills.workers import NAME, Journal, tier
+from kills.workers import NAME, Journal
+from kit.tables import tier
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.lifecycle.transaction_expiry import expire_transactions

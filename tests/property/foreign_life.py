@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import pytest
 
 from faults.sim import SimClock, sim_world
-from foreign_lake import NAME, row, tier
+from foreign_lake import NAME, row
+from kit.tables import tier
 from row_changes import replace_rows
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.tiering import job

@@ -16,13 +16,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField
 
 from faults.sim import SimClock, sim_world
+from kit.tables import tier
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DAY_MS = 24 * 3600 * 1000
@@ -127,7 +126,7 @@ class Branches(RuleBasedStateMachine):
     @rule()
     def tier(self) -> None:
         table = self.main()
-        tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+        tier(table)
 
     @rule(days=st.integers(0, 3))
     def upkeep(self, days: int) -> None:

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from faults.sim import SimClock, sim_world
+from kit.tables import tier
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import SnapshotExpiredError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DAY_MS = 24 * 3600 * 1000
@@ -92,7 +91,7 @@ class Clones(RuleBasedStateMachine):
     def tier(self, which: int) -> None:
         if (found := self.pick(which)) is not None:
             table = found[1]
-            tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+            tier(table)
 
     @rule(which=WHICH, days=st.integers(0, 3))
     def upkeep(self, which: int, days: int) -> None:

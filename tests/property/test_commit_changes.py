@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from changes_replayed import check_history, first_there
 from faults.keyed_groups import KINDS, together
 from faults.sim import sim_world
+from kit.tables import tier
 from row_changes import replace_rows
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.read.kept_tails import kept_tails
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -57,11 +57,6 @@ WRITES = st.lists(
     max_size=4,
 )
 GROUPS = st.lists(WRITES | st.sampled_from(["merge", "tier", "trim"]), min_size=1, max_size=6)
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def trim(table: Table) -> None:

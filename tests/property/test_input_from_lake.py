@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.tables import tier
 from nasty_input import MANY, changed_json, profile, refuses_or_answers
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.avro_records import AvroFile, read_avro, write_avro
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -37,12 +37,6 @@ def rows(start: int) -> list[dict[str, Any]]:
 
 def put(table, start: int) -> None:
     (table.upsert if table.state.primary_key else table.append)(rows(start))
-
-
-def tier(table) -> None:
-    TieringJob(table.log, table.open_lake(), world=table.world).run(
-        run_tasks_locally(table.storage, table.settings, table.world)
-    )
 
 
 @pytest.fixture(scope="module", params=["iceberg", "paimon"])

@@ -14,7 +14,8 @@ import pytest
 from changes_replayed import changes, replayed, row_of, version
 from faults.sim import SimClock, sim_world
 from foreign_engines import ENGINES
-from foreign_lake import row, tier
+from foreign_lake import row
+from kit.tables import tier
 from row_changes import replace_rows
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.tiering import job

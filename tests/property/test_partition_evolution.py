@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from pyiceberg.manifest import clear_manifest_cache
 
 from faults.sim import sim_world
+from kit.tables import tier
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.iceberg.maintenance import drop_partition as lake_drop
 from streamhouse_spark.lake.iceberg.metadata import partition_evolution
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.segments import match, writer
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -75,11 +75,6 @@ def partition_of(row: Row, layout: tuple[str, ...]) -> tuple[Any, ...]:
 def is_of(row: Row, chosen: Mapping[str, Any]) -> bool:
     _, day, land = row
     return all({"day": day, "land": land}[name] == value for name, value in chosen.items())
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def trim(table: Table) -> None:

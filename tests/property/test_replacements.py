@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults.sim import sim_world
+from kit.tables import tier
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
@@ -36,11 +36,6 @@ STEPS = st.lists(
     ),
     max_size=12,
 )
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def trim(table: Table) -> None:

@@ -17,15 +17,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from changes_replayed import Row, changes, replayed
 from faults.sim import SimClock, sim_world
+from kit.tables import tier
 from row_changes import replace_rows
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.append import INLINE_BYTES_MAX
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DAY_MS = 24 * 3600 * 1000
@@ -160,7 +159,7 @@ class RowHistories(RuleBasedStateMachine):
     @rule()
     def tier(self) -> None:
         table = self.table
-        tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+        tier(table)
         assert bag(self.table.lake.to_arrow().to_pylist()) == self.rows
 
     @rule()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults.sim import SimClock, sim_world
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from kit.tables import tier
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
@@ -35,11 +35,6 @@ STEPS = st.lists(
     min_size=3,
     max_size=18,
 )
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def step(table: Table, clock: SimClock, name: str, ids: list[int], number: int) -> None:

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults.sim import sim_world
+from kit.tables import tier
 from property.stream_driver import Query
-from property.test_commit_changes import done, tier
+from property.test_commit_changes import done
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse.warehouse import Warehouse

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kit.tables import tier
 from storage.s3_server import S3Server, settings_for
 from streamhouse_spark import StreamhouseError, Warehouse, relocate
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.table.tiering import tier_table
 
 pytestmark = pytest.mark.s3
 COLUMNS = "id BIGINT, text STRING"
@@ -32,7 +31,7 @@ def live(wh: Warehouse, location: str) -> None:
         "sales.orders", COLUMNS, primary_key=["id"], buckets=2, properties={"table.log.location": location}
     )
     table.upsert([{"id": i, "text": "a"} for i in range(50)])
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
     table.upsert([{"id": 3, "text": "b"}, {"id": 50, "text": "b"}])
     table.delete([{"id": 0}])
     other = Warehouse(wh.url, wh.settings).table("sales.orders")

@@ -22,6 +22,7 @@ from pyarrow import flight
 from starlette.testclient import TestClient
 
 from flight_client import Client, flights
+from kit.tables import tier
 from storage.s3_server import settings_for
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.cli.service_log import _JsonLines
@@ -39,7 +40,6 @@ from streamhouse_spark.serve.rights import Client as Rights
 from streamhouse_spark.serve.rights import parse_pattern
 from streamhouse_spark.service.lineage import RoundEvents, event_of, listener_to
 from streamhouse_spark.service.tiering_service import Service
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.connection import Connection
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -104,7 +104,7 @@ def world(s3_server, tmp_path_factory) -> Iterator[World]:
             table.append([{"id": number, "name": "x"}])
             keyed.upsert([{"id": number, "n": 1}])
             for one in (table, keyed):
-                tier_table(one, run_tasks_locally(one.storage, one.settings, one.world))
+                tier(one)
         table.append(pa.table({"id": range(50_000), "name": ["y"] * 50_000}))
         table.create_tag("kept")
         table.log.checkpoint(table.refresh())

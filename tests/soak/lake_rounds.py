@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.sim import SimClock, sim_world
+from kit.tables import tier
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.service.maintenance_schedule import Upkeep
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.tiering import tier_table
 
 PROPERTIES = {
     "table.datalake.auto-compaction": "true",
@@ -88,7 +87,7 @@ class Rounds:
             self._write()
             began, began_cpu = time.perf_counter(), time.process_time()
             table = self.table
-            report = tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+            report = tier(table)
             ended, ended_cpu = time.perf_counter(), time.process_time()
             self.round_cpu_ms.append((ended_cpu - began_cpu) * 1000)
             assert len(report.snapshots) == 1

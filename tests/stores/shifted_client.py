@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kills.workers import tier
+from kit.tables import tier
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.warehouse.warehouse import Warehouse
 

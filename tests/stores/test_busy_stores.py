@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kills.workers import tier
+from kit.tables import tier
 from s3.test_tables_through_faults import PLAIN, check, stored
 from storage.s3_proxy import Fault, Plan, Request, S3Proxy, always, nothing, running_s3_proxy
 from stores.servers import Server

@@ -10,7 +10,7 @@ import pytest
 
 from faults.sim import SimClock, SimIds
 from kills.rounds import kill_rounds_elsewhere
-from kills.workers import tier
+from kit.tables import tier
 from s3.test_tables_through_faults import (
     stored,
     test_a_transaction_is_retried_until_it_is_stored_once,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kills.workers import tier
+from kit.tables import tier
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.stores

@@ -8,9 +8,9 @@ import shutil
 import pytest
 
 from faults.sim import sim_world
+from kit.tables import tier
 from streamhouse_spark.core.paths import checkpoints_prefix, commits_prefix, parse_number, table_prefix
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits import standing
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -44,8 +44,7 @@ class Place:
 
     def tier(self):
         table = self.table()
-        tasks = run_tasks_locally(table.storage, table.settings, table.world)
-        TieringJob(table.log, table.open_lake(), world=table.world).run(tasks)
+        tier(table)
 
     def ids(self):
         return sorted(self.table().to_arrow()["id"].to_pylist())

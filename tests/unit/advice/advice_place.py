@@ -12,19 +12,14 @@ import pytest
 
 from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
+from kit.tables import tier
 from streamhouse_spark.errors import StorageError, StreamhouseError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.error_texts import error_texts
 
 Case = Iterator[Callable[[], object]]
 HOUR_MS = 3_600_000
-
-
-def tier(table: Table) -> None:
-    tasks = run_tasks_locally(table.storage, table.settings, table.world)
-    TieringJob(table.log, table.open_lake(), world=table.world).run(tasks)
 
 
 def ids_of(rows: Any) -> list[int]:

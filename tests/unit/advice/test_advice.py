@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 import pytest
 
+from kit.tables import tier
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.core.paths import checkpoint_key, commit_key, name_key, parse_table_name, segment_key
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints
-from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow, ids_of, lossy_at, tier
+from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow, ids_of, lossy_at
 
 # -- damage -----------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import pytest
 
 import keyed_writes
 from faults.faulty_storage import FaultyStorage
+from kit.tables import tier
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv import keyed_writer
 from streamhouse_spark.kv.read_base import ReadBase
@@ -17,7 +18,7 @@ from streamhouse_spark.lake.parquet import partition_rewrite as partition_drop
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.log.append import STAGED_AGE_MS_MAX
 from streamhouse_spark.log.commits import commit_log, failed_commits
-from unit.advice.advice_place import Advice, Case, Place, each_lake, follow, ids_of, tier
+from unit.advice.advice_place import Advice, Case, Place, each_lake, follow, ids_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

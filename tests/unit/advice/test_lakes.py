@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
+from kit.tables import tier
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import checkpoints_prefix, commit_key
 from streamhouse_spark.errors import LakeRolledBackError
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.segments.scan import plan_range
-from unit.advice.advice_place import Advice, Case, Place, each_lake, follow, ids_of, tier
+from unit.advice.advice_place import Advice, Case, Place, each_lake, follow, ids_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

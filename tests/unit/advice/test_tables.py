@@ -9,13 +9,14 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
+from kit.tables import tier
 from property.stream_driver import Query
 from streamhouse_spark.core.model import StreamBatch, Transaction
 from streamhouse_spark.datasource.write.query_identity import begins_under_used_name
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.tiering import recording
 from streamhouse_spark.log.commits.actions import Trim
-from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow, ids_of, tier
+from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow, ids_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

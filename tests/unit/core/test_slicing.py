@@ -7,13 +7,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from kit.tables import tier
 from streamhouse_spark.core import slicing
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.lookup.lookup import Lookup
 from streamhouse_spark.lookup.lookup_join import LookupPlan
 from streamhouse_spark.schema.conversion import Conversion
-from streamhouse_spark.table.tiering import tier_table
 
 SLICE_BYTES = 400
 ROWS = 60
@@ -62,10 +61,6 @@ def given(ids, turn: int = 0) -> list[dict[str, object]]:
 
 def found(rows: pa.Table) -> list[dict[str, object]]:
     return sorted(rows.to_pylist(), key=lambda r: r["id"])
-
-
-def tier(table) -> None:
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
 
 
 @pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kit.tables import tier
 from streamhouse_spark.config.schema_history import SchemaChange, first_after, followed_by
 from streamhouse_spark.errors import FormatVersionError, SchemaMismatchError, SnapshotExpiredError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.history import state_at
@@ -31,11 +31,6 @@ def table(request, wh, own_cache, lake):
 
 def put(table, *rows) -> None:
     (table.upsert if table.state.primary_key else table.append)([*rows])
-
-
-def tier(table) -> None:
-    run = run_tasks_locally(table.storage, table.settings, table.world)
-    TieringJob(table.log, table.open_lake(), world=table.world).run(run)
 
 
 def rows(found) -> list[dict]:

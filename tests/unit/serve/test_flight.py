@@ -13,13 +13,12 @@ from pyarrow import flight
 
 from doc_pages import PAGES
 from flight_client import Client, flights, told
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from kit.tables import tier
 from streamhouse_spark.read import parts
 from streamhouse_spark.schema.variant import VARIANT
 from streamhouse_spark.schema.variant_values import readable_rows
 from streamhouse_spark.serve.flight import bulk_reads
 from streamhouse_spark.serve.flight.requests import PARTS_MAX
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
@@ -43,10 +42,6 @@ def client(server):
 def small_parts(monkeypatch):
     monkeypatch.setattr(parts, "OPENING_BYTES", 0)
     monkeypatch.setattr(parts, "TARGET_BYTES_MIN", 1)
-
-
-def tier(table):
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def rows(*ids, n=1):

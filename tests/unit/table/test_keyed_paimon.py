@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from pypaimon import CatalogFactory
 
+from kit.tables import tier
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -34,11 +34,6 @@ def table(request, warehouse_path, own_cache) -> Table:
         buckets=5,
         properties={**PAIMON, "bucket.key": request.param},
     )
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def stock(table: Table):

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kit.tables import tier
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 
 KINDS = [("iceberg", False), ("iceberg", True), ("paimon", False), ("paimon", True)]
 HOUR_MS = 3_600_000
-
-
-def tier(table) -> None:
-    tasks = run_tasks_locally(table.storage, table.settings, table.world)
-    TieringJob(table.log, table.open_lake(), world=table.world).run(tasks)
 
 
 def write(table, *ids) -> None:

@@ -14,10 +14,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from changes_replayed import changes, replayed, version
+from kit.tables import tier
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.table.rollback import rollback_to_version
-from streamhouse_spark.table.tiering import tier_table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 NAME = "sales.orders"
@@ -61,8 +60,8 @@ def test_changes_and_a_rollback(table):
     found = changes(table, before + 1, now)
     assert sorted(one["id"] for one in found if one["_change_type"] == "delete") == [0, 2, 4, 6]
     assert replayed(version(table, before), found) == version(table, now)
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
     assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [1, 3, 5, 7]
     rollback_to_version(table, before)
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
     assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == list(range(8))

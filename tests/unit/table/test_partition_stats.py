@@ -10,11 +10,11 @@ import pytest
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import FileScanTask
 
+from kit.tables import tier
 from streamhouse_spark.errors import InvalidNameError
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.lake.iceberg.scan_files import _num_deleted
 from streamhouse_spark.lake.iceberg.schema import PATH_ID
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.segments.scan import read_split
 from streamhouse_spark.table import partition_stats as partition_inspect
 from streamhouse_spark.table.views import open_view
@@ -32,11 +32,6 @@ def wh(memory, world):
 @pytest.fixture(params=["iceberg", "paimon"])
 def lake_format(request):
     return request.param
-
-
-def tier(table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def shown(table):

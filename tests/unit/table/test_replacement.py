@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from kit.tables import tier
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -17,7 +18,6 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.read.history import history_rows
 from streamhouse_spark.table.replacement import ChosenRows, commit_replacement
@@ -40,11 +40,6 @@ def rows(*numbers):
 
 def ids(found):
     return sorted(found["id"].to_pylist())
-
-
-def tier(table: Table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    return job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def trim(table: Table) -> None:

@@ -8,11 +8,10 @@ import pyarrow.compute as pc
 import pytest
 
 from changes_replayed import check_history
+from kit.tables import tier
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.table import rollback
-from streamhouse_spark.table.tiering import tier_table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 HOT = {"table.datalake.enabled": "false"}
@@ -39,10 +38,6 @@ def partitioned(wh, lake):
 def new_table(wh, *, keyed=False, lake=None, name="d.t"):
     how, properties = KEY if keyed else {}, {"table.datalake.format": lake} if lake else HOT
     return wh.create_table(name, "id BIGINT NOT NULL, day INT", buckets=2, properties=properties, **how)
-
-
-def tier(table):
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def trim(table):

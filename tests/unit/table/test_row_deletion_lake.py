@@ -14,6 +14,7 @@ from pyiceberg.catalog import Catalog
 from changes_replayed import changes
 from faults.sim import SimClock
 from interop.paimon_cases import Stock
+from kit.tables import tier
 from row_changes import replace_rows
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.model import OffsetRange
@@ -58,11 +59,6 @@ def rows(*numbers):
 
 def ids(found):
     return sorted(found["id"].to_pylist())
-
-
-def tier(table: Table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    return job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def trim(table: Table) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from faults.sim import sim_world
 from foreign_engines import ENGINES
-from foreign_lake import NAME, ids, row, tier
+from foreign_lake import NAME, ids, row
+from kit.tables import tier
 from round_trips import RemoteStorage
 from row_changes import replace_rows
 from streamhouse_spark.config.properties import ADOPTED

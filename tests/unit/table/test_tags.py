@@ -7,13 +7,12 @@ import shutil
 import pyarrow.compute as pc
 import pytest
 
+from kit.tables import tier
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import write_checkpoint
 from streamhouse_spark.table import lake_maintain, tags
 from streamhouse_spark.table.lake_maintain import claim_of
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.relocation import relocate
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -40,15 +39,11 @@ def ids(found):
     return sorted(found["id"].to_pylist())
 
 
-def tier(table):
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
-
-
 def upkeep(table, clock):
     """Do everything that takes files away, with days between."""
     state = table.refresh()
     if table.has_lake:
-        tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+        tier(table)
         state = table.refresh()
         starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
         if starts:
@@ -66,7 +61,7 @@ def test_a_tagged_version_is_read_after_everything_else_went(wh, clock, other_pr
     table = new_table(wh, keyed=keyed, lake=lake)
     add(table, *range(10))
     if lake:
-        tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+        tier(table)
     add(table, *range(10, 14))
     made = table.create_tag("before")
     for step in range(60):

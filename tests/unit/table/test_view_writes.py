@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 
-from kills.workers import tier
+from kit.tables import tier
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.lineage import Lineage, SourceVersion
 from streamhouse_spark.core.model import Transaction

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from kit.tables import tier
 from streamhouse_spark.errors import OffsetsTrimmedError, TableNotFoundError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
 
 
@@ -118,5 +118,4 @@ def test_a_view_of_a_dropped_table(wh, table, other_process):
 
 
 def _tier(table) -> None:
-    run = run_tasks_locally(table.storage, table.settings, table.world)
-    TieringJob(table.log, table.open_lake(), world=table.world).run(run)
+    tier(table)

@@ -7,13 +7,12 @@ import shutil
 import pytest
 
 from faults.sim import SimClock, sim_world
+from kit.tables import tier
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.lineage import REFRESHES
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError, TableNotFoundError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.relocation import relocate
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -40,10 +39,6 @@ def add(table, *numbers):
 
 def ids(found):
     return sorted(found["id"].to_pylist())
-
-
-def tier(table):
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def lake_files(table):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from faults.faulty_storage import FaultyStorage
+from kit.tables import tier
 from round_trips import RemoteStorage
 from streamhouse_spark import (
     CorruptDataError,
@@ -27,7 +28,6 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import is_placed, location_key, owner_key, table_prefix
 from streamhouse_spark.handle import log_url
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.frame import decode_frame
 from streamhouse_spark.log.lifecycle import location, names
@@ -37,7 +37,6 @@ from streamhouse_spark.storage.base import url_of
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.placed import placed
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.creation import create_action
 from streamhouse_spark.warehouse.replacement import publish_table, stage_table
 
@@ -74,10 +73,6 @@ def write(table, *ids: int) -> None:
 
 def ids_of(table) -> list[int]:
     return sorted(table.to_arrow()["id"].to_pylist())
-
-
-def tier(table) -> None:
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def files(folder: Path) -> list[str]:

@@ -6,15 +6,14 @@ import pyarrow as pa
 import pytest
 
 from faults.sim import SimClock, SimIds
+from kit.tables import tier
 from streamhouse_spark import StorageError, TableExistsError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, read_floor
 from streamhouse_spark.log.lifecycle import names, renaming
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.tiering import tier_table
 
 NAME = "sales.orders"
 
@@ -35,10 +34,6 @@ def table(wh):
     made = wh.create_table(NAME, "id BIGINT, text STRING", primary_key=["id"], buckets=2)
     made.upsert([{"id": i, "text": "a"} for i in range(10)])
     return made
-
-
-def tier(table):
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def rows_of(table):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kit.tables import tier
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource.catalog.scan.query_pin import pin_of
 from streamhouse_spark.datasource.catalog.scan.real_time import begin_real_time, finish_real_time, follow_log
@@ -21,10 +22,8 @@ from streamhouse_spark.errors import (
     SchemaMismatchError,
     TableNotFoundError,
 )
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.connection import Connection
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -154,7 +153,7 @@ def test_rows_that_need_micro_batches_first(wh, table):
         Query(wh, "db.k$binlog").begin()
     query = Query(wh, "db.t")
     start = query.begin()
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
     table.log.commit(lambda state, _: (Trim({b: log.end for b, log in state.buckets.items()}),))
     with pytest.raises(InvalidOptionError, match=f"rows that are in the lake only, which {catch_up}"):
         query.follow(start)

@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from kills.workers import tier
+from kit.tables import tier
 from streamhouse_spark.datasource.views import refresh
 from streamhouse_spark.datasource.views.materialize import materialized
 from streamhouse_spark.errors import TableNotFoundError

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from faults.faulty_storage import Crash
-from kills.workers import tier
+from kit.tables import tier
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.lineage import Lineage, SourceVersion, lineage_of
 from streamhouse_spark.datasource.views import changes, refresh, relations

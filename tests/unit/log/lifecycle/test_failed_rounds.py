@@ -7,7 +7,7 @@ import json
 import pytest
 
 from faults.sim import sim_world
-from kills.workers import tier
+from kit.tables import tier
 from streamhouse_spark.core.paths import table_prefix, tiering_failures_key
 from streamhouse_spark.core.values import replace
 from streamhouse_spark.errors import LakeMismatchError, StorageError

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from changes_replayed import changes, check_history, first_there
+from kit.tables import tier
 from round_trips import RemoteStorage
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.read.change_feed.commit_changes import plan_changes
 from streamhouse_spark.read.pieces import ChangesPiece, OffsetsPiece, piece_from_json
@@ -30,11 +30,6 @@ def table(request, wh):
         tier(table)
     trim(table)
     return table
-
-
-def tier(table: Table) -> None:
-    run = run_tasks_locally(table.storage, table.settings, table.world)
-    TieringJob(table.log, table.open_lake(), world=table.world).run(run)
 
 
 def trim(table: Table) -> None:

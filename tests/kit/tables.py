@@ -1,0 +1,32 @@
+"""Steps that tests take with a table: tier it, trim its log, verify it."""
+
+from __future__ import annotations
+
+from streamhouse_spark.lake.tiering.job import TieringReport, run_tasks_locally
+from streamhouse_spark.log.commits.actions import Trim
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.tiering import tier_table
+
+
+def tier(table: Table) -> TieringReport:
+    """Tier every row of ``table`` that was committed before the call, with tasks in this process."""
+    return tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+
+
+def trim_tiered(table: Table) -> None:
+    """Trim the log of all that the recorded lake snapshot holds."""
+    state = table.refresh()
+    starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
+    if starts:
+        table.log.commit(lambda _state, _time_ms: (Trim(starts),))
+
+
+def require_verified(table: Table) -> None:
+    """Raise `AssertionError` if ``streamhouse verify`` finds a problem in the log or the lake."""
+    from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
+
+    state, result = table.refresh(), Verification(table.name)
+    verify_log(table, state, result, lambda _: None)
+    if (plan := open_lake_plan(table, state, result)) is not None:
+        verify_lake(table, state, plan, result, lambda _: None)
+    assert result.problems == []
