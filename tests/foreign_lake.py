@@ -13,6 +13,7 @@ from pyiceberg.table import Table as LakeTable
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
+from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
@@ -74,7 +75,3 @@ def rewritten(storage: Storage, world: World) -> None:
 def stock(table: Table) -> list[int]:
     """Read the lake's ids as pyiceberg does."""
     return ids(lake_of(table.storage, table.world).scan().to_arrow())
-
-
-def ids(found: pa.Table) -> list[int]:
-    return sorted(found["id"].to_pylist())

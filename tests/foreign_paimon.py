@@ -11,8 +11,9 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from foreign_lake import NAME, ids, row
+from foreign_lake import NAME, row
 from interop.paimon_cases import Stock
+from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.base import Storage

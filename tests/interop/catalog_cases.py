@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table as IcebergTable
 
+from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import Warehouse
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
@@ -29,10 +30,6 @@ def catalog_of(settings: Settings) -> Catalog:
 
 def opened(directory: Path, settings: Settings) -> Warehouse:
     return Warehouse(str(directory / "wh"), settings)
-
-
-def ids(found: pa.Table) -> list[int]:
-    return sorted(found["id"].to_pylist())
 
 
 def lake_table(settings: Settings, name: str = "sales.orders") -> IcebergTable:

@@ -16,6 +16,7 @@ from pyiceberg.table import StaticTable
 from faults.scenarios import LAKE, NO_LAKE, PAIMON, tier
 from faults.sim import SimClock, sim_world
 from interop.keyed_cases import read_by_pypaimon
+from kit.rows import rows_by_id
 from streamhouse_spark.schema.ddl import quote_identifier
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -218,24 +219,20 @@ class History:
     def check(self) -> None:
         for table in self.tables:
             table.refresh()
-            assert in_order(table.to_arrow()) == self.expected()
+            assert rows_by_id(table.to_arrow()) == self.expected()
             if self.key:
                 found = table.lookup([{"id": key} for key in self.rows])
-                assert in_order(found.select(table.schema.names)) == self.expected()
+                assert rows_by_id(found.select(table.schema.names)) == self.expected()
         for tag, expected in self.remembered:
-            assert in_order(self.tables[0].read_version(tag)) == expected
-
-
-def in_order(found: Any) -> list[dict[str, Any]]:
-    return sorted(found.to_pylist(), key=lambda row: row["id"])
+            assert rows_by_id(self.tables[0].read_version(tag)) == expected
 
 
 def check_others(history: History, table: Any, warehouse: str) -> None:
     """The libraries of the lake's format, which know nothing of us, read the same rows."""
     if table.properties.datalake_format == "paimon":
-        assert in_order(read_by_pypaimon(table.storage, table.name)) == history.expected()
+        assert rows_by_id(read_by_pypaimon(table.storage, table.name)) == history.expected()
         return
-    found = in_order(StaticTable.from_metadata(f"{warehouse}/lake/default/t").scan().to_arrow().cast(table.schema))
+    found = rows_by_id(StaticTable.from_metadata(f"{warehouse}/lake/default/t").scan().to_arrow().cast(table.schema))
     assert history.without_null_lists(found) == history.without_null_lists(history.expected())
 
 

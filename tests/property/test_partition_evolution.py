@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 from pyiceberg.manifest import clear_manifest_cache
 
 from faults.sim import sim_world
-from kit.tables import tier
+from kit.tables import tier, trim_tiered
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.iceberg.maintenance import drop_partition as lake_drop
 from streamhouse_spark.lake.iceberg.metadata import partition_evolution
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
-from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.segments import match, writer
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import partitions as table_partitions
@@ -75,13 +74,6 @@ def partition_of(row: Row, layout: tuple[str, ...]) -> tuple[Any, ...]:
 def is_of(row: Row, chosen: Mapping[str, Any]) -> bool:
     _, day, land = row
     return all({"day": day, "land": land}[name] == value for name, value in chosen.items())
-
-
-def trim(table: Table) -> None:
-    state = table.refresh()
-    starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
-    if starts:
-        table.log.commit(lambda _state, _time_ms: (Trim(starts),))
 
 
 def as_rows(found: Any) -> list[Row]:
@@ -161,7 +153,7 @@ def check(steps: list[tuple[Any, ...]], first: tuple[str, ...] = ("day",)) -> No
                 tier(table)
                 check_lake(table, model)
             case ("trim",):
-                trim(table)
+                trim_tiered(table)
             case ("compact",):
                 table.lake.compact(purge=True)
             case ("reopen",):

@@ -12,11 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults.sim import sim_world
-from kit.tables import tier
+from kit.tables import tier, trim_tiered
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 IDS = st.integers(0, 11)
@@ -36,13 +34,6 @@ STEPS = st.lists(
     ),
     max_size=12,
 )
-
-
-def trim(table: Table) -> None:
-    state = table.refresh()
-    starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
-    if starts:
-        table.log.commit(lambda _state, _time_ms: (Trim(starts),))
 
 
 def as_rows(pairs: Any) -> list[dict[str, Any]]:
@@ -93,7 +84,7 @@ def test_a_table_without_a_key(partitioned_by, lake, steps):
             case ("compact",):
                 table.lake.compact(purge=True)
             case ("trim",):
-                trim(table)
+                trim_tiered(table)
             case ("reopen",):
                 table = Warehouse("wh", storage=storage, world=sim_world(2 + number)).table("d.t")
         assert pairs_of(table.to_arrow()) == sorted(model, key=repr)
@@ -139,7 +130,7 @@ def check_with_a_key(partitioned_by, steps):
             case ("tier",):
                 tier(table)
             case ("trim",):
-                trim(table)
+                trim_tiered(table)
             case ("reopen",):
                 close_tablets()
                 table = Warehouse("wh", storage=storage, world=sim_world(2 + number)).table("d.t")

@@ -10,6 +10,7 @@ from botocore.exceptions import ClientError
 from starlette.testclient import TestClient
 
 from doc_pages import PAGES
+from kit.rows import ids
 from kit.tables import tier
 from storage.s3_roles import guarded_s3
 from streamhouse_spark.errors import StorageRefusedError
@@ -69,10 +70,6 @@ def opened(settings_of):
 def write(table, numbers, n=0):
     rows = [{"id": number, "n": n} for number in numbers]
     (table.upsert if table.state.primary_key else table.append)(rows)
-
-
-def ids(table):
-    return sorted(row["id"] for row in table.to_arrow().to_pylist())
 
 
 def allowed(store, settings, key):

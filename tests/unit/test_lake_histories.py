@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from faults.sim import sim_world
+from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark.errors import DifferentHistoryError
 from streamhouse_spark.storage.local import LocalStorage
@@ -18,10 +19,6 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 def add(table, *keys):
     for key in keys:
         (table.upsert if table.state.primary_key else table.append)([{"id": key}])
-
-
-def ids(table):
-    return sorted(table.to_arrow()["id"].to_pylist())
 
 
 def files(folder):

@@ -12,6 +12,7 @@ import pytest
 
 from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
+from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark.errors import StorageError, StreamhouseError
 from streamhouse_spark.table.table import Table
@@ -20,10 +21,6 @@ from unit.error_texts import error_texts
 
 Case = Iterator[Callable[[], object]]
 HOUR_MS = 3_600_000
-
-
-def ids_of(rows: Any) -> list[int]:
-    return sorted(rows["id"].to_pylist())
 
 
 class Place:
@@ -84,13 +81,13 @@ class Place:
 
     def require_healthy(self, name: str = "t") -> None:
         table = self.warehouse().table(name)
-        before = ids_of(table.to_arrow())
+        before = ids(table.to_arrow())
         row = {"id": 1000} if name == "t" else {"id": 1000, "p": "c"}
         (table.upsert if table.state.primary_key else table.append)([row])
         tier(table)
         table.maintain()
         table = self.warehouse().table(name)
-        assert ids_of(table.to_arrow()) == ids_of(table.lake.to_arrow()) == [*before, 1000]
+        assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [*before, 1000]
 
 
 def lossy_at(pattern: str, memory: Any) -> FaultyStorage:

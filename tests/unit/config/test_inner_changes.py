@@ -10,6 +10,7 @@ import pytest
 from pyiceberg import types as ice
 
 from faults.scenarios import tier
+from kit.rows import rows_by_id
 from streamhouse_spark.errors import (
     CommitConflictError,
     FormatVersionError,
@@ -39,12 +40,8 @@ def keyed(wh, own_cache):
     return wh.create_table("sales.keyed", COLUMNS, primary_key=["id"])
 
 
-def rows_of(found: pa.Table) -> list[dict]:
-    return sorted(found.to_pylist(), key=lambda row: row["id"])
-
-
 def s_of(found: pa.Table) -> list:
-    return [row["s"] for row in rows_of(found)]
+    return [row["s"] for row in rows_by_id(found)]
 
 
 class TestReads:
@@ -77,7 +74,7 @@ class TestReads:
         keyed.upsert([{"id": 1, "s": {"a": 1, "b": "x"}, "items": [{"x": 1}]}])
         keyed.add_columns("s.c INT, items.element.y INT")
         keyed.upsert([{"id": 1, "m": {"k": {"v": 1}}}], columns=["id", "m"])
-        assert rows_of(keyed.to_arrow()) == [
+        assert rows_by_id(keyed.to_arrow()) == [
             {"id": 1, "s": {"a": 1, "b": "x", "c": None}, "items": [{"x": 1, "y": None}], "m": [("k", {"v": 1})]}
         ]
 

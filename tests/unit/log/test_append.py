@@ -7,6 +7,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
+from kit.rows import ids
 from streamhouse_spark.core.model import OffsetRange, Transaction
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
@@ -22,10 +23,6 @@ def table(wh):
 
 def stage(table, first, count):
     return table.stager().stage(pa.table({"id": pa.array(range(first, first + count), pa.int64())}))
-
-
-def ids(table):
-    return sorted(table.to_arrow()["id"].to_pylist())
 
 
 def test_staged_rows_are_seen_by_nobody(table):

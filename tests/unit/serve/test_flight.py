@@ -13,6 +13,7 @@ from pyarrow import flight
 
 from doc_pages import PAGES
 from flight_client import Client, flights, told
+from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark.read import parts
 from streamhouse_spark.schema.variant import VARIANT
@@ -46,10 +47,6 @@ def small_parts(monkeypatch):
 
 def rows(*ids, n=1):
     return pa.table({"id": pa.array(ids, pa.int64()), "n": pa.array([n] * len(ids), pa.int64())})
-
-
-def ids(found):
-    return sorted(found["id"].to_pylist())
 
 
 def made(warehouse, *, keyed=False, lake="iceberg"):

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from faults.scenarios import tier
+from kit.rows import ids
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.table.table import Table
@@ -26,10 +27,6 @@ def row(number: int) -> dict:
 
 def rows(*numbers: int) -> list[dict]:
     return [row(number) for number in numbers]
-
-
-def ids(found: pa.Table) -> list[int]:
-    return sorted(found["id"].to_pylist())
 
 
 @pytest.fixture

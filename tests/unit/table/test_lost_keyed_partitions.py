@@ -14,6 +14,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from changes_replayed import changes, replayed, version
+from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.table.rollback import rollback_to_version
@@ -46,10 +47,6 @@ def table(request, store, world, wh, own_cache, tmp_path):
     request.param(store, world, tmp_path)
     wh.adopt_table(NAME, primary_key=["region", "id"])
     return wh.table(NAME)
-
-
-def ids(found: pa.Table) -> list[int]:
-    return sorted(found["id"].to_pylist())
 
 
 def test_changes_and_a_rollback(table):

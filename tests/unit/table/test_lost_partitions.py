@@ -10,7 +10,8 @@ import pytest
 
 from changes_replayed import changes, replayed, version
 from foreign_engines import ENGINES
-from foreign_lake import NAME, ids, row
+from foreign_lake import NAME, row
+from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.lake.tiering import recording

@@ -12,6 +12,7 @@ from pyiceberg.manifest import clear_manifest_cache
 
 from faults.scenarios import tier
 from faults.sim import sim_world
+from kit.rows import ids
 from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -46,10 +47,6 @@ def row(number: int) -> dict:
 
 def rows(*numbers: int) -> list[dict]:
     return [row(number) for number in numbers]
-
-
-def ids(found: pa.Table) -> list[int]:
-    return sorted(found["id"].to_pylist())
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from kit.rows import ids
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
@@ -71,10 +72,6 @@ def rows(first: int, count: int, day: dt.date | None = MON, land: str | None = "
 
 def people(first: int, count: int, day: dt.date = MON) -> list[dict]:
     return [{"id": i, "day": day, "n": i} for i in range(first, first + count)]
-
-
-def ids(found) -> list[int]:
-    return sorted(found["id"].to_pylist())
 
 
 def job(table) -> TieringJob:

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from kit.tables import tier
+from kit.rows import ids, rows
+from kit.tables import tier, trim_tiered
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -18,11 +19,9 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.read.history import history_rows
 from streamhouse_spark.table.replacement import ChosenRows, commit_replacement
 from streamhouse_spark.table.row_parts import condition_choice
-from streamhouse_spark.table.table import Table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 HOT = {"table.datalake.enabled": "false"}
@@ -32,21 +31,6 @@ DAY_1 = [("day", "=", 1)]
 @pytest.fixture
 def table(wh):
     return wh.create_table("d.t", "id BIGINT, day INT", buckets=2, partition_by=["day"])
-
-
-def rows(*numbers):
-    return [{"id": number, "day": number % 3} for number in numbers]
-
-
-def ids(found):
-    return sorted(found["id"].to_pylist())
-
-
-def trim(table: Table) -> None:
-    state = table.refresh()
-    starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
-    if starts:
-        table.log.commit(lambda _s, _t: (Trim(starts),))
 
 
 class TestWhatIsReplaced:
@@ -119,7 +103,7 @@ class TestTheLake:
         assert ids(table.to_arrow()) == [2, 5, 8, 9, 10]
         tier(table)
         assert ids(table.lake.to_arrow()) == ids(table.to_arrow()) == [2, 5, 8, 9, 10]
-        trim(table)
+        trim_tiered(table)
         table.overwrite(rows(13), where=DAY_1)
         tier(table)
         assert ids(table.lake.to_arrow()) == ids(table.to_arrow()) == [2, 5, 8, 9, 13]
@@ -172,7 +156,7 @@ class TestOthers:
                 other.append(rows(22))
                 other.delete(where=[("id", "=", 22)])
                 tier(other)
-                trim(other)
+                trim_tiered(other)
             else:
                 other.add_columns(f"c{number} INT")
 
@@ -303,7 +287,7 @@ def test_many_random_replacements(table, other_process):
             case 5:
                 tier(table)
                 if chance.random() < 0.5:
-                    trim(table)
+                    trim_tiered(table)
                 assert ids(table.lake.to_arrow()) == sorted(row["id"] for row in model)
         assert ids(table.to_arrow()) == sorted(row["id"] for row in model)
         assert table.refresh().num_rows == len(model)

@@ -8,9 +8,8 @@ import pyarrow.compute as pc
 import pytest
 
 from changes_replayed import check_history
-from kit.tables import tier
+from kit.tables import tier, trim_tiered
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.table import rollback
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -38,14 +37,6 @@ def partitioned(wh, lake):
 def new_table(wh, *, keyed=False, lake=None, name="d.t"):
     how, properties = KEY if keyed else {}, {"table.datalake.format": lake} if lake else HOT
     return wh.create_table(name, "id BIGINT NOT NULL, day INT", buckets=2, properties=properties, **how)
-
-
-def trim(table):
-    """Trim the log of all that the recorded lake snapshot holds."""
-    state = table.refresh()
-    starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
-    if starts:
-        table.log.commit(lambda _s, _t: (Trim(starts),))
 
 
 def add(table, found):
@@ -142,7 +133,7 @@ class TestLogTables:
         table.delete(where=pc.field("id") == 2)
         if tiers:
             tier(table)
-            trim(table)
+            trim_tiered(table)
         table.append(rows(4))
         version = table.refresh().version
         table.truncate()
@@ -229,7 +220,7 @@ class TestLogTables:
         table.append(rows(1, 2, 3))
         version = table.refresh().version
         tier(table)
-        trim(table)
+        trim_tiered(table)
         table.drop_partition({"day": 1})
         left = content(table)
         assert table.rollback_to_version(version, dry_run=True).rows_added == 1
@@ -265,7 +256,7 @@ class TestLogTables:
 
         def late(*given):
             tier(other.table("d.t"))
-            trim(other.table("d.t"))
+            trim_tiered(other.table("d.t"))
             really(*given)
 
         monkeypatch.setattr(rollback, "_commit", late)
@@ -362,7 +353,7 @@ def test_histories_beside_the_contents_of_each_version(wh, keyed, lake, seed):
         elif step == "tier":
             tier(table)
         elif step == "trim" and not keyed:  # with a primary key `maintain` publishes the rows first
-            trim(table)
+            trim_tiered(table)
         elif step in ("merge", "trim"):
             table.merge_inline()
         else:

@@ -7,6 +7,7 @@ import random
 import pyarrow.compute as pc
 import pytest
 
+from kit.rows import ids, rows
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, InvalidOptionError, OffsetsTrimmedError
@@ -27,14 +28,6 @@ HOT = {"table.datalake.enabled": "false"}
 @pytest.fixture
 def table(wh):
     return wh.create_table("d.t", "id BIGINT, day INT", buckets=2, partition_by=["day"], properties=HOT)
-
-
-def rows(*numbers):
-    return [{"id": number, "day": number % 3} for number in numbers]
-
-
-def ids(found):
-    return sorted(found["id"].to_pylist())
 
 
 def runs(*offsets):

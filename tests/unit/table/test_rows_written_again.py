@@ -7,7 +7,8 @@ import pytest
 
 from faults.sim import sim_world
 from foreign_engines import ENGINES
-from foreign_lake import NAME, ids, row
+from foreign_lake import NAME, row
+from kit.rows import ids
 from kit.tables import tier
 from round_trips import RemoteStorage
 from row_changes import replace_rows

@@ -7,6 +7,7 @@ import shutil
 import pyarrow.compute as pc
 import pytest
 
+from kit.rows import ids, rows
 from kit.tables import tier
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.log.commits.actions import Trim
@@ -21,10 +22,6 @@ HOT = {"table.datalake.enabled": "false"}
 DAY_MS = 24 * 3600 * 1000
 
 
-def rows(*numbers):
-    return [{"id": number, "day": number % 3} for number in numbers]
-
-
 def new_table(wh, *, keyed=False, lake=None, name="d.t"):
     how = {"primary_key": ["id"]} if keyed else {}
     properties = HOT if lake is None else {"table.datalake.format": lake}
@@ -33,10 +30,6 @@ def new_table(wh, *, keyed=False, lake=None, name="d.t"):
 
 def add(table, *numbers):
     (table.upsert if table.state.primary_key else table.append)(rows(*numbers))
-
-
-def ids(found):
-    return sorted(found["id"].to_pylist())
 
 
 def upkeep(table, clock):

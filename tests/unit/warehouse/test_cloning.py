@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from faults.sim import SimClock, sim_world
+from kit.rows import ids, rows
 from kit.tables import tier
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.lineage import REFRESHES
@@ -23,10 +24,6 @@ pytestmark = STORES
 KINDS = pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
 
 
-def rows(*numbers):
-    return [{"id": number, "day": number % 3} for number in numbers]
-
-
 def new_table(wh, *, keyed=False, lake="iceberg", name="d.t"):
     how = {"primary_key": ["id"]} if keyed else {}
     properties = HOT if lake is None else {"table.datalake.format": lake}
@@ -35,10 +32,6 @@ def new_table(wh, *, keyed=False, lake="iceberg", name="d.t"):
 
 def add(table, *numbers):
     (table.upsert if table.state.primary_key else table.append)(rows(*numbers))
-
-
-def ids(found):
-    return sorted(found["id"].to_pylist())
 
 
 def lake_files(table):

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from kit.rows import ids
 from streamhouse_spark.config.spark_options import parse_stream_write_options
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.datasource.catalog.scan.real_time_write import begin_real_time_write, end_real_time_write
@@ -97,10 +98,6 @@ def begun(url: str, table: Any, source: Any, batch: int = 0, query: str = QUERY,
 
 def end(url: str, table: Any, source: Any, batch: int, query: str = QUERY, **options: str) -> None:
     end_real_time_write(Connection.of(url, {}), asked(table, source, batch, query, options))
-
-
-def ids(table: Any) -> list[int]:
-    return sorted(table.to_arrow()["id"].to_pylist())
 
 
 def test_what_is_stored_says_where_a_batch_goes_on(warehouse_path, table, source):

@@ -8,11 +8,10 @@ import pyarrow as pa
 import pytest
 
 from changes_replayed import changes, check_history, first_there
-from kit.tables import tier
+from kit.tables import tier, trim_tiered
 from round_trips import RemoteStorage
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
-from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.read.change_feed.commit_changes import plan_changes
 from streamhouse_spark.read.pieces import ChangesPiece, OffsetsPiece, piece_from_json
 from streamhouse_spark.read.planner import Pruning
@@ -28,13 +27,8 @@ def table(request, wh):
     for first in (0, 5):
         table.append([{"id": number, "day": first // 5} for number in range(first, first + 5)])
         tier(table)
-    trim(table)
+    trim_tiered(table)
     return table
-
-
-def trim(table: Table) -> None:
-    state = table.refresh()
-    table.log.commit(lambda *_: (Trim({bucket: state.lake_offset(bucket) for bucket in state.buckets}),))
 
 
 def delete(table: Table, *ids: int) -> int:
@@ -53,7 +47,7 @@ def test_old_rows_that_are_deleted(table):
     assert told(table, version, version) == deleted
     tier(table)
     assert told(table, version, version) == deleted, "the lake lacks them now"
-    trim(table)
+    trim_tiered(table)
     table.lake.compact(purge=True)
     assert told(table, version, version) == deleted, "no file of the newest snapshot has them"
     assert first_there(table) == 1
@@ -102,7 +96,7 @@ def test_rows_that_were_deleted_before_they_were_tiered_are_gone_with_the_log(ta
     check_history(table)
     tier(table)
     assert first_there(table) == 1
-    trim(table)
+    trim_tiered(table)
     assert first_there(table) == version + 1
     assert told(table, version + 1, table.refresh().version) == {}
 
@@ -112,7 +106,7 @@ def test_the_net_of_a_range_needs_no_row_that_came_and_went_in_it(table):
     table.append([{"id": 10, "day": 0}, {"id": 11, "day": 0}])
     version = delete(table, 10)
     tier(table)
-    trim(table)
+    trim_tiered(table)
     found = [(change["id"], change["_change_type"]) for change in changes(table, before + 1, version, is_net=True)]
     assert found == [(11, "insert")]
     with pytest.raises(OffsetsTrimmedError):
@@ -185,7 +179,7 @@ class TestCost:
         for first in range(0, 40, 5):
             table.append([{"id": number} for number in range(first, first + 5)])
             tier(table)
-        trim(table)
+        trim_tiered(table)
         version = delete(table, 12)
         tier(table)
         far = Warehouse("wh", storage=remote, world=world).table("t")
@@ -202,7 +196,7 @@ class TestCost:
         for number in range(12):
             table.append([{"id": number}])
             tier(table)
-        trim(table)
+        trim_tiered(table)
         table.delete(where=[("id", "=", 3)])
         far = Warehouse("wh", storage=remote, world=world).table("t")
         state = far.refresh()

@@ -33,10 +33,6 @@ def found(table):
     return sorted(zip(*table.to_arrow().to_pydict().values(), strict=True))
 
 
-def ids(table):
-    return sorted(table.to_arrow()["id"].to_pylist())
-
-
 def begun(wh, *, keyed, lake, numbers=range(6)):
     """A table, half of it tiered where it has a lake, and a branch of it."""
     table = new_table(wh, keyed=keyed, lake=lake)

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import Warehouse
 from streamhouse_spark.config.branch_mark import BRANCH, BranchMark
@@ -33,7 +34,7 @@ from streamhouse_spark.table.branching import branches, publication
 from streamhouse_spark.table.partitions import drop_partitions
 from streamhouse_spark.warehouse.connection import Connection
 from streamhouse_spark.warehouse.relocation import relocate
-from unit.table.branching.branched import DAY_MS, add, begun, ids, new_table, rows
+from unit.table.branching.branched import DAY_MS, add, begun, new_table, rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 
