@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,9 +58,3 @@ def installed(name: str) -> Path:
     folder = SERVERS / name
     assert (folder / "stamp").exists(), f"{folder} is missing: make interop-servers fetches it"
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

@@ -38,11 +38,6 @@ TURN = dict(zip(TURNED, (*TURNED[1:], TURNED[0]), strict=True))
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-@pytest.fixture(params=["iceberg", "paimon"])
-def lake_format(request) -> str:
-    return request.param
-
-
 @pytest.fixture
 def moving(monkeypatch) -> Callable[[Table], None]:
     """From the call on, each look at the state of a table comes behind another process's renaming of all columns."""

@@ -17,21 +17,10 @@ from streamhouse_spark.log.commits import actions, commit_log
 from streamhouse_spark.log.commits.checkpoint import PAST_VERSION, list_checkpoints
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.frame import decode_frame
-from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse.relocation import relocate
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 GOLDEN = GoldenFolder(COPIED)
-
-
-@pytest.fixture
-def golden() -> MemoryStorage:
-    return GOLDEN.store()
-
-
-@pytest.fixture
-def wh(golden) -> Warehouse:
-    return Warehouse("golden", storage=golden, world=sim_world(4))
 
 
 def test_what_a_reader_sees(wh):

@@ -12,19 +12,8 @@ from golden.make import DEFAULTS, expected
 from streamhouse_spark.core.paths import parse_number
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 GOLDEN = GoldenFolder(DEFAULTS)
-
-
-@pytest.fixture
-def golden() -> MemoryStorage:
-    return GOLDEN.store()
-
-
-@pytest.fixture
-def wh(golden) -> Warehouse:
-    return Warehouse("golden", storage=golden, world=sim_world(4))
 
 
 def test_what_a_reader_sees(wh):

@@ -57,11 +57,6 @@ def golden() -> MemoryStorage:
     return store
 
 
-@pytest.fixture
-def wh(golden) -> Warehouse:
-    return Warehouse("golden", storage=golden, world=sim_world(4))
-
-
 LATER_ACTIONS = {
     "copy": (
         (

@@ -26,11 +26,6 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
-def golden() -> MemoryStorage:
-    return GOLDEN.store()
-
-
-@pytest.fixture
 def table(golden):
     return Warehouse("golden", storage=golden, world=sim_world(4)).table("people")
 

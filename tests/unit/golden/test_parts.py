@@ -14,19 +14,8 @@ from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_chec
 from streamhouse_spark.log.commits.frame import decode_frame
 from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 GOLDEN = GoldenFolder(PARTS)
-
-
-@pytest.fixture
-def golden() -> MemoryStorage:
-    return GOLDEN.store()
-
-
-@pytest.fixture
-def wh(golden) -> Warehouse:
-    return Warehouse("golden", storage=golden, world=sim_world(4))
 
 
 def test_what_a_reader_sees(wh):

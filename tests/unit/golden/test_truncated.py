@@ -17,19 +17,8 @@ from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 GOLDEN = GoldenFolder(TRUNCATED)
-
-
-@pytest.fixture
-def golden() -> MemoryStorage:
-    return GOLDEN.store()
-
-
-@pytest.fixture
-def wh(golden) -> Warehouse:
-    return Warehouse("golden", storage=golden, world=sim_world(4))
 
 
 def test_what_a_reader_sees(wh):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from kit.tables import tier
-from round_trips import RemoteStorage
 from streamhouse_spark.lake import file_access
 from streamhouse_spark.lake.file_access import SMALL_BYTES_MAX, FilesAhead
 from streamhouse_spark.lake.model.values import LakeSplit
@@ -22,11 +21,6 @@ ROWS = 40
 def memory(world, request) -> MemoryStorage:
     """A store that no other test knows: a process remembers versions of lakes by their place."""
     return MemoryStorage(world, request.node.name)
-
-
-@pytest.fixture
-def remote(memory) -> RemoteStorage:
-    return RemoteStorage(memory)
 
 
 @pytest.fixture

@@ -25,11 +25,6 @@ COLUMNS = ("id", "day", "n")
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-@pytest.fixture(params=["iceberg", "paimon"])
-def lake_format(request) -> str:
-    return request.param
-
-
 @pytest.fixture(params=[(), ("id", "day")], ids=["log", "by key"])
 def table(wh, request, lake_format) -> Table:
     """The recorded lake snapshot is gone; another holds the same rows."""

@@ -24,11 +24,6 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture
-def warehouse(tmp_path):
-    return Warehouse(str(tmp_path / "wh"))
-
-
-@pytest.fixture
 def server(warehouse):
     with flights(warehouse) as server:
         yield server

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 
-from faults.sim import SimClock, sim_world
+from faults.sim import sim_world
 from serving import served
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.serve.app import make_app
@@ -18,11 +18,6 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 from virtual_rows import rows_of
 
 GRACE_MS = 600_000
-
-
-@pytest.fixture
-def clock():
-    return SimClock()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from faults.sim import SimClock
 from kit.tables import tier
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
@@ -33,11 +32,6 @@ class Counted:
     def assume(self, role_arn, session, policy, seconds):
         self.calls.append((role_arn, session, json.loads(policy), seconds))
         return TemporaryCredentials("id", f"secret-{len(self.calls)}", "token", 1_000_000)
-
-
-@pytest.fixture
-def clock():
-    return SimClock()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import foreign_lake
-from faults.sim import SimClock, sim_world
+from faults.sim import sim_world
 from kit.tables import tier
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
@@ -25,11 +25,6 @@ from virtual_rows import rows_of
 
 GRACE_MS = 600_000
 COLUMNS = "id BIGINT, name STRING"
-
-
-@pytest.fixture
-def clock():
-    return SimClock()
 
 
 @pytest.fixture

@@ -29,11 +29,6 @@ def wh(memory, world):
     return Warehouse("wh", storage=memory, world=world)
 
 
-@pytest.fixture(params=["iceberg", "paimon"])
-def lake_format(request):
-    return request.param
-
-
 def shown(table):
     """Partition → hot rows, lake rows, lake files."""
     found = table.inspect.partitions()

@@ -24,11 +24,6 @@ PLAIN = {"table.datalake.enabled": "false"}
 
 
 @pytest.fixture
-def remote(memory) -> RemoteStorage:
-    return RemoteStorage(memory)
-
-
-@pytest.fixture
 def wh(memory, world) -> Warehouse:
     return Warehouse("wh", storage=memory, world=world)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from faults.sim import SimClock, SimIds
+from faults.sim import SimIds
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import StorageError, TableExistsError, TableNotFoundError, Warehouse
@@ -17,11 +17,6 @@ from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.storage.memory import MemoryStorage
 
 NAME = "sales.orders"
-
-
-@pytest.fixture
-def clock():
-    return SimClock()
 
 
 @pytest.fixture

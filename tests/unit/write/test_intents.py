@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +15,6 @@ from streamhouse_spark.core.paths import commit_key, segment_key
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log.commits.actions import Condemn
 from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.intents import BucketIntents, IntentWrite, commit, prepare
@@ -39,18 +36,6 @@ def table(wh):
 @pytest.fixture
 def sums(wh):
     return wh.create_table(NAME, COLUMNS, primary_key=["id"], buckets=BUCKETS, properties=SUMS)
-
-
-@pytest.fixture
-def on_host(monkeypatch, tmp_path):
-    """Go to another host: one with a cache of its own, whose folder this gives."""
-
-    def go(name):
-        close_tablets()
-        monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path / "hosts" / name))
-        return Path(os.environ["STREAMHOUSE_CACHE_DIR"])
-
-    return go
 
 
 def row(key, name=None, n=None):

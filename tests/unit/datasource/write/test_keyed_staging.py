@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 
@@ -37,18 +36,6 @@ def wh(warehouse_path):
 @pytest.fixture
 def table(wh):
     return wh.create_table(NAME, "id BIGINT, n INT", primary_key=["id"], buckets=BUCKETS, properties=SUMS)
-
-
-@pytest.fixture
-def on_host(monkeypatch, tmp_path):
-    """Go to another host: one with a cache of its own, whose folder this gives."""
-
-    def go(name):
-        close_tablets()
-        monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path / "hosts" / name))
-        return Path(os.environ["STREAMHOUSE_CACHE_DIR"])
-
-    return go
 
 
 def connection(wh):

@@ -19,11 +19,6 @@ FORMATS = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]
 SHORT = 3
 
 
-@pytest.fixture
-def remote(memory) -> RemoteStorage:
-    return RemoteStorage(memory)
-
-
 @pytest.fixture(params=FORMATS)
 def table(request, remote, world) -> Table:
     """A table whose rows were all tiered, in a process that has found nothing more to do."""

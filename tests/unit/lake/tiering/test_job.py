@@ -26,11 +26,6 @@ def _lake_rows(table) -> list[dict]:
     return sorted_rows(table.lake.to_arrow())
 
 
-@pytest.fixture(params=["iceberg", "paimon"])
-def lake_format(request):
-    return request.param
-
-
 @pytest.fixture
 def events(wh, lake_format):
     return wh.create_table(

@@ -12,11 +12,6 @@ from streamhouse_spark.core.paths import WAREHOUSE_KEY
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
-@pytest.fixture
-def counted(memory) -> FaultyStorage:
-    return FaultyStorage(memory)
-
-
 def round_of(table, counted: FaultyStorage, row: int) -> list[tuple[str, str]]:
     """The requests of one round that tiers one row, as the service has them: the table stays, its lake is opened."""
     (table.upsert if table.state.primary_key else table.append)([{"id": row}])

@@ -24,11 +24,6 @@ ROWS = CHECKPOINT_INTERVAL + HINT_EVERY + 5
 
 
 @pytest.fixture
-def remote(memory) -> RemoteStorage:
-    return RemoteStorage(memory)
-
-
-@pytest.fixture
 def table(remote, world):
     table = Warehouse("wh", storage=remote, world=world).create_table("t", "id BIGINT")
     for number in range(ROWS):

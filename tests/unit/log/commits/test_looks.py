@@ -18,11 +18,6 @@ def mine(memory, world):
 
 
 @pytest.fixture
-def remote(memory) -> RemoteStorage:
-    return RemoteStorage(memory)
-
-
-@pytest.fixture
 def other(mine, remote, world):
     """The table in a process for which requests take long."""
     return Warehouse("wh", storage=remote, world=world).table("t")

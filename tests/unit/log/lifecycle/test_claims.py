@@ -7,7 +7,6 @@ import logging
 
 import pytest
 
-from faults.sim import SimClock
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import refresh_claim_key, tiering_claim_key
 from streamhouse_spark.errors import StorageError
@@ -17,11 +16,6 @@ from streamhouse_spark.storage.memory import MemoryStorage
 from waiting import wait_for
 
 UUID = "0" * 31 + "1"
-
-
-@pytest.fixture
-def clock():
-    return SimClock()
 
 
 @pytest.fixture

@@ -18,11 +18,6 @@ BUCKETS = 4096
 ROWS = 20_000
 
 
-@pytest.fixture
-def counted(memory) -> FaultyStorage:
-    return FaultyStorage(memory)
-
-
 def rows(first: int = 0) -> pa.Table:
     ids = np.arange(first, first + ROWS)
     return pa.table({"id": ids, "text": pa.array([f"row {i:010}" for i in ids.tolist()])})

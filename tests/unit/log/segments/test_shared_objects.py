@@ -30,11 +30,6 @@ ROWS = 20_000
 HOUR_MS = 3600 * 1000
 
 
-@pytest.fixture
-def counted(memory) -> FaultyStorage:
-    return FaultyStorage(memory)
-
-
 def rows(first: int = 0, count: int = ROWS, row_bytes: int = 3300) -> pa.Table:
     ids = np.arange(first, first + count)
     random = np.random.default_rng(first).bytes(count * row_bytes)

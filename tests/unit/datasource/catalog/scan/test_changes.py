@@ -20,11 +20,6 @@ FAR_US = 4_000_000_000_000_000
 
 
 @pytest.fixture
-def scans(connection):
-    return Scans(connection)
-
-
-@pytest.fixture
 def people(catalog, connection):
     catalog.create("sales", "people", "id bigint, n int", primary_key=["id"], properties={"bucket.num": "1"})
     table = connection.table("sales.people")

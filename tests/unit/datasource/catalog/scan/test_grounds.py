@@ -44,11 +44,6 @@ def wh(warehouse_path) -> Warehouse:
 
 
 @pytest.fixture
-def scans(connection) -> Scans:
-    return Scans(connection)
-
-
-@pytest.fixture
 def orders(wh) -> Table:
     table = wh.create_table("sales.orders", SCHEMA, properties={"bucket.num": "2", "bucket.key": "id"})
     table.append(rows(0, 100))

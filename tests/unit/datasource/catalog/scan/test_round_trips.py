@@ -45,11 +45,6 @@ def wh(memory, world) -> Warehouse:
 
 
 @pytest.fixture
-def remote(memory) -> RemoteStorage:
-    return RemoteStorage(memory)
-
-
-@pytest.fixture
 def scans(remote, monkeypatch) -> Scans:
     process = Process(remote)
     monkeypatch.setattr(connection, "_opened", lambda *_: process)

@@ -49,11 +49,6 @@ def wh(warehouse_path) -> Warehouse:
 
 
 @pytest.fixture
-def scans(connection) -> Scans:
-    return Scans(connection)
-
-
-@pytest.fixture
 def orders(wh):
     """Rows 0 to 199 in the lake, 200 to 249 in the log."""
     table = wh.create_table(
