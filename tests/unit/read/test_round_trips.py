@@ -12,6 +12,8 @@ from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
+pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
+
 FORMATS = ["iceberg", "paimon"]
 BUCKETS = 4
 ROWS = 40
@@ -21,11 +23,6 @@ ROWS = 40
 def memory(world, request) -> MemoryStorage:
     """A store that no other test knows: a process remembers versions of lakes by their place."""
     return MemoryStorage(world, request.node.name)
-
-
-@pytest.fixture
-def wh(memory, world) -> Warehouse:
-    return Warehouse("wh", storage=memory, world=world)
 
 
 def new_process(remote, world) -> Warehouse:

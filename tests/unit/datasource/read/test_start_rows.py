@@ -14,7 +14,8 @@ from streamhouse_spark.datasource.read.start_rows import initial_offset
 from streamhouse_spark.datasource.read.stream_offset import StartRows
 from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.kv import snapshots, tablet
-from streamhouse_spark.warehouse.warehouse import Warehouse
+
+pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 
 HOUR_MS = 3600 * 1000
 DAY_MS = 24 * HOUR_MS
@@ -27,11 +28,6 @@ def _tiny_files(monkeypatch, own_cache):
     monkeypatch.setattr(snapshots, "SEGMENT_BYTES", 1)
     monkeypatch.setattr(snapshots, "CHANGES_MIN", 1)
     monkeypatch.setattr(tablet, "ITEMS_PER_STEP", 1)
-
-
-@pytest.fixture
-def wh(memory, world):
-    return Warehouse("wh", storage=memory, world=world)
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.read.stream import StreamhouseStreamReader
 from streamhouse_spark.datasource.read.target import stream_target
 from streamhouse_spark.errors import SchemaMismatchError, TableNotFoundError
-from streamhouse_spark.warehouse.warehouse import Warehouse
+
+pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 
 CHANGES = {
     "rename": ({"rename_columns": {"name": "title"}}, "column 'name' was renamed to 'title'"),
@@ -24,11 +25,6 @@ CHANGES = {
     "widen": ({"widen_columns": {"n": "bigint"}}, "column 'n' became bigint, it was int"),
     "swap": ({"rename_columns": {"n": "m", "m": "n"}}, "column 'n' was renamed to 'm'"),
 }
-
-
-@pytest.fixture
-def wh(memory, world):
-    return Warehouse("wh", storage=memory, world=world)
 
 
 @pytest.fixture(params=["t", "t$changelog", "t$binlog"])
