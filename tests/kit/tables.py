@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from streamhouse_spark.lake.tiering.job import TieringReport, run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.warehouse.warehouse import Warehouse
+
+
+class TableCase:
+    """A table that tests create: the arguments of `Warehouse.create_table`, and its first rows.
+
+    A test module names the table of its fixture ``table`` by a constant ``TABLE``.
+    """
+
+    def __init__(self, name: str, columns: Any, *, rows: Sequence[Mapping[str, Any]] = (), **options: Any) -> None:
+        self.name, self.columns, self.rows, self.options = name, columns, rows, options
+
+    def create(self, warehouse: Warehouse) -> Table:
+        table = warehouse.create_table(self.name, self.columns, **self.options)
+        if self.rows:
+            add_rows(table, self.rows)
+        return table
+
+
+def add_rows(table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Upsert the rows into a primary-key table, or append them to a log table."""
+    (table.upsert if table.state.primary_key else table.append)(rows)
 
 
 def tier(table: Table) -> TieringReport:

@@ -18,6 +18,7 @@ from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse import connection
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -75,6 +76,12 @@ def store(request, warehouse_path, world) -> Storage:
 @pytest.fixture
 def wh(store, world) -> Warehouse:
     return Warehouse("wh", storage=store, world=world)
+
+
+@pytest.fixture
+def table(wh, request) -> Table:
+    """The table that the test's module calls ``TABLE``."""
+    return request.module.TABLE.create(wh)
 
 
 @pytest.fixture

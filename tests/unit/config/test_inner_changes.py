@@ -11,6 +11,7 @@ from pyiceberg import types as ice
 
 from faults.scenarios import tier
 from kit.rows import rows_by_id
+from kit.tables import TableCase
 from streamhouse_spark.errors import (
     CommitConflictError,
     FormatVersionError,
@@ -28,11 +29,7 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "sales.orders"
 COLUMNS = "id bigint not null, s struct<a:int,b:string>, items array<struct<x:int>>, m map<string,struct<v:int>>"
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table(NAME, COLUMNS, properties={"table.log.ttl": "1d"})
+TABLE = TableCase(NAME, COLUMNS, properties={"table.log.ttl": "1d"})
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from kit.rows import ids
+from kit.tables import TableCase
 from streamhouse_spark.core.model import OffsetRange, Transaction
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
@@ -15,10 +16,7 @@ from streamhouse_spark.log.append import STAGED_AGE_MS_MAX, gathered
 from streamhouse_spark.log.commits.actions import Condemn, SetSchema
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
+TABLE = TableCase("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
 
 
 def stage(table, first, count):

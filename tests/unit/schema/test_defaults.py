@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from faults.scenarios import LAKE, PAIMON, tier
+from kit.tables import TableCase
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.rows import filled
 from streamhouse_spark.schema.table_schema import Column, TableSchema
@@ -31,11 +32,7 @@ EVERY_TYPE = {
     "at": ("timestamp", dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)),
     "local": ("timestamp_ntz", dt.datetime(2026, 1, 31, 12)),
 }
-
-
-@pytest.fixture
-def table(wh) -> Table:
-    return wh.create_table(NAME, "id bigint not null, country string default 'CH', n int")
+TABLE = TableCase(NAME, "id bigint not null, country string default 'CH', n int")
 
 
 @pytest.fixture

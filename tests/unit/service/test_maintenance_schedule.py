@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import streamhouse_spark as sh
-from kit.tables import tier
+from kit.tables import TableCase, tier
 from soak.lake_rounds import rounds_in_memory
 from streamhouse_spark.errors import CommitConflictError, StorageError
 from streamhouse_spark.lake.iceberg.table import IcebergLake
@@ -42,9 +42,7 @@ def test_over_sixty_rounds_nothing_piles_up(own_cache, is_keyed):
     assert all(after[kind] <= 1.2 * before[kind] + 5 for kind in after), (before, after)
 
 
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT", properties=AUTOMATIC)
+TABLE = TableCase("t", "id BIGINT", properties=AUTOMATIC)
 
 
 def rounds_of(table, upkeep: Upkeep, num_rounds: int, asked: list) -> None:

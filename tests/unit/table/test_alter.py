@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from faults.scenarios import tier
+from kit.tables import TableCase
 from streamhouse_spark import Warehouse
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -23,11 +24,7 @@ from streamhouse_spark.log.segments.match import segment_may_match
 from streamhouse_spark.query.arrow_filter import ArrowFilter
 
 NAME = "sales.orders"
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table(NAME, "id bigint not null, text string", properties={"table.log.ttl": "1d"})
+TABLE = TableCase(NAME, "id bigint not null, text string", properties={"table.log.ttl": "1d"})
 
 
 def by_id(rows: pa.Table) -> dict[int, dict]:

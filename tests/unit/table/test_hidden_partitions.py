@@ -10,6 +10,7 @@ import pytest
 
 from faults.scenarios import tier
 from kit.rows import ids
+from kit.tables import TableCase
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.table.table import Table
@@ -29,9 +30,7 @@ def rows(*numbers: int) -> list[dict]:
     return [row(number) for number in numbers]
 
 
-@pytest.fixture
-def table(wh) -> Table:
-    return wh.create_table("d.t", DDL, partition_by=FIELDS, buckets=2, properties={"bucket.key": "id"})
+TABLE = TableCase("d.t", DDL, partition_by=FIELDS, buckets=2, properties={"bucket.key": "id"})
 
 
 def lake_of(table: Table):

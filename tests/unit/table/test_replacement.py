@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from kit.rows import ids, rows
-from kit.tables import tier, trim_tiered
+from kit.tables import TableCase, tier, trim_tiered
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -26,11 +26,7 @@ from streamhouse_spark.table.row_parts import condition_choice
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 HOT = {"table.datalake.enabled": "false"}
 DAY_1 = [("day", "=", 1)]
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("d.t", "id BIGINT, day INT", buckets=2, partition_by=["day"])
+TABLE = TableCase("d.t", "id BIGINT, day INT", buckets=2, partition_by=["day"])
 
 
 class TestWhatIsReplaced:

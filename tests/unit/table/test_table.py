@@ -15,6 +15,7 @@ import pytest
 
 from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
+from kit.tables import TableCase
 from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.core.paths import commit_key, segments_prefix
 from streamhouse_spark.errors import (
@@ -35,11 +36,7 @@ ROWS = [
     {"id": 1, "name": "a", "amount": decimal.Decimal("1.50"), "ts": MOMENT},
     {"id": 2, "name": None, "amount": None, "ts": None},
 ]
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("sales.orders", DDL)
+TABLE = TableCase("sales.orders", DDL)
 
 
 def ids(table) -> list[int]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from kit.tables import tier
+from kit.tables import TableCase, tier
 from streamhouse_spark.errors import OffsetsTrimmedError, TableNotFoundError
 from streamhouse_spark.log.commits.actions import Trim
 
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("sales.orders", "id BIGINT, name STRING", buckets=2, properties={"bucket.key": "id"})
+TABLE = TableCase("sales.orders", "id BIGINT, name STRING", buckets=2, properties={"bucket.key": "id"})
 
 
 class TestChangelog:

@@ -7,7 +7,7 @@ import pytest
 
 from faults.sim import SimIds
 from kit.rows import ids
-from kit.tables import tier
+from kit.tables import TableCase, tier
 from streamhouse_spark import StorageError, TableExistsError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
@@ -25,11 +25,9 @@ def wh(clock):
     return Warehouse("", storage=MemoryStorage(world), world=world)
 
 
-@pytest.fixture
-def table(wh):
-    made = wh.create_table(NAME, "id BIGINT, text STRING", primary_key=["id"], buckets=2)
-    made.upsert([{"id": i, "text": "a"} for i in range(10)])
-    return made
+TABLE = TableCase(
+    NAME, "id BIGINT, text STRING", primary_key=["id"], buckets=2, rows=[{"id": i, "text": "a"} for i in range(10)]
+)
 
 
 def test_all_of_it_comes_back(tmp_path):

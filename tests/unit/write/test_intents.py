@@ -10,6 +10,7 @@ import pytest
 
 from faults.faulty_storage import Fault, FaultyStorage
 from faults.sim import sim_world
+from kit.tables import TableCase
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.core.paths import commit_key, segment_key
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
@@ -26,11 +27,7 @@ BUCKETS = 3
 HOUR_MS = 3600 * 1000
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table(NAME, COLUMNS, primary_key=["id"], buckets=BUCKETS)
+TABLE = TableCase(NAME, COLUMNS, primary_key=["id"], buckets=BUCKETS)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kit.tables import tier
+from kit.tables import TableCase, tier
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource.catalog.scan.query_pin import pin_of
 from streamhouse_spark.datasource.catalog.scan.real_time import begin_real_time, finish_real_time, follow_log
@@ -33,11 +33,13 @@ def wh(warehouse_path: str) -> Warehouse:
     return Warehouse(warehouse_path)
 
 
-@pytest.fixture
-def table(wh: Warehouse) -> Table:
-    table = wh.create_table("db.t", "id BIGINT, name STRING", buckets=3, properties={"bucket.key": "id"})
-    table.append([{"id": i, "name": "a"} for i in range(10)])
-    return table
+TABLE = TableCase(
+    "db.t",
+    "id BIGINT, name STRING",
+    buckets=3,
+    properties={"bucket.key": "id"},
+    rows=[{"id": i, "name": "a"} for i in range(10)],
+)
 
 
 class Query:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from kit.tables import TableCase
 from property.stream_driver import Query
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.datasource.read.admission import files_within
@@ -30,10 +31,13 @@ def _tiny_files(monkeypatch, own_cache):
     monkeypatch.setattr(tablet, "ITEMS_PER_STEP", 1)
 
 
-@pytest.fixture
-def table(wh):
-    properties = {"table.log.ttl": "1h", "table.datalake.enabled": "false"}
-    return wh.create_table("t", "id INT, n INT", primary_key=["id"], buckets=2, properties=properties)
+TABLE = TableCase(
+    "t",
+    "id INT, n INT",
+    primary_key=["id"],
+    buckets=2,
+    properties={"table.log.ttl": "1h", "table.datalake.enabled": "false"},
+)
 
 
 def put(table, *ids, n=0):

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from kit.tables import TableCase
 from streamhouse_spark.config.spark_options import parse_stream_write_options, parse_write_options
 from streamhouse_spark.datasource.write import row_level, staging_task
 from streamhouse_spark.datasource.write.row_level import RowLevelWriter
@@ -33,9 +34,7 @@ def wh(warehouse_path):
     return Warehouse(warehouse_path)
 
 
-@pytest.fixture
-def table(wh):
-    return wh.create_table(NAME, "id BIGINT, n INT", primary_key=["id"], buckets=BUCKETS, properties=SUMS)
+TABLE = TableCase(NAME, "id BIGINT, n INT", primary_key=["id"], buckets=BUCKETS, properties=SUMS)
 
 
 def connection(wh):

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from faults.sim import sim_world
+from kit.tables import TableCase
 from streamhouse_spark.core.paths import checkpoints_prefix, commits_prefix, manifest_key, segment_key, segments_prefix
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableNotFoundError
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, GRACE_MS_MIN
@@ -22,9 +23,7 @@ def wh(memory, world):
     return Warehouse("wh", storage=memory, world=world)
 
 
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT", properties=PLAIN)
+TABLE = TableCase("t", "id BIGINT", properties=PLAIN)
 
 
 def keys(memory, prefix="") -> set[str]:

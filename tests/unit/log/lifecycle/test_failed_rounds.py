@@ -7,7 +7,7 @@ import json
 import pytest
 
 from faults.sim import sim_world
-from kit.tables import tier
+from kit.tables import TableCase, tier
 from streamhouse_spark.core.paths import table_prefix, tiering_failures_key
 from streamhouse_spark.core.values import replace
 from streamhouse_spark.errors import LakeMismatchError, StorageError
@@ -32,11 +32,7 @@ def wh(memory, world):
     return Warehouse("wh", storage=memory, world=world)
 
 
-@pytest.fixture
-def table(wh):
-    table = wh.create_table("s.t", "id BIGINT")
-    table.append([{"id": 1}])
-    return table
+TABLE = TableCase("s.t", "id BIGINT", rows=[{"id": 1}])
 
 
 def failure(error: Exception | None = None, now_ms: int = 1_000, work="tiering", host="a") -> FailedRound:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults.sim import sim_world
+from kit.tables import TableCase
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.log.append import written_fits
@@ -21,10 +22,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT, s STRING")
+TABLE = TableCase("t", "id BIGINT, s STRING")
 
 
 def rows_of(table, split) -> list[int]:

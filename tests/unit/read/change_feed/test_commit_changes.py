@@ -10,6 +10,7 @@ import pytest
 
 from changes_replayed import changes, check_history
 from faults.scenarios import tier
+from kit.tables import TableCase
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.paths import commit_key
@@ -27,11 +28,7 @@ from streamhouse_spark.read.pieces import ChangesPiece, LogPiece, OffsetsPiece, 
 from streamhouse_spark.read.planner import Pruning
 
 INSERT, BEFORE, AFTER, DELETE = map(int, ChangeType)
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT", buckets=1)
+TABLE = TableCase("t", "id BIGINT", buckets=1)
 
 
 def append(table, number, rows=1):
