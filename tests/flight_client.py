@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.flight.server import FlightReads
 from streamhouse_spark.serve.listening import Listening
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @contextmanager

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import foreign_lake
+from streamhouse_spark import Table
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.table import Table
 
 
 class Engine(Protocol):

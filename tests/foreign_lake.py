@@ -15,11 +15,10 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from kit.rows import ids
 from kit.tables import tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 __all__ = ["BY_REGION", "NAME", "adopted", "appended", "ids", "lake_of", "rewritten", "row", "stock", "tier"]
 NAME = "sales.orders"

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @contextmanager

@@ -14,9 +14,9 @@ import pyarrow as pa
 from faults.history import BATCH_IDS, History, Told, added_value, number_of, text_of
 from faults.ledger import Extent, Ledger, read_ids
 from faults.sim import sim_world
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark import OffsetRange, SnapshotExpiredError, Table, Warehouse
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.errors import ObjectNotFoundError, SnapshotExpiredError
+from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints, newest_checkpoint, read_checkpoint, read_floor
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import read_record
@@ -24,8 +24,6 @@ from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.commits.stored_objects import referenced_keys
 from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 def check_all(storage: Storage, name: str, history: History, ledger: Ledger | None = None) -> Ledger:

@@ -8,11 +8,10 @@ import pytest
 
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture(autouse=True)

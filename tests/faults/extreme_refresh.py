@@ -16,6 +16,7 @@ import pytest
 from sqlglot import exp
 
 from faults.sim import sim_world
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.datasource.views import kept_extremes, packed_firsts
 from streamhouse_spark.datasource.views.between import ChangesBetween
 from streamhouse_spark.datasource.views.changes import read_changes
@@ -26,8 +27,6 @@ from streamhouse_spark.datasource.views.looked_up import view_rows
 from streamhouse_spark.datasource.views.relations import Relations
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table import refreshing
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.zset import extremes, first_values
 from streamhouse_spark.zset.added import AGAIN, Added, group_name
 from streamhouse_spark.zset.first_values import ALL_ROWS, LIST, NUMBER, FirstValues

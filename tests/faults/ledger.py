@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from faults.sim import sim_world
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark import OffsetRange
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits.checkpoint import newest_checkpoint
 from streamhouse_spark.log.commits.commit_log import CommitLog

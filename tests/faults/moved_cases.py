@@ -10,16 +10,14 @@ import pyarrow.parquet as pq
 
 from faults.plants import patched, plant
 from faults.test_relocation_calls import at, filled, opened, tier
-from streamhouse_spark.errors import LakeMismatchError, WarehouseMovedError
+from streamhouse_spark import LakeMismatchError, Table, WarehouseMovedError, relocate
 from streamhouse_spark.lake.iceberg import relocation as iceberg_relocate
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.log.lifecycle import copying
 from streamhouse_spark.log.lifecycle.home import Home
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse import relocation
-from streamhouse_spark.warehouse.relocation import relocate
 
 
 def _moved(*, copy: bool) -> Table:

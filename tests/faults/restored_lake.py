@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from faults.plants import patched, plant
 from faults.test_relocation_calls import filled, ids, opened, tier
-from streamhouse_spark.errors import LakeRolledBackError
+from streamhouse_spark import LakeRolledBackError
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.read import stand_ins
 from streamhouse_spark.table import maintain as maintenance

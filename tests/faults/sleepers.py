@@ -13,13 +13,11 @@ import pyarrow as pa
 from faults.faulty_storage import Fault, FaultyStorage
 from faults.share import WHOLE, Share
 from faults.sim import SimClock, sim_world
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark import CommitConflictError, Table, Warehouse
 from streamhouse_spark.kv import partition_delete as deletion
 from streamhouse_spark.kv import snapshots, staged_changes
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, clean
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.intents import BucketIntents, IntentWrite, commit, prepare
 
 NAMES = ["id", "p", "v"]

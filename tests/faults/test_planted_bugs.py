@@ -40,16 +40,16 @@ from faults.scenarios import Run
 from faults.sleepers import check_sleepers
 from faults.sweep import sweep_scenario
 from faults.test_restored_writes import Staged, check_restored_before_each_call
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, name_key, parse_table_name
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     CommitConflictError,
     CommitStateUnknownError,
     CorruptDataError,
     StorageError,
     StreamhouseError,
     TableNotFoundError,
+    Transaction,
 )
+from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, name_key, parse_table_name
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
 from streamhouse_spark.lake.parquet.access import StorageFiles

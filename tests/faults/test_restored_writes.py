@@ -25,14 +25,12 @@ from faults.share import WHOLE, Share
 from faults.sim import SimClock, sim_world
 from faults.sweep import LocalFaultyStorage
 from kit.tables import tier
-from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark import StreamhouseError, Table, Warehouse
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

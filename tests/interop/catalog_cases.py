@@ -13,8 +13,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from kit.rows import ids
 from kit.tables import tier
-from streamhouse_spark import Warehouse
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
+from streamhouse_spark import CommitConflictError, LakeMismatchError, Warehouse
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.tiering.job import TieringReport
 

@@ -18,12 +18,11 @@ import pyarrow as pa
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, live_deletes
 from interop.lake_cases import EVENTS, EVERY_TYPE, by_bucket, event_rows, every_type_rows, lake_of, tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DAYS = [dt.date(2026, 1, 1), dt.date(2026, 1, 2), dt.date(1969, 12, 31)]
 SHAPES = {

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from streamhouse_spark import CommitConflictError, OffsetRange
 from streamhouse_spark.config.properties import LakeFormat
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import OffsetRange, TablePath
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.lake.formats import file_spec_of
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot, WriteContext

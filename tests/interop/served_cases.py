@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from doc_pages import PAGES, blocks
 from kit.tables import tier
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import Table, Warehouse
 
 ORDERS = "order_id BIGINT NOT NULL, customer BIGINT, region STRING, amount DOUBLE, placed DATE"
 PEOPLE = "id BIGINT NOT NULL, name STRING, balance DOUBLE"

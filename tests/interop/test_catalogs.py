@@ -11,13 +11,10 @@ from interop.lake_cases import EVENTS, PLAIN, by_bucket, event_rows, lake_of, so
 from lake_rows import lake_rows
 from storage.s3_proxy import Fault, nothing, nth, running_s3_proxy
 from storage.s3_server import settings_for
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark import CommitConflictError, OffsetRange, Table, Warehouse
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.open import storage_for
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture(params=["outside", "inside"])

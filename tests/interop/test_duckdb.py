@@ -15,12 +15,11 @@ from pyiceberg.table import StaticTable
 from interop.histories import HISTORIES
 from interop.lake_cases import EVENTS, EVERY_TYPE, by_bucket, event_rows, every_type_rows, lake_of, sorted_rows, tier
 from lake_rows import lake_rows
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.parquet.cluster_order import parse_order
 from streamhouse_spark.lake.parquet.clustering import Clustering
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.lake.filters_of_reads import filter_of
 
 

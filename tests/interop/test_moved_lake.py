@@ -10,12 +10,11 @@ import pytest
 from duckdb_extensions import import_extension
 from pyiceberg.table import StaticTable
 
-from streamhouse_spark import Warehouse, relocate
+from streamhouse_spark import Table, Warehouse, relocate
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.lake.parquet.reader import has_whole_footer
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.table.table import Table
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -12,9 +12,9 @@ import sys
 import pytest
 
 from kit.tables import tier
+from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource.catalog.jar import jar_path
 from streamhouse_spark.service.lineage import RoundEvents, listener_to
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 LISTENER = "io.openlineage:openlineage-spark_2.13:1.37.0"
 

@@ -9,9 +9,7 @@ from pyiceberg.catalog import load_catalog
 
 from kit.rows import ids
 from kit.tables import tier
-from streamhouse_spark.errors import LakeMismatchError
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import LakeMismatchError, Warehouse, relocate
 
 
 @pytest.fixture

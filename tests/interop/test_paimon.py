@@ -27,16 +27,13 @@ from interop.lake_cases import (
 from lake_rows import lake_rows
 from storage.s3_proxy import Fault, nothing, nth, running_s3_proxy
 from storage.s3_server import settings_for
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark import LakeMismatchError, OffsetRange, Table, Warehouse
 from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
 from streamhouse_spark.lake.paimon.maintenance import orphans as paimon_orphans
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.buckets.bucketing import buckets_of
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.open import storage_for
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PAIMON = {"table.datalake.format": "paimon"}
 

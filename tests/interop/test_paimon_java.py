@@ -23,12 +23,11 @@ import pytest
 
 from interop.lake_cases import EVENTS, EVERY_TYPE, PLAIN, event_rows, every_type_rows, sorted_rows
 from kit.tables import tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
 from streamhouse_spark.schema.variant_values import readable_rows
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 LIBRARY = "org.apache.paimon:paimon-bundle:1.4.2"
 PAIMON = {"table.datalake.format": "paimon"}

@@ -16,9 +16,8 @@ from pypaimon import CatalogFactory
 
 from interop.lake_cases import PLAIN
 from kit.tables import tier
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark import CommitConflictError, Warehouse
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ROUNDS = 15
 THEIRS = 10**6

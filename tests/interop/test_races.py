@@ -11,7 +11,7 @@ from pyiceberg.table import StaticTable
 
 from interop.lake_cases import lake_of, tier_numbers
 from lake_rows import lake_rows
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark import OffsetRange
 from streamhouse_spark.storage.local import LocalStorage
 from waiting import wait_for
 

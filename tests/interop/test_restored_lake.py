@@ -11,16 +11,16 @@ import time
 import pytest
 
 from kit.tables import tier
-from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     CorruptDataError,
     DifferentHistoryError,
     LakeRolledBackError,
     OffsetsTrimmedError,
     StreamhouseError,
+    Warehouse,
 )
+from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -21,7 +21,7 @@ from pyiceberg.expressions import GreaterThan
 
 from certificates import own_certificate
 from kit.tables import tier
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import Warehouse
 
 EXTENSIONS = ("avro", "iceberg", "httpfs")
 

@@ -14,8 +14,7 @@ from interop.test_spark_iceberg import RUNTIME
 from kit.tables import tier
 from serving import served
 from storage.s3_server import S3Server, settings_for
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import Table, Warehouse
 
 pytestmark = [
     pytest.mark.engines,

@@ -14,7 +14,7 @@ from pyarrow import flight
 
 from certificates import own_certificate
 from flight_client import Client
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import Warehouse
 
 
 @pytest.fixture

@@ -26,10 +26,10 @@ from interop.served_cases import (
 from kit.tables import tier
 from serving import served
 from stores.servers import Server, minio
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.rights import Client, parse_pattern
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = [pytest.mark.engines, pytest.mark.servers]
 

@@ -26,11 +26,10 @@ from kit.tables import tier
 from serving import served
 from storage.s3_roles import ALL_OF_STS_AND_S3, document, guarded_s3
 from stores.servers import Server, minio
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.options import ServeOptions, VendOptions
 from streamhouse_spark.serve.rights import Client, parse_pattern
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = [pytest.mark.engines, pytest.mark.servers]
 

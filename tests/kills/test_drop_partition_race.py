@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from kit.tables import tier
+from streamhouse_spark import Warehouse
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from waiting import wait_for
 
 DAY = dt.date(2026, 3, 2)

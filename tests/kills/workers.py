@@ -19,9 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from kit.tables import tier
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import Table, Transaction, Warehouse
 
 NAME = "sales.orders"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])

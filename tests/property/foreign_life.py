@@ -14,12 +14,11 @@ from faults.sim import SimClock, sim_world
 from foreign_lake import NAME, row
 from kit.tables import tier
 from row_changes import replace_rows
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.tiering import job
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 STEPS = 16
 Row = tuple[Any, ...]

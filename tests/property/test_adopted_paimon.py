@@ -15,10 +15,9 @@ import pytest
 from faults.sim import SimClock, sim_world
 from interop.paimon_cases import Stock
 from kit.tables import tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 SCHEMA = pa.schema(
     [

@@ -17,12 +17,10 @@ from pyiceberg.types import IntegerType, NestedField
 
 from faults.sim import SimClock, sim_world
 from kit.tables import tier
+from streamhouse_spark import CommitConflictError, Table, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DAY_MS = 24 * 3600 * 1000
 BRANCHES_MAX = 3

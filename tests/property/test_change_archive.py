@@ -14,8 +14,7 @@ from changes_replayed import changes
 from faults.keyed_groups import together
 from faults.sim import SimClock, sim_world
 from kit.tables import tier
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
+from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError, Table, Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log.archive import keeping
 from streamhouse_spark.log.archive.pages import archived, change_starts
@@ -23,8 +22,6 @@ from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOUR_MS = 3_600_000
 NUM_STEPS = 40

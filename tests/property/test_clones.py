@@ -14,11 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from faults.sim import SimClock, sim_world
 from kit.tables import tier
+from streamhouse_spark import SnapshotExpiredError, Table, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DAY_MS = 24 * 3600 * 1000
 TABLES_MAX = 5

@@ -13,8 +13,8 @@ import pytest
 
 from faults.scenarios import LAKE, NO_LAKE, PAIMON, tier
 from faults.sim import SimClock, sim_world
+from streamhouse_spark import Warehouse
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 VALUES = {"string": ("", "a", "b"), "int": (0, 1, -(2**31)), "bigint": (1, 2**40)}
 TYPES = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64()}

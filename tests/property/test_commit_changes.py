@@ -17,11 +17,10 @@ from faults.keyed_groups import KINDS, together
 from faults.sim import sim_world
 from kit.tables import tier, trim_tiered
 from row_changes import replace_rows
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.read.kept_tails import kept_tails
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 IDS = st.integers(0, 7)
 DAYS = st.sampled_from([0, 1, 2])

@@ -9,8 +9,8 @@ import pytest
 
 from faults.scenarios import tier
 from faults.sim import SimClock, sim_world
+from streamhouse_spark import Warehouse
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOT = {"table.datalake.enabled": "false"}
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from kit.tables import tier
 from nasty_input import MANY, changed_json, profile, refuses_or_answers
+from streamhouse_spark import Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.avro_records import AvroFile, read_avro, write_avro
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 EXAMPLES = [2, pytest.param(MANY, marks=pytest.mark.long)]
 JSON = {"iceberg": [".metadata.json"], "paimon": ["/snapshot/snapshot-", "/schema/schema-"]}

@@ -19,8 +19,8 @@ from faults.sim import SimClock, sim_world
 from interop.keyed_cases import ITEMS, KeyedTable, rows_of
 from lake_rows import lake_rows
 from property.machine import examples_wanted
+from streamhouse_spark import StreamhouseError
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.paimon.manifests import live_entries
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage

@@ -25,14 +25,13 @@ from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from interop.keyed_cases import read_by_pypaimon
-from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark import StreamhouseError, Warehouse
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.views import open_view
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOUR_MS = 3600 * 1000
 COLUMNS = "dt STRING, id INT, name STRING, n BIGINT"

@@ -17,7 +17,7 @@ from foreign_engines import ENGINES
 from foreign_lake import row
 from kit.tables import tier
 from row_changes import replace_rows
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.lake.tiering import job
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import partitions

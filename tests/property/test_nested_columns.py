@@ -17,10 +17,10 @@ from faults.scenarios import LAKE, NO_LAKE, PAIMON, tier
 from faults.sim import SimClock, sim_world
 from interop.keyed_cases import read_by_pypaimon
 from kit.rows import rows_by_id
+from streamhouse_spark import Warehouse
 from streamhouse_spark.schema.ddl import quote_identifier
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAMES = ("a", "b", "c", "D", "e f", "g.h")
 WIDER = {"tinyint": "int", "int": "bigint", "float": "double"}

@@ -20,6 +20,7 @@ from pyiceberg.manifest import clear_manifest_cache
 
 from faults.sim import sim_world
 from kit.tables import tier, trim_tiered
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.iceberg.maintenance import drop_partition as lake_drop
 from streamhouse_spark.lake.iceberg.metadata import partition_evolution
@@ -27,8 +28,6 @@ from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
 from streamhouse_spark.log.segments import match, writer
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import partitions as table_partitions
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 Row = tuple[int, int | None, str | None]
 LANDS = ("de", "fr", None)

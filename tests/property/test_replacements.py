@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from faults.sim import sim_world
 from kit.tables import tier, trim_tiered
+from streamhouse_spark import Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 IDS = st.integers(0, 11)
 DAYS = st.sampled_from([0, 1, 2, None])

@@ -19,13 +19,11 @@ from changes_replayed import Row, changes, replayed
 from faults.sim import SimClock, sim_world
 from kit.tables import tier
 from row_changes import replace_rows
+from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, Table, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.log.append import INLINE_BYTES_MAX
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DAY_MS = 24 * 3600 * 1000
 IDS = st.integers(0, 6)

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from faults.sim import SimClock, sim_world
 from kit.tables import tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from virtual_rows import rows_of
 
 GRACE_MS = 600_000

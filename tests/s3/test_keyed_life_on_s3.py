@@ -9,11 +9,11 @@ import pytest
 
 from kit.tables import tier
 from storage.s3_server import S3Server, settings_for
+from streamhouse_spark import Warehouse
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.table.views import open_view
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.s3
 PROPERTIES = {

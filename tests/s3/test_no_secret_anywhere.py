@@ -24,10 +24,10 @@ from starlette.testclient import TestClient
 from flight_client import Client, flights
 from kit.tables import tier
 from storage.s3_server import settings_for
+from streamhouse_spark import StreamhouseError, Warehouse
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.cli.service_log import _JsonLines
 from streamhouse_spark.datasource.catalog.description import properties_of
-from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.metrics.measures import process_measures
 from streamhouse_spark.metrics.prometheus import as_prometheus
@@ -41,7 +41,6 @@ from streamhouse_spark.serve.rights import parse_pattern
 from streamhouse_spark.service.lineage import RoundEvents, event_of, listener_to
 from streamhouse_spark.service.tiering_service import Service
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = [pytest.mark.s3, pytest.mark.long]
 

@@ -13,10 +13,10 @@ from doc_pages import PAGES
 from kit.rows import ids
 from kit.tables import tier
 from storage.s3_roles import guarded_s3
+from streamhouse_spark import Warehouse
 from streamhouse_spark.errors import StorageRefusedError
 from streamhouse_spark.log.lifecycle import cleaning
 from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.s3
 

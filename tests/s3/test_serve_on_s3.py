@@ -9,7 +9,7 @@ from flight_client import Client, flights
 from kit.tables import tier
 from serving import served
 from storage.s3_server import S3Server, settings_for
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import Warehouse
 
 pytestmark = pytest.mark.s3
 

@@ -12,12 +12,10 @@ import pytest
 
 from faults.faulty_storage import FaultyStorage
 from storage.s3_server import S3Server, settings_for
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError, WarehouseNotFoundError
+from streamhouse_spark import InvalidOptionError, TableNotFoundError, Transaction, Warehouse, WarehouseNotFoundError
 from streamhouse_spark.log.commits.segment import BLOCK_BYTES_MIN
 from streamhouse_spark.read.tail import REMOTE_POLL_MS
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.sample_rows import ALL_TYPES_DDL, sample
 
 pytestmark = pytest.mark.s3

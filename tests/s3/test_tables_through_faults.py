@@ -11,10 +11,8 @@ import pytest
 from faults.sim import SimClock, SimIds
 from storage.s3_proxy import Fault, S3Proxy, nothing, nth, running_s3_proxy
 from storage.s3_server import S3Server, ServerClock, settings_for
+from streamhouse_spark import ErrorKind, StreamhouseError, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import ErrorKind, StreamhouseError
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.s3
 FAULTS = [Fault.LOST_ACK, Fault.ERROR_AFTER, Fault.ERROR_BEFORE, Fault.DROP_BEFORE, Fault.SLOW_DOWN, Fault.CONFLICT]

@@ -15,12 +15,12 @@ from starlette.testclient import TestClient
 from kit.tables import tier
 from serving import served
 from storage.s3_roles import ALL_OF_STS_AND_S3, document, guarded_s3
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.options import ServeOptions, VendOptions
 from streamhouse_spark.serve.rights import Client, parse_pattern
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.s3
 

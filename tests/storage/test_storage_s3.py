@@ -17,14 +17,9 @@ import pytest
 from faults.sim import SimClock, SimIds
 from storage.s3_proxy import Fault, Request, S3Proxy, always, nothing, nth, running_s3_proxy
 from storage.s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server, ServerClock, settings_for
+from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import (
-    InvalidOptionError,
-    ObjectExistsError,
-    ObjectNotFoundError,
-    StorageError,
-    StorageRefusedError,
-)
+from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageRefusedError
 from streamhouse_spark.storage.remote.byte_ranges import PIECE_BYTES_MAX
 from streamhouse_spark.storage.remote.patience import RETRY_MS_MAX
 from streamhouse_spark.storage.remote.race import HELD_ROUNDS, RACERS, ROUNDS

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kit.tables import tier
-from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import StreamhouseError, Warehouse
 
 
 def told(act: Callable[[], Any]) -> dict[str, Any]:

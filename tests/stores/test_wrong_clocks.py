@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kit.tables import tier
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import Warehouse
 
 pytestmark = pytest.mark.stores
 

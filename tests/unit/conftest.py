@@ -13,14 +13,13 @@ import pytest
 from faults.faulty_storage import FaultyStorage
 from faults.sim import SimClock, sim_world
 from round_trips import RemoteStorage
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse import connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 import streamhouse_spark as sh
+from streamhouse_spark import CorruptDataError
 from streamhouse_spark.cli.doctor import check_warehouse
 from streamhouse_spark.core.paths import commit_key, name_key, parse_table_name
-from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.service.tiering_service import Service
 from streamhouse_spark.warehouse.connection import Connection

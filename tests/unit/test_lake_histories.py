@@ -9,9 +9,8 @@ import pytest
 from faults.sim import sim_world
 from kit.rows import ids
 from kit.tables import tier
-from streamhouse_spark.errors import DifferentHistoryError
+from streamhouse_spark import DifferentHistoryError, Warehouse
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -9,12 +9,11 @@ import pytest
 
 from faults.sim import sim_world
 from kit.tables import tier
+from streamhouse_spark import CorruptDataError, DifferentHistoryError, Warehouse
 from streamhouse_spark.core.paths import checkpoints_prefix, commits_prefix, parse_number, table_prefix
-from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.log.commits import standing
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 WAYS_OUT = (
     r"stop all writers; then put the folder (tables/[0-9a-f]{32}/) back from one backup as a whole, or delete in it "

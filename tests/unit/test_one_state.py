@@ -12,8 +12,7 @@ import pytest
 import streamhouse_spark
 from faults.scenarios import tier
 from property.stream_driver import Opened
-from streamhouse_spark import Warehouse
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark import OffsetRange, Table, Warehouse
 from streamhouse_spark.datasource.catalog.scan import scan
 from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
 from streamhouse_spark.datasource.catalog.scan.python_reader import partitions_of
@@ -24,7 +23,6 @@ from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.planner import plan_lake
 from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.read.union_read import plan_union, read_pin
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows
 
 NAME = "sales.parts"

@@ -14,9 +14,7 @@ from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
 from kit.rows import ids
 from kit.tables import tier
-from streamhouse_spark.errors import StorageError, StreamhouseError
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import StorageError, StreamhouseError, Table, Warehouse
 from unit.error_texts import error_texts
 
 Case = Iterator[Callable[[], object]]

@@ -13,9 +13,8 @@ import pytest
 
 from kit.rows import ids
 from kit.tables import tier
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark import StreamhouseError, Transaction
 from streamhouse_spark.core.paths import checkpoint_key, commit_key, name_key, parse_table_name, segment_key
-from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints
 from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow, lossy_at

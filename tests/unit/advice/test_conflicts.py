@@ -12,7 +12,7 @@ import keyed_writes
 from faults.faulty_storage import FaultyStorage
 from kit.rows import ids
 from kit.tables import tier
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark import CommitConflictError
 from streamhouse_spark.kv import keyed_writer
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.parquet import partition_rewrite as partition_drop

@@ -8,9 +8,8 @@ import pytest
 
 from kit.rows import ids
 from kit.tables import tier
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark import LakeRolledBackError, OffsetRange
 from streamhouse_spark.core.paths import checkpoints_prefix, commit_key
-from streamhouse_spark.errors import LakeRolledBackError
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.segments.scan import plan_range

@@ -12,9 +12,9 @@ import pytest
 from kit.rows import ids
 from kit.tables import tier
 from property.stream_driver import Query
-from streamhouse_spark.core.model import StreamBatch, Transaction
+from streamhouse_spark import StreamhouseError, Transaction
+from streamhouse_spark.core.model import StreamBatch
 from streamhouse_spark.datasource.write.query_identity import begins_under_used_name
-from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.tiering import recording
 from streamhouse_spark.log.commits.actions import Trim
 from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow

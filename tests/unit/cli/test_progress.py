@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from kit.tables import tier
+from streamhouse_spark import Warehouse
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.cli.output import Output
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 LONG = {
     "append": ("sales.orders", "-", "--format", "csv"),

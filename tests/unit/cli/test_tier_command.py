@@ -15,13 +15,13 @@ import pytest
 from click.testing import CliRunner
 
 import streamhouse_spark as sh
+from streamhouse_spark import StorageError
 from streamhouse_spark.cli import doctor, tier_command
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.cli.output import Output
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.datasource.views.refresh import RefreshReport
 from streamhouse_spark.datasource.views.service import ViewStatus
-from streamhouse_spark.errors import StorageError
 from waiting import wait_for
 
 

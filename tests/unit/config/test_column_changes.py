@@ -10,7 +10,7 @@ import pytest
 
 from faults.scenarios import tier
 from kit.tables import TableCase
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
+from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.log.segments.match import segment_may_match
 from streamhouse_spark.table.views import open_view
 from unit.lake.filters_of_reads import filter_of

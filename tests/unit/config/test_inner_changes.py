@@ -12,6 +12,7 @@ from pyiceberg import types as ice
 from faults.scenarios import tier
 from kit.rows import rows_by_id
 from kit.tables import TableCase
+from streamhouse_spark import Warehouse, relocate
 from streamhouse_spark.errors import (
     CommitConflictError,
     FormatVersionError,
@@ -24,8 +25,6 @@ from streamhouse_spark.log.commits import checkpoint as checkpoint_module
 from streamhouse_spark.log.commits.actions import Create, Payload, SetSchema, action_from_json, action_to_json
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "sales.orders"
 COLUMNS = "id bigint not null, s struct<a:int,b:string>, items array<struct<x:int>>, m map<string,struct<v:int>>"

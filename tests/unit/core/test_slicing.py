@@ -9,8 +9,8 @@ import pytest
 
 from kit.rows import rows_by_id
 from kit.tables import tier
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.core import slicing
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.lookup.lookup import Lookup
 from streamhouse_spark.lookup.lookup_join import LookupPlan
 from streamhouse_spark.schema.conversion import Conversion

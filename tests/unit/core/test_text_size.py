@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from kit.tables import TableCase
+from streamhouse_spark import SchemaMismatchError
 from streamhouse_spark.core.text_size import TextSize, TextTooLongError
-from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.table_schema import TableSchema
 
 COLUMNS = "id BIGINT, c CHAR(4), v VARCHAR(3)"

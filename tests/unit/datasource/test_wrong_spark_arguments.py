@@ -16,8 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 import streamhouse_spark as sh
-from streamhouse_spark import StreamhouseError, Warehouse
-from streamhouse_spark.errors import ErrorKind
+from streamhouse_spark import ErrorKind, StreamhouseError, Warehouse
 from unit.wrong_values import WRONG
 
 FUNCTIONS = ("configure", "register", "tier", "lookup_join", "delta_join", "TieringService")

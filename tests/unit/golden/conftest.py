@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from faults.sim import sim_world
+from streamhouse_spark import Warehouse
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

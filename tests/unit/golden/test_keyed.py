@@ -11,6 +11,7 @@ import pytest
 from faults.sim import sim_world
 from golden.folder import GoldenFolder, written_again
 from golden.make import KEYED, expected
+from streamhouse_spark import Warehouse
 from streamhouse_spark.core.paths import parse_number
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.commits.actions import Append, KvSnapshot
@@ -18,7 +19,6 @@ from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_chec
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 GOLDEN = GoldenFolder(KEYED)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kit.tables import TableCase
-from streamhouse_spark.errors import CommitConflictError, CorruptDataError
+from streamhouse_spark import CommitConflictError, CorruptDataError
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.kv.snapshots import due_buckets, write_snapshots
 from streamhouse_spark.kv.tablet import Tablet

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kit.tables import tier
-from streamhouse_spark.errors import CorruptDataError, InvalidNameError
+from streamhouse_spark import CorruptDataError, InvalidNameError
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 COLUMNS = "id BIGINT NOT NULL, day STRING NOT NULL, n INT"

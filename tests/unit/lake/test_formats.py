@@ -11,7 +11,7 @@ import pytest
 from faults.scenarios import NO_LAKE
 from interop.paimon_cases import Stock
 from kit.tables import tier
-from streamhouse_spark.errors import MissingExtraError
+from streamhouse_spark import MissingExtraError
 from streamhouse_spark.lake.tiering.job import TieringJob, run_task
 
 DAY_MS = 24 * 3600 * 1000

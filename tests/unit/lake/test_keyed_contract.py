@@ -11,8 +11,7 @@ import pytest
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, rows_of
 from lake_rows import lake_rows
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError
+from streamhouse_spark import CommitConflictError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 from unit.lake.filters_of_reads import filter_of

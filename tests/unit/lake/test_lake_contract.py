@@ -23,13 +23,13 @@ from interop.lake_cases import (
     written_files,
 )
 from lake_rows import lake_rows
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     CommitConflictError,
     CorruptDataError,
     InvalidNameError,
     LakeMismatchError,
     LakeRolledBackError,
+    OffsetRange,
     OffsetsTrimmedError,
     SchemaMismatchError,
     SnapshotExpiredError,

@@ -9,9 +9,8 @@ import pytest
 
 from kit.rows import ids
 from kit.tables import TableCase
-from streamhouse_spark.core.model import OffsetRange, Transaction
+from streamhouse_spark import CommitConflictError, OffsetRange, TableNotFoundError, Transaction
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.log.append import STAGED_AGE_MS_MAX, gathered
 from streamhouse_spark.log.commits.actions import Condemn, SetSchema
 from streamhouse_spark.schema.table_schema import Column, TableSchema

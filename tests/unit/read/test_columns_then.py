@@ -6,8 +6,8 @@ import pytest
 
 from kit.rows import rows_by_id
 from kit.tables import tier
+from streamhouse_spark import FormatVersionError, SchemaMismatchError, SnapshotExpiredError
 from streamhouse_spark.config.schema_history import SchemaChange, first_after, followed_by
-from streamhouse_spark.errors import FormatVersionError, SchemaMismatchError, SnapshotExpiredError
 from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.history import state_at

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from streamhouse_spark import Warehouse
 from streamhouse_spark.core import forks
 from streamhouse_spark.read import lookout
 from streamhouse_spark.read.lookout import LOCAL, REMOTE, Lookout, Pace, lookout_of
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 QUIET = {"table.datalake.enabled": "false"}
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kit.tables import TableCase
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark import OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.log.commits.actions import LakePair, Trim
 from streamhouse_spark.read.pin import offset_after, offset_at, pin_as_of, pin_newest
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kit.tables import tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake import file_access
 from streamhouse_spark.lake.file_access import SMALL_BYTES_MAX, FilesAhead
 from streamhouse_spark.lake.model.values import LakeSplit
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 

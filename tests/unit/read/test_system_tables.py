@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 
 from kit.tables import TableCase
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark import SchemaMismatchError, Transaction
 from streamhouse_spark.log.commits.actions import LakePair
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, bucket_lags
 

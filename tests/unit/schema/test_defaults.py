@@ -12,10 +12,9 @@ import pytest
 
 from faults.scenarios import LAKE, PAIMON, tier
 from kit.tables import TableCase
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
+from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError, Table
 from streamhouse_spark.schema.rows import filled
 from streamhouse_spark.schema.table_schema import Column, TableSchema
-from streamhouse_spark.table.table import Table
 
 NAME = "sales.orders"
 D = decimal.Decimal

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import Warehouse
 
 
 @pytest.fixture

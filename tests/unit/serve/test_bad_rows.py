@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.network import arrow_stream
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve import bad_rows, rows_api
 from streamhouse_spark.serve.bad_rows import body_of
 from streamhouse_spark.serve.row_bodies import ARROW, CSV, JSON, JSON_LINES
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ROWS = "/api/v1/tables/sales.orders/rows"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

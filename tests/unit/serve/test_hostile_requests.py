@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from kit.network import arrow_stream
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve import row_bodies, rows_api
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.arrow_input import ArrowLimits
 
 ROWS = "/api/v1/tables/s.t/rows"

@@ -12,7 +12,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from streamhouse_spark.errors import StorageError
+from streamhouse_spark import StorageError
 from streamhouse_spark.serve.oidc import SigningKeys, TokenIssuer
 from streamhouse_spark.serve.rights import ALL_TABLES, Client
 

@@ -10,11 +10,9 @@ import pytest
 from browser import CHROMIUM, browser
 from kit.tables import tier
 from serving import served
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import StorageError
+from streamhouse_spark import StorageError, Transaction, Warehouse
 from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_failure
 from streamhouse_spark.serve import overview
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 PICTURES = os.environ.get("STREAMHOUSE_TEST_PICTURES")

@@ -7,9 +7,9 @@ import pytest
 from faults.sim import sim_world
 from kit.tables import tier
 from round_trips import RemoteStorage
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from starlette.testclient import TestClient
 
 from kit.network import arrow_stream
 from serving import served
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve import rows_api
 from streamhouse_spark.serve.access_file import parse_tokens
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from waiting import wait_for
 
 ROWS = "/api/v1/tables/sales.orders/rows"

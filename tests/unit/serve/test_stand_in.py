@@ -10,14 +10,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from kit.tables import tier
-from streamhouse_spark.errors import InvalidOptionError, StorageError, TableNotFoundError
+from streamhouse_spark import InvalidOptionError, StorageError, TableNotFoundError, Warehouse
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.iceberg.rest import _warning
 from streamhouse_spark.serve.iceberg.stand_in import StandIns
 from streamhouse_spark.serve.iceberg.virtual_tables import ServedTable, VirtualTables
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from virtual_rows import rows_of
 from waiting import wait_for
 

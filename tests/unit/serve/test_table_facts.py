@@ -6,15 +6,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from kit.tables import tier
+from streamhouse_spark import StorageError, Transaction, Warehouse
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import StorageError
 from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_failure
 from streamhouse_spark.serve import overview
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.table_facts import failed_rounds, table_facts
 from streamhouse_spark.table.refreshing import pause_refreshes
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

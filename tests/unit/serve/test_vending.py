@@ -7,14 +7,13 @@ import json
 import pytest
 
 from kit.tables import tier
+from streamhouse_spark import InvalidOptionError, LakeMismatchError, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.serve.iceberg import vending
 from streamhouse_spark.serve.iceberg.vending import Vending
 from streamhouse_spark.serve.options import VendOptions
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.s3.temporary import TemporaryCredentials
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ROLE = "arn:aws:iam::123456789012:role/team/readers"
 

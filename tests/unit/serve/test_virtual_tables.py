@@ -13,14 +13,13 @@ import pytest
 import foreign_lake
 from faults.sim import sim_world
 from kit.tables import tier
+from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX
-from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.lake.iceberg import virtual
 from streamhouse_spark.lake.tiering.job import TieringJob
 from streamhouse_spark.serve.iceberg import virtual_tables
 from streamhouse_spark.serve.iceberg.virtual_tables import BACKDATED_MS, ROUNDS_MAX, VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from virtual_rows import rows_of
 
 GRACE_MS = 600_000

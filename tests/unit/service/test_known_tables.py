@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 
 from faults.faulty_storage import Crash, Fault, FaultyStorage
+from streamhouse_spark import CorruptDataError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.paths import name_key, parse_name_key, parse_table_name
-from streamhouse_spark.errors import CorruptDataError, TableNotFoundError
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.service.known_tables import KnownTables
 from streamhouse_spark.service.tiering_service import LOOK_MS_MAX, POLL_MS, Service
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse import connection as connection_module
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import streamhouse_spark as sh
 from kit.tables import TableCase, tier
 from soak.lake_rounds import rounds_in_memory
-from streamhouse_spark.errors import CommitConflictError, StorageError
+from streamhouse_spark import CommitConflictError, StorageError
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.model.values import CompactReport
 from streamhouse_spark.lake.tiering.job import run_tasks_locally

@@ -10,13 +10,13 @@ import pytest
 
 from faults.scenarios import tier
 from kit.tables import TableCase
-from streamhouse_spark import Warehouse
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     CommitConflictError,
     InvalidOptionError,
     LakeMismatchError,
     SchemaMismatchError,
     TableNotFoundError,
+    Warehouse,
 )
 from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally

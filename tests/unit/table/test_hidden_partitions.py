@@ -11,9 +11,8 @@ import pytest
 from faults.scenarios import tier
 from kit.rows import ids
 from kit.tables import TableCase
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Table
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.table.table import Table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DDL = "id BIGINT, ts TIMESTAMP, region STRING"

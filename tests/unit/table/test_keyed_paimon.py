@@ -7,10 +7,8 @@ import pytest
 from pypaimon import CatalogFactory
 
 from kit.tables import tier
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Table, Warehouse
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 COLUMNS = "shop STRING, id BIGINT, day DATE, n INT"
 PAIMON = {"table.datalake.format": "paimon"}

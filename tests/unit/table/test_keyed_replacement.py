@@ -8,10 +8,8 @@ import pyarrow.compute as pc
 import pytest
 
 from kit.tables import tier
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Table, Transaction
 from streamhouse_spark.kv.part_replacement import PartStager
-from streamhouse_spark.table.table import Table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DDL = "id BIGINT, day INT, n BIGINT"

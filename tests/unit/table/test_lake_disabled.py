@@ -6,7 +6,7 @@ import pytest
 
 from kit.rows import ids
 from kit.tables import tier
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark import InvalidOptionError
 
 KINDS = [("iceberg", False), ("iceberg", True), ("paimon", False), ("paimon", True)]
 HOUR_MS = 3_600_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kit.tables import tier
-from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from streamhouse_spark import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.values import CompactReport, ExpireReport
 from streamhouse_spark.table import lake_maintain as lake_upkeep

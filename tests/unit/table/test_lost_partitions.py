@@ -13,7 +13,7 @@ from foreign_engines import ENGINES
 from foreign_lake import NAME, row
 from kit.rows import ids
 from kit.tables import tier
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
+from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.lake.tiering import recording
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.deletions import NameDropped

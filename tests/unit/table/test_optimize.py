@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from kit.tables import tier
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
+from streamhouse_spark import CommitConflictError, InvalidOptionError, OffsetRange, SchemaMismatchError
 from streamhouse_spark.lake.model.values import CompactReport
 from streamhouse_spark.lake.parquet import clustering
 from streamhouse_spark.lake.parquet.file_writer import cluster_of

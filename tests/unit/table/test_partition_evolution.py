@@ -13,6 +13,7 @@ from pyiceberg.manifest import clear_manifest_cache
 from faults.scenarios import tier
 from faults.sim import sim_world
 from kit.rows import ids
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -30,8 +31,6 @@ from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.lifecycle.retention import plan_trim
 from streamhouse_spark.table import partitioning
 from streamhouse_spark.table.replacement import ChosenRows
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DDL = "id BIGINT, ts TIMESTAMP, region STRING, day DATE"

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from kit.rows import ids
+from streamhouse_spark import OffsetRange, Warehouse
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
-from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     InvalidOptionError,
     LakeRolledBackError,
@@ -31,7 +31,6 @@ from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.table import partitions as partition_life
 from streamhouse_spark.table.views import open_view
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 MON, TUE = dt.date(2026, 3, 2), dt.date(2026, 3, 3)
 HOUR_MS = 3_600_000

@@ -9,10 +9,10 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kit.tables import tier
-from streamhouse_spark.errors import CommitStateUnknownError, ErrorKind, StorageError, StorageRefusedError
+from streamhouse_spark import CommitStateUnknownError, ErrorKind, StorageError, Warehouse
+from streamhouse_spark.errors import StorageRefusedError
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.s3.errors import storage_error
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 TEXTS = {errno.EROFS: "read-only", errno.EACCES: "permission denied", errno.EPERM: "not permitted"}
 

@@ -10,13 +10,13 @@ import pytest
 
 from kit.rows import ids, rows
 from kit.tables import TableCase, tier, trim_tiered
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     CommitConflictError,
     InvalidOptionError,
     OffsetsTrimmedError,
     SchemaMismatchError,
     TableNotFoundError,
+    Transaction,
 )
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.read.history import history_rows

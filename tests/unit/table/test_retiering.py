@@ -7,7 +7,7 @@ from pyiceberg.manifest import clear_manifest_cache
 
 from changes_replayed import changes
 from kit.rows import ids
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     FormatVersionError,
     InvalidOptionError,
     OffsetsTrimmedError,

@@ -9,7 +9,7 @@ import pytest
 
 from changes_replayed import check_history
 from kit.tables import tier, trim_tiered
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.table import rollback
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)

@@ -9,7 +9,7 @@ import pytest
 
 from kit.rows import ids, rows
 from kit.tables import TableCase
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark import Transaction
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.kv.read_base import ReadBase

@@ -17,9 +17,8 @@ from interop.paimon_cases import Stock
 from kit.rows import ids, rows
 from kit.tables import require_verified, tier, trim_tiered
 from row_changes import replace_rows
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark import CommitConflictError, OffsetRange, OffsetsTrimmedError, Table
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.iceberg.maintenance import compaction
 from streamhouse_spark.lake.model.values import CompactReport
@@ -31,7 +30,6 @@ from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.service.tiering_service import oldest_waiting_ms
 from streamhouse_spark.table.row_deletion import commit_deletion, lost_partitions
-from streamhouse_spark.table.table import Table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 by_position = pytest.mark.parametrize("lake", ["iceberg"])

@@ -12,13 +12,12 @@ from kit.rows import ids
 from kit.tables import tier
 from round_trips import RemoteStorage
 from row_changes import replace_rows
+from streamhouse_spark import CommitConflictError, Warehouse
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.table import replacement, rollback, row_deletion
 from streamhouse_spark.table.rollback import rollback_to_version
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 OLD = list(range(6))

@@ -16,7 +16,7 @@ import pytest
 from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
 from kit.tables import TableCase
-from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction
+from streamhouse_spark import BucketOffsets, OffsetRange, Transaction, Warehouse
 from streamhouse_spark.core.paths import commit_key, segments_prefix
 from streamhouse_spark.errors import (
     CommitStateUnknownError,
@@ -28,7 +28,6 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
 from streamhouse_spark.log.commits.record import RECORD_BYTES_MAX
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DDL = "id BIGINT NOT NULL, name STRING, amount DECIMAL(12,2), ts TIMESTAMP"
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=dt.UTC)

@@ -9,13 +9,11 @@ import pytest
 
 from kit.rows import ids, rows
 from kit.tables import tier
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError
+from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotExpiredError, Warehouse, relocate
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import write_checkpoint
 from streamhouse_spark.table import lake_maintain, tags
 from streamhouse_spark.table.lake_maintain import claim_of
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 HOT = {"table.datalake.enabled": "false"}

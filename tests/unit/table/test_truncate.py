@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kit.tables import TableCase
-from streamhouse_spark.core.model import OffsetRange, Transaction
+from streamhouse_spark import OffsetRange, Transaction
 from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError, SchemaMismatchError, TableNotFoundError
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.query.projection import Projection

@@ -7,7 +7,7 @@ import pytest
 
 from faults.scenarios import tier
 from kit.tables import TableCase
-from streamhouse_spark.errors import FormatVersionError, SchemaMismatchError
+from streamhouse_spark import FormatVersionError, SchemaMismatchError
 from streamhouse_spark.log.commits import checkpoint as checkpoint_module
 from streamhouse_spark.log.commits.actions import Create, Payload, SetSchema, Trim, action_from_json, action_to_json
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint

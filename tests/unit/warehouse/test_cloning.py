@@ -9,13 +9,11 @@ import pytest
 from faults.sim import SimClock, sim_world
 from kit.rows import ids, rows
 from kit.tables import tier
+from streamhouse_spark import Transaction, Warehouse, relocate
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.lineage import REFRESHES
-from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError, TableNotFoundError
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOT = {"table.datalake.enabled": "false"}
 DAY_MS = 24 * 3600 * 1000

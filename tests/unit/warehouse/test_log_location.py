@@ -18,6 +18,7 @@ from streamhouse_spark import (
     FormatVersionError,
     InvalidOptionError,
     StorageError,
+    Table,
     TableNotFoundError,
     Warehouse,
     WarehouseMovedError,
@@ -37,7 +38,6 @@ from streamhouse_spark.log.lifecycle.location import LogPlaces, log_settings, ne
 from streamhouse_spark.storage.base import url_of
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.placed import placed
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.creation import create_action
 from streamhouse_spark.warehouse.replacement import publish_table, stage_table
 

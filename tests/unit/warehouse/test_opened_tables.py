@@ -6,10 +6,10 @@ import gc
 
 import pytest
 
+from streamhouse_spark import Warehouse
 from streamhouse_spark.service.tiering_service import LOOK_MS_MAX, REMOTE_LISTING_MS, Service
 from streamhouse_spark.warehouse import connection as connection_module
 from streamhouse_spark.warehouse.connection import Connection, OpenTables
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NUM_TABLES = 100
 

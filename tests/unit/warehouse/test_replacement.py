@@ -6,21 +6,21 @@ import pytest
 
 from faults.sim import sim_world
 from round_trips import RemoteStorage
-from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     CommitConflictError,
     OffsetsTrimmedError,
     SnapshotExpiredError,
     TableExistsError,
     TableNotFoundError,
+    Warehouse,
 )
+from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.log.commits.actions import Drop
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.lifecycle import succession
 from streamhouse_spark.warehouse.creation import create_action
 from streamhouse_spark.warehouse.replacement import abandon_table, publish_table, stage_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 PATH = TablePath("d", "t")

@@ -11,13 +11,11 @@ import pytest
 from faults.faulty_storage import Fault, FaultyStorage
 from faults.sim import sim_world
 from kit.tables import TableCase
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError, Transaction, Warehouse
 from streamhouse_spark.core.paths import commit_key, segment_key
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.commits.actions import Condemn
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.intents import BucketIntents, IntentWrite, commit, prepare
 
 NAME = "sales.orders"

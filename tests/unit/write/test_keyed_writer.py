@@ -6,15 +6,15 @@ import pyarrow as pa
 import pytest
 
 from kit.rows import rows_by_id
-from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     ConstraintViolatedError,
     InvalidOptionError,
     ProducerFencedError,
     SchemaMismatchError,
+    Warehouse,
 )
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 LONG_MS = 3_600_000
 

@@ -7,7 +7,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.errors import InvalidOptionError, WriterFullError, WriterStoppedError
+from streamhouse_spark import InvalidOptionError, WriterFullError, WriterStoppedError
 from streamhouse_spark.write.outbox import COLUMN_BYTES, SEND_BYTES, Limits, Outbox
 
 ONE_BYTES = SEND_BYTES + COLUMN_BYTES + 8

@@ -11,7 +11,7 @@ import pytest
 
 import keyed_writes
 from kit.tables import TableCase
-from streamhouse_spark.core.model import OffsetRange, Transaction
+from streamhouse_spark import OffsetRange, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidNameError,

@@ -6,8 +6,8 @@ import pytest
 
 from kit.tables import TableCase
 from property.stream_driver import Query
+from streamhouse_spark import OffsetsTrimmedError
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.errors import OffsetsTrimmedError
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 TABLE = TableCase("d.t", "id BIGINT", properties={"table.datalake.enabled": "false"})

@@ -5,10 +5,10 @@ from pyiceberg.manifest import clear_manifest_cache
 
 from kit.tables import tier
 from property.stream_driver import Query
+from streamhouse_spark import OffsetsTrimmedError
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.datasource.read.follow import backlog
 from streamhouse_spark.datasource.read.start_rows import initial_offset
-from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.log.commits.actions import Trim
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kit.tables import TableCase, tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource.catalog.scan.query_pin import pin_of
 from streamhouse_spark.datasource.catalog.scan.real_time import begin_real_time, finish_real_time, follow_log
@@ -23,9 +24,7 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 
 from kit.tables import TableCase
 from property.stream_driver import Query
+from streamhouse_spark import CorruptDataError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.datasource.read.admission import files_within
 from streamhouse_spark.datasource.read.start_rows import initial_offset
 from streamhouse_spark.datasource.read.stream_offset import StartRows
-from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.kv import snapshots, tablet
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)

@@ -6,8 +6,8 @@ import pytest
 
 from kit.tables import TableCase
 from property.stream_driver import Query
+from streamhouse_spark import DifferentHistoryError
 from streamhouse_spark.datasource.read.stream_offset import StreamOffset
-from streamhouse_spark.errors import DifferentHistoryError
 
 TABLE = TableCase("d.t", "id BIGINT", buckets=2)
 

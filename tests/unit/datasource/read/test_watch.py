@@ -7,15 +7,14 @@ import pickle
 
 import pytest
 
+from streamhouse_spark import TableNotFoundError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.read.stream import StreamhouseStreamReader
 from streamhouse_spark.datasource.read.target import stream_target
-from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 SPARK_MS = 10
 """Spark's own pause between two questions."""

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 from kit.rows import sorted_tuples
+from streamhouse_spark import ConstraintViolatedError, InvalidOptionError
 from streamhouse_spark.config.spark_options import parse_stream_write_options, parse_write_options
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.write.replaced import ReplacedPart
 from streamhouse_spark.datasource.write.writer import StreamhouseStreamWriter, StreamhouseWriter
-from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError
 from streamhouse_spark.schema.ddl import parse_columns
 from streamhouse_spark.warehouse.connection import Connection
 

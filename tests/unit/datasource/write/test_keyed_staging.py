@@ -10,16 +10,15 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from kit.tables import TableCase
+from streamhouse_spark import CommitConflictError, InvalidOptionError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_write_options, parse_write_options
 from streamhouse_spark.datasource.write import row_level, staging_task
 from streamhouse_spark.datasource.write.row_level import RowLevelWriter
 from streamhouse_spark.datasource.write.writer import StreamhouseStreamWriter, StreamhouseWriter
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "sales.orders"
 BUCKETS = 4

@@ -10,14 +10,13 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from kit.rows import ids
+from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError, Warehouse
 from streamhouse_spark.config.spark_options import parse_write_options
 from streamhouse_spark.datasource.catalog.ddl.replaced import replaced_part
 from streamhouse_spark.datasource.catalog.scan.query_pin import pin_of
 from streamhouse_spark.datasource.write.replaced import ReplacedPart, of_condition
 from streamhouse_spark.datasource.write.writer import StreamhouseWriter
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "sales.orders"
 FRAME = StructType([StructField("id", LongType(), nullable=False), StructField("day", IntegerType())])

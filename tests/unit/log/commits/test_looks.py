@@ -6,8 +6,7 @@ import pytest
 
 from faults.faulty_storage import FaultyStorage
 from round_trips import RemoteStorage
-from streamhouse_spark.errors import CorruptDataError, StorageError, TableNotFoundError
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import CorruptDataError, StorageError, TableNotFoundError, Warehouse
 
 PLAIN = {"table.datalake.enabled": "false"}
 

@@ -8,9 +8,9 @@ import pytest
 
 from faults.sim import sim_world
 from kit.tables import TableCase, tier
+from streamhouse_spark import LakeMismatchError, StorageError, Warehouse
 from streamhouse_spark.core.paths import table_prefix, tiering_failures_key
 from streamhouse_spark.core.values import replace
-from streamhouse_spark.errors import LakeMismatchError, StorageError
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.log.lifecycle.failed_rounds import (
     FAILURES_MAX,
@@ -22,7 +22,6 @@ from streamhouse_spark.log.lifecycle.failed_rounds import (
     note_success,
     read_failures,
 )
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 UUID = "ab" * 16
 

@@ -10,13 +10,11 @@ import pytest
 from changes_replayed import changes, check_history, first_there
 from kit.tables import tier, trim_tiered
 from round_trips import RemoteStorage
+from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, Table, Warehouse
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.read.change_feed.commit_changes import plan_changes
 from streamhouse_spark.read.pieces import ChangesPiece, OffsetsPiece, piece_from_json
 from streamhouse_spark.read.planner import Pruning
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture(params=["iceberg", "paimon"])

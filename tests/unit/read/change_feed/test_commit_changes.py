@@ -11,11 +11,10 @@ import pytest
 from changes_replayed import changes, check_history
 from faults.scenarios import tier
 from kit.tables import TableCase
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.datasource.catalog.scan.changes import range_of_versions
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.commits.actions import Retier, Trim, Truncate
 from streamhouse_spark.log.segments.scan import whole_range

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.storage.hdfs import settings
 from streamhouse_spark.storage.hdfs.settings import HdfsAddress
 

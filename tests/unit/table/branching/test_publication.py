@@ -10,8 +10,7 @@ import pytest
 
 from kit.rows import ids
 from kit.tables import tier
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, TableNotFoundError
+from streamhouse_spark import CommitConflictError, InvalidOptionError, TableNotFoundError, Transaction
 from streamhouse_spark.log.commits.actions import Drop
 from streamhouse_spark.log.lifecycle.branches import publication_of
 from streamhouse_spark.table.branching import publication, published_rows

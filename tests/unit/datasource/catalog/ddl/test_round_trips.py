@@ -6,11 +6,10 @@ import pytest
 
 from faults.sim import sim_world
 from round_trips import RemoteStorage
-from streamhouse_spark.errors import TableNotFoundError
+from streamhouse_spark import TableNotFoundError, Warehouse
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse import connection
 from streamhouse_spark.warehouse.connection import Connection, OpenTables, _Process
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.datasource.catalog.calls import Catalog
 
 

@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 
 from kit.tables import tier
-from streamhouse_spark.datasource.catalog.description import properties_of
-from streamhouse_spark.datasource.catalog.transforms import partitioning_of
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     InvalidNameError,
     InvalidOptionError,
     SchemaMismatchError,
     TableExistsError,
     TableNotFoundError,
 )
+from streamhouse_spark.datasource.catalog.description import properties_of
+from streamhouse_spark.datasource.catalog.transforms import partitioning_of
 from streamhouse_spark.lake.tiering.recording import record_newest
 from unit.datasource.catalog.calls import bucket, identity, struct
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark import Warehouse
-from streamhouse_spark.errors import SchemaMismatchError, SnapshotExpiredError
+from streamhouse_spark import SchemaMismatchError, SnapshotExpiredError, Warehouse
 from unit.datasource.catalog.filter_trees import literal
 from unit.datasource.catalog.scans import tier
 

@@ -11,10 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark import Warehouse
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.datasource.catalog.scan import aggregates
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
 from unit.datasource.catalog.scans import Scans, tier
 

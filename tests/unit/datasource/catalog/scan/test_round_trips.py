@@ -10,13 +10,12 @@ import pytest
 
 from faults.sim import sim_world
 from round_trips import Cost, RemoteStorage
+from streamhouse_spark import StorageError, Table, TableNotFoundError, Warehouse
 from streamhouse_spark.datasource.catalog.scan import aggregates, log_files
-from streamhouse_spark.errors import ObjectNotFoundError, StorageError, TableNotFoundError
+from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse import connection
 from streamhouse_spark.warehouse.connection import Connection, OpenTables, _Process
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.datasource.catalog.scans import Scans, tier
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
