@@ -8,12 +8,12 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from duckdb_extensions import import_extension
 from pyiceberg.expressions import EqualTo, IsNull
 from pyiceberg.table import StaticTable
 
 from interop.histories import HISTORIES
 from interop.lake_cases import EVENTS, EVERY_TYPE, by_bucket, event_rows, every_type_rows, lake_of, sorted_rows, tier
+from kit.duck import connect_duckdb
 from lake_rows import lake_rows
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.parquet.cluster_order import parse_order
@@ -25,11 +25,7 @@ from unit.lake.filters_of_reads import filter_of
 
 @pytest.fixture(scope="module")
 def duck() -> duckdb.DuckDBPyConnection:
-    import_extension("avro")
-    import_extension("iceberg")
-    connection = duckdb.connect()
-    connection.load_extension("avro")
-    connection.load_extension("iceberg")
+    connection = connect_duckdb()
     connection.execute("SET TimeZone = 'UTC'")
     return connection
 

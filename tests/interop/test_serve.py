@@ -15,15 +15,13 @@ import duckdb
 import httpx2
 import pyarrow as pa
 import pytest
-from duckdb_extensions import import_extension
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import GreaterThan
 
 from certificates import own_certificate
+from kit.duck import connect_duckdb
 from kit.tables import tier
 from streamhouse_spark import Warehouse
-
-EXTENSIONS = ("avro", "iceberg", "httpfs")
 
 
 class Server:
@@ -64,11 +62,7 @@ def serve(warehouse, tmp_path) -> Iterator[Callable[..., Server]]:
 
 
 def duck(server: Server) -> duckdb.DuckDBPyConnection:
-    for name in EXTENSIONS:
-        import_extension(name)
-    connection = duckdb.connect()
-    for name in EXTENSIONS:
-        connection.load_extension(name)
+    connection = connect_duckdb("httpfs")
     connection.execute("SET autoinstall_known_extensions = false")
     connection.execute(f"ATTACH '' AS sh (TYPE iceberg, ENDPOINT '{server.url}/iceberg', AUTHORIZATION_TYPE 'none')")
     return connection

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from interop.own_jvm import session_in_own_jvm
-from interop.test_spark_iceberg import RUNTIME
+from interop.own_jvm import session_with_iceberg
 from kit.tables import tier
 from serving import served
 from storage.s3_server import S3Server, settings_for
@@ -44,19 +41,7 @@ def expected(table: Table) -> list[tuple[Any, ...]]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.jars.packages", RUNTIME)
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.log.level", "ERROR")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-    )
-    with session_in_own_jvm(builder) as session:
+    with session_with_iceberg() as session:
         yield session
 
 

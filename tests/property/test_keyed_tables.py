@@ -15,16 +15,15 @@ import random
 import shutil
 from functools import lru_cache
 
-import duckdb
 import pyarrow as pa
 import pytest
-from duckdb_extensions import import_extension
 
 from changelogs import folded
 from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from interop.keyed_cases import read_by_pypaimon
+from kit.duck import connect_duckdb
 from streamhouse_spark import StreamhouseError, Warehouse
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.kv.tablets import close_tablets
@@ -348,14 +347,7 @@ class History:
         return True
 
 
-@lru_cache
-def duck():
-    for extension in ("avro", "iceberg"):
-        import_extension(extension)
-    connection = duckdb.connect()
-    for extension in ("avro", "iceberg"):
-        connection.load_extension(extension)
-    return connection
+duck = lru_cache(connect_duckdb)
 
 
 @pytest.fixture(autouse=True)
