@@ -13,17 +13,20 @@ class Readable(Protocol):
     def to_arrow(self) -> pa.Table: ...
 
 
-def ids(rows: pa.Table | Readable) -> list[int]:
+Rows = pa.Table | pa.RecordBatch | Readable
+
+
+def ids(rows: Rows) -> list[int]:
     """Return the values of the column ``id``, sorted."""
     return sorted(_in_arrow(rows)["id"].to_pylist())
 
 
-def rows_by_id(rows: pa.Table | Readable) -> list[dict[str, Any]]:
+def rows_by_id(rows: Rows) -> list[dict[str, Any]]:
     """Return the rows, sorted by the column ``id``."""
     return sorted(_in_arrow(rows).to_pylist(), key=lambda row: row["id"])
 
 
-def sorted_tuples(rows: pa.Table | Readable) -> list[tuple[Any, ...]]:
+def sorted_tuples(rows: Rows) -> list[tuple[Any, ...]]:
     """Return the rows as tuples, sorted."""
     return sorted(tuple(row.values()) for row in _in_arrow(rows).to_pylist())
 
@@ -33,5 +36,5 @@ def rows(*numbers: int) -> list[dict[str, int]]:
     return [{"id": number, "day": number % 3} for number in numbers]
 
 
-def _in_arrow(rows: pa.Table | Readable) -> pa.Table:
-    return rows if isinstance(rows, pa.Table) else rows.to_arrow()
+def _in_arrow(rows: Rows) -> pa.Table | pa.RecordBatch:
+    return rows if isinstance(rows, pa.Table | pa.RecordBatch) else rows.to_arrow()

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from streamhouse_spark import Warehouse
 
 
 @pytest.fixture
-def warehouse(warehouse_path: str) -> Warehouse:
-    return Warehouse(warehouse_path)
+def warehouse(tmp_path: Path) -> Warehouse:
+    return Warehouse(str(tmp_path / "wh"))
 
 
 @pytest.fixture
