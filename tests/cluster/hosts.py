@@ -19,7 +19,7 @@ from typing import IO
 import pyspark
 
 from kit.network import free_port
-from waiting import wait_for
+from kit.waiting import wait_for
 
 _MOUNTED = """
 set -e

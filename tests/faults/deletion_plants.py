@@ -11,7 +11,7 @@ import pytest
 
 from faults.plants import patched, plant
 from faults.scenarios import PAIMON, Run
-from row_changes import replace_rows
+from kit.row_replacement import replace_rows
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.read_base import ReadBase

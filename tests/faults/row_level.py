@@ -18,9 +18,9 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-import keyed_writes
 from faults.faulty_storage import FaultyStorage
 from faults.sim import SimClock, sim_world
+from kit import keyed_writes
 from streamhouse_spark import CommitConflictError, Table, Warehouse
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.tablets import close_tablets

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
-import keyed_writes
 from faults.faulty_storage import WRITES, FaultyStorage, Op
 from faults.sequential import one_thing_at_a_time
 from faults.share import WHOLE, Share
 from faults.sim import SimClock, sim_world
 from faults.sweep import LocalFaultyStorage
+from kit import keyed_writes
 from kit.tables import tier
 from streamhouse_spark import StreamhouseError, Table, Warehouse
 from streamhouse_spark.kv.read_base import ReadBase

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from changes_replayed import changes
 from faults.plants import patched, plant
 from faults.sim import sim_world
+from kit.change_replay import changes
+from kit.row_replacement import replace_rows
 from property.stream_driver import Query
-from row_changes import replace_rows
 from streamhouse_spark.log import append, compaction
 from streamhouse_spark.log.commits.deletions import DeleteRows
 from streamhouse_spark.read.change_feed import commit_parts

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.manifest import clear_manifest_cache
 
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark.config.properties import LakeFormat
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import commit_key

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from interop.ends_with_input import ENDING_S_MAX
-from waiting import wait_for
+from kit.waiting import wait_for
 
 SERVERS = Path(__file__).resolve().parents[2] / "artifacts" / "servers"
 """`make interop-servers` puts them there."""

@@ -8,7 +8,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable
 
 from interop.lake_cases import EVENTS, PLAIN, by_bucket, event_rows, lake_of, sorted_rows, tier, write_round
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from storage.s3_proxy import Fault, nothing, nth, running_s3_proxy
 from storage.s3_server import settings_for
 from streamhouse_spark import CommitConflictError, OffsetRange, Table, Warehouse

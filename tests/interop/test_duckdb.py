@@ -14,7 +14,7 @@ from pyiceberg.table import StaticTable
 from interop.histories import HISTORIES
 from interop.lake_cases import EVENTS, EVERY_TYPE, by_bucket, event_rows, every_type_rows, lake_of, sorted_rows, tier
 from kit.duck import connect_duckdb
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.parquet.cluster_order import parse_order
 from streamhouse_spark.lake.parquet.clustering import Clustering

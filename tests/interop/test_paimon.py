@@ -24,7 +24,7 @@ from interop.lake_cases import (
     tier_numbers,
     write_round,
 )
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from storage.s3_proxy import Fault, nothing, nth, running_s3_proxy
 from storage.s3_server import settings_for
 from streamhouse_spark import LakeMismatchError, OffsetRange, Table, Warehouse

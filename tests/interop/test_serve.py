@@ -18,7 +18,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import GreaterThan
 
-from certificates import own_certificate
+from kit.certificates import own_certificate
 from kit.duck import connect_duckdb
 from kit.tables import tier
 from streamhouse_spark import Warehouse

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from interop.own_jvm import session_with_iceberg
+from kit.serving import served
 from kit.tables import tier
-from serving import served
 from storage.s3_server import S3Server, settings_for
 from streamhouse_spark import Table, Warehouse
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from certificates import own_certificate
-from flight_client import Client
+from kit.certificates import own_certificate
+from kit.flight_client import Client
 from streamhouse_spark import Warehouse
 
 

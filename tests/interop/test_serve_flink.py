@@ -23,8 +23,8 @@ from interop.served_cases import (
     right_answer,
     what_writes_change,
 )
+from kit.serving import served
 from kit.tables import tier
-from serving import served
 from stores.servers import Server, minio
 from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.access import Access, digest_of

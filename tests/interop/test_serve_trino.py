@@ -22,8 +22,8 @@ from interop.served_cases import (
     what_writes_change,
 )
 from interop.trino_server import Trino, TrinoError, running_trino
+from kit.serving import served
 from kit.tables import tier
-from serving import served
 from storage.s3_roles import ALL_OF_STS_AND_S3, document, guarded_s3
 from stores.servers import Server, minio
 from streamhouse_spark import Table, Warehouse

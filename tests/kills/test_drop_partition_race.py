@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from kit.tables import tier
+from kit.waiting import wait_for
 from streamhouse_spark import Warehouse
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
-from waiting import wait_for
 
 DAY = dt.date(2026, 3, 2)
 BUSY = """

@@ -8,8 +8,8 @@ from contextlib import suppress
 import numpy as np
 import pyarrow as pa
 
-import keyed_writes
 from kills.workers import NAME, Journal
+from kit import keyed_writes
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, Warehouse, relocate
 from streamhouse_spark.kv.read_base import ReadBase

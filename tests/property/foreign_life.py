@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import pytest
 
 from faults.sim import SimClock, sim_world
-from foreign_lake import NAME, row
+from kit.foreign_iceberg import NAME, row
+from kit.row_replacement import replace_rows
 from kit.tables import tier
-from row_changes import replace_rows
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.tiering import job

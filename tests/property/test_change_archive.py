@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from changes_replayed import changes
 from faults.keyed_groups import together
 from faults.sim import SimClock, sim_world
+from kit.change_replay import changes
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError, Table, Warehouse
 from streamhouse_spark.kv.tablets import close_tablets

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from changes_replayed import check_history, first_there
 from faults.keyed_groups import KINDS, together
 from faults.sim import sim_world
+from kit.change_replay import check_history, first_there
+from kit.row_replacement import replace_rows
 from kit.tables import tier, trim_tiered
-from row_changes import replace_rows
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.read.kept_tails import kept_tails

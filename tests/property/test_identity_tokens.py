@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from faults.sim import SimClock
-from nasty_input import FEW, MANY, damaged, json_values, profile, texts
+from kit.hostile_input import FEW, MANY, damaged, json_values, profile, texts
 from streamhouse_spark import Warehouse
 from streamhouse_spark.serve import admission
 from streamhouse_spark.serve.access import Access

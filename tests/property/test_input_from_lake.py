@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.hostile_input import MANY, changed_json, profile, refuses_or_answers
 from kit.tables import tier
-from nasty_input import MANY, changed_json, profile, refuses_or_answers
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.avro_records import AvroFile, read_avro, write_avro

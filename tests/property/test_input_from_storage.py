@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nasty_input import FEW, MANY, changed_json, damaged, profile, refuses_or_answers
+from kit.hostile_input import FEW, MANY, changed_json, damaged, profile, refuses_or_answers
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally

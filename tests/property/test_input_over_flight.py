@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import flight
 
-from flight_client import Client, flights, told
-from nasty_input import COLUMNS, FEW, MANY, SECRET, damaged, json_values, names, profile, texts
+from kit.flight_client import Client, flights, told
+from kit.hostile_input import COLUMNS, FEW, MANY, SECRET, damaged, json_values, names, profile, texts
 from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.options import ServeOptions

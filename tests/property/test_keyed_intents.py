@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults.sim import sim_world
-from keyed_writes import change
+from kit.keyed_writes import change
 from streamhouse_spark import Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.memory import MemoryStorage

@@ -20,7 +20,7 @@ from pyiceberg.expressions import EqualTo
 
 from faults.sim import SimClock, sim_world
 from interop.keyed_cases import ITEMS, KeyedTable, live_deletes, rows_of
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as iceberg_compact_keyed

@@ -18,11 +18,11 @@ from functools import lru_cache
 import pyarrow as pa
 import pytest
 
-from changelogs import folded
 from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from interop.keyed_cases import read_by_pypaimon
+from kit.changelog_replay import folded
 from kit.duck import connect_duckdb
 from streamhouse_spark import StreamhouseError, Warehouse
 from streamhouse_spark.kv import snapshots

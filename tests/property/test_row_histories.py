@@ -15,10 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from changes_replayed import Row, changes, replayed
 from faults.sim import SimClock, sim_world
+from kit.change_replay import Row, changes, replayed
+from kit.row_replacement import replace_rows
 from kit.tables import tier
-from row_changes import replace_rows
 from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.log.append import INLINE_BYTES_MAX

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults.sim import SimClock, sim_world
+from kit.iceberg_documents import rows_of
 from kit.tables import tier
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage
-from virtual_rows import rows_of
 
 GRACE_MS = 600_000
 SEEDS = itertools.count(1_000, 1_000)

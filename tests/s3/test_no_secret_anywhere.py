@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from pyarrow import flight
 from starlette.testclient import TestClient
 
-from flight_client import Client, flights
+from kit.flight_client import Client, flights
 from kit.tables import tier
 from storage.s3_server import settings_for
 from streamhouse_spark import StreamhouseError, Warehouse

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from flight_client import Client, flights
+from kit.flight_client import Client, flights
+from kit.serving import served
 from kit.tables import tier
-from serving import served
 from storage.s3_server import S3Server, settings_for
 from streamhouse_spark import Warehouse
 

@@ -12,8 +12,8 @@ from duckdb_extensions import import_extension
 from pyiceberg.catalog import load_catalog
 from starlette.testclient import TestClient
 
+from kit.serving import served
 from kit.tables import tier
-from serving import served
 from storage.s3_roles import ALL_OF_STS_AND_S3, document, guarded_s3
 from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.access import Access, digest_of

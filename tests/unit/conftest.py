@@ -12,7 +12,7 @@ import pytest
 
 from faults.faulty_storage import FaultyStorage
 from faults.sim import SimClock, sim_world
-from round_trips import RemoteStorage
+from kit.round_trips import RemoteStorage
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.kv.tablets import close_tablets

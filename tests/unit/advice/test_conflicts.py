@@ -8,8 +8,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-import keyed_writes
 from faults.faulty_storage import FaultyStorage
+from kit import keyed_writes
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError

@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.table.snapshots import Operation
 
 from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, lake_of, sorted_rows, tier
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError, LakeMismatchError, OffsetRange
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.maintenance import drop_partition as iceberg_drop_partition

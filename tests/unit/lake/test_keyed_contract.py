@@ -10,7 +10,7 @@ import pytest
 
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, rows_of
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage

@@ -12,7 +12,7 @@ from pyiceberg.table.snapshots import Operation
 
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, data_files, live_deletes
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError, CorruptDataError
 from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as compaction
 from streamhouse_spark.lake.iceberg.offsets import OFFSETS_PROPERTY

@@ -22,7 +22,7 @@ from interop.lake_cases import (
     write_round,
     written_files,
 )
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark import (
     CommitConflictError,
     CorruptDataError,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interop.lake_cases import PLAIN, lake_of, tier
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
 from streamhouse_spark.lake.iceberg.table import IcebergLake

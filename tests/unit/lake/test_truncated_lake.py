@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from interop.lake_cases import PLAIN, lake_of, tier, write_round
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark import (
     CommitConflictError,
     LakeMismatchError,

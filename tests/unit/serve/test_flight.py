@@ -12,7 +12,7 @@ import pytest
 from pyarrow import flight
 
 from doc_pages import PAGES
-from flight_client import Client, flights, told
+from kit.flight_client import Client, flights, told
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import Warehouse

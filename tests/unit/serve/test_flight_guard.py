@@ -11,8 +11,8 @@ import pytest
 from pyarrow import flight
 from starlette.testclient import TestClient
 
-from certificates import own_certificate
-from flight_client import Client, command, flights, told
+from kit.certificates import own_certificate
+from kit.flight_client import Client, command, flights, told
 from streamhouse_spark import InvalidOptionError, StorageError, Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.app import make_app

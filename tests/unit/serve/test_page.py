@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from browser import CHROMIUM, browser
+from kit.browser import CHROMIUM, browser
+from kit.serving import served
 from kit.tables import tier
-from serving import served
 from streamhouse_spark import StorageError, Transaction, Warehouse
 from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_failure
 from streamhouse_spark.serve import overview

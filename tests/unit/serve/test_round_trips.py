@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from faults.sim import sim_world
+from kit.round_trips import RemoteStorage
 from kit.tables import tier
-from round_trips import RemoteStorage
 from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage

@@ -11,7 +11,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from kit.network import arrow_stream
-from serving import served
+from kit.serving import served
+from kit.waiting import wait_for
 from streamhouse_spark import Warehouse
 from streamhouse_spark.serve import rows_api
 from streamhouse_spark.serve.access_file import parse_tokens
@@ -19,7 +20,6 @@ from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.options import ServeOptions
-from waiting import wait_for
 
 ROWS = "/api/v1/tables/sales.orders/rows"
 

@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from starlette.testclient import TestClient
 
+from kit.iceberg_documents import rows_of
 from kit.tables import tier
+from kit.waiting import wait_for
 from streamhouse_spark import InvalidOptionError, StorageError, TableNotFoundError, Warehouse
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.counts import ServedCounts
@@ -17,8 +19,6 @@ from streamhouse_spark.serve.iceberg.rest import _warning
 from streamhouse_spark.serve.iceberg.stand_in import StandIns
 from streamhouse_spark.serve.iceberg.virtual_tables import ServedTable, VirtualTables
 from streamhouse_spark.serve.options import ServeOptions
-from virtual_rows import rows_of
-from waiting import wait_for
 
 PATH = "/iceberg/v1/namespaces/s/tables/t"
 

@@ -7,14 +7,14 @@ import pytest
 from starlette.testclient import TestClient
 
 from faults.sim import sim_world
-from serving import served
+from kit.iceberg_documents import rows_of
+from kit.serving import served
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.iceberg import system_documents
 from streamhouse_spark.serve.iceberg.system_documents import PAUSE_MS, SHOWN, SystemDocuments
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage
-from virtual_rows import rows_of
 
 GRACE_MS = 600_000
 

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-import foreign_lake
 from faults.sim import sim_world
+from kit import foreign_iceberg as foreign_lake
+from kit.iceberg_documents import rows_of
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX
@@ -20,7 +21,6 @@ from streamhouse_spark.lake.tiering.job import TieringJob
 from streamhouse_spark.serve.iceberg import virtual_tables
 from streamhouse_spark.serve.iceberg.virtual_tables import BACKDATED_MS, ROUNDS_MAX, VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage
-from virtual_rows import rows_of
 
 GRACE_MS = 600_000
 COLUMNS = "id BIGINT, name STRING"

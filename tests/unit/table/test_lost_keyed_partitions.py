@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from changes_replayed import changes, replayed, version
+from kit.change_replay import changes, replayed, version
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog

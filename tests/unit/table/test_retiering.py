@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
-from changes_replayed import changes
+from kit.change_replay import changes
 from kit.rows import ids
 from streamhouse_spark import (
     FormatVersionError,

@@ -7,7 +7,7 @@ import random
 import pyarrow.compute as pc
 import pytest
 
-from changes_replayed import check_history
+from kit.change_replay import check_history
 from kit.tables import tier, trim_tiered
 from streamhouse_spark import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.table import rollback

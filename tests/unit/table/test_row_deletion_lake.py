@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 
-from changes_replayed import changes
 from faults.sim import SimClock
 from interop.paimon_cases import Stock
+from kit.change_replay import changes
+from kit.row_replacement import replace_rows
 from kit.rows import ids, rows
 from kit.tables import require_verified, tier, trim_tiered
-from row_changes import replace_rows
 from streamhouse_spark import CommitConflictError, OffsetRange, OffsetsTrimmedError, Table
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.kv.read_base import ReadBase

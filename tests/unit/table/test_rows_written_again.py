@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 
 from faults.sim import sim_world
-from foreign_engines import ENGINES
-from foreign_lake import NAME, row
+from kit.foreign_engines import ENGINES
+from kit.foreign_iceberg import NAME, row
+from kit.round_trips import RemoteStorage
+from kit.row_replacement import replace_rows
 from kit.rows import ids
 from kit.tables import tier
-from round_trips import RemoteStorage
-from row_changes import replace_rows
 from streamhouse_spark import CommitConflictError, Warehouse
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.core.offset_runs import OffsetRuns

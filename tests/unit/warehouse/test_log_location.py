@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from faults.faulty_storage import FaultyStorage
+from kit.round_trips import RemoteStorage
 from kit.rows import ids
 from kit.tables import tier
-from round_trips import RemoteStorage
 from streamhouse_spark import (
     CorruptDataError,
     FormatVersionError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from faults.sim import sim_world
-from round_trips import RemoteStorage
+from kit.round_trips import RemoteStorage
 from streamhouse_spark import (
     CommitConflictError,
     OffsetsTrimmedError,

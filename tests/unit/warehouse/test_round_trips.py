@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from round_trips import RemoteStorage
+from kit.round_trips import RemoteStorage
 from streamhouse_spark import CorruptDataError, StorageError, TableNotFoundError, Warehouse, WarehouseNotFoundError
 from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, commit_key
 from streamhouse_spark.log.commits.checkpoint import HINT_EVERY, HINT_FIRST

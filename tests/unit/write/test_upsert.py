@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import keyed_writes
+from kit import keyed_writes
 from kit.tables import TableCase
 from streamhouse_spark import OffsetRange, Transaction
 from streamhouse_spark.errors import (

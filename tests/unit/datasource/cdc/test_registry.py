@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from faults.sim import sim_world
-from schema_registry import running_registry
+from kit.schema_registry import running_registry
 from streamhouse_spark.datasource.cdc.registry import Answer, SchemaRegistry
 from streamhouse_spark.errors import InvalidOptionError, StorageError, StorageRefusedError
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from faults.sim import SimClock
+from kit.waiting import wait_for
 from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.core.lineage import Lineage, SourceVersion
 from streamhouse_spark.datasource.views.measures import COUNTERS, GAUGES, view_measures
@@ -26,7 +27,6 @@ from streamhouse_spark.table.refreshing import (
     resume_refreshes,
 )
 from streamhouse_spark.warehouse.connection import Connection
-from waiting import wait_for
 
 
 class Place:

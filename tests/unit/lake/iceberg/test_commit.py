@@ -8,7 +8,7 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.types import LongType
 
 from interop.lake_cases import PLAIN, lake_of, tier, write_round
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     CommitConflictError,

@@ -24,7 +24,7 @@ from interop.lake_cases import (
     sorted_rows,
     tier,
 )
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     CorruptDataError,

@@ -14,7 +14,7 @@ from pypaimon.schema.data_types import AtomicType, DataField, PyarrowFieldParser
 
 from faults.scenarios import tier
 from interop.keyed_cases import read_by_pypaimon
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, ColumnMap, LakeField
 from streamhouse_spark.lake.model.values import LakeSplit

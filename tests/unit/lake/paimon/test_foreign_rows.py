@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from changes_replayed import changes, replayed, version
-from foreign_paimon import (
+from kit.change_replay import changes, replayed, version
+from kit.foreign_paimon import (
     BUCKETS,
     BY_REGION,
     NAME,
@@ -24,7 +24,7 @@ from foreign_paimon import (
     stock,
     tier,
 )
-from row_changes import replace_rows
+from kit.row_replacement import replace_rows
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import (

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from faults.sim import sim_world
-from round_trips import Cost, RemoteStorage
+from kit.round_trips import Cost, RemoteStorage
 from streamhouse_spark import LakeRolledBackError, StorageError, StreamhouseError, Table, Warehouse
 from streamhouse_spark.lake.tiering.idle import LASTS_MS
 from streamhouse_spark.lake.tiering.job import TieringJob, TieringReport, run_tasks_locally

@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Operation
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, data_files, live_deletes
 from interop.lake_cases import EVERY_TYPE, every_type_rows
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark import OffsetRange
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.keys.change_type import ChangeType

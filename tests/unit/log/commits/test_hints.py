@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from faults.sim import sim_world
-from round_trips import RemoteStorage
+from kit.round_trips import RemoteStorage
 from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, commit_key
 from streamhouse_spark.errors import ObjectNotFoundError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from faults.faulty_storage import FaultyStorage
-from round_trips import RemoteStorage
+from kit.round_trips import RemoteStorage
 from streamhouse_spark import CorruptDataError, StorageError, TableNotFoundError, Warehouse
 
 PLAIN = {"table.datalake.enabled": "false"}

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from changes_replayed import changes
+from kit.change_replay import changes
 from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.config.spark_options import parse_read_options, parse_stream_read_options
 from streamhouse_spark.core.paths import commit_key, segment_key

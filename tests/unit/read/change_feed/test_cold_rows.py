@@ -7,9 +7,9 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from changes_replayed import changes, check_history, first_there
+from kit.change_replay import changes, check_history, first_there
+from kit.round_trips import RemoteStorage
 from kit.tables import tier, trim_tiered
-from round_trips import RemoteStorage
 from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, Table, Warehouse
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.read.change_feed.commit_changes import plan_changes

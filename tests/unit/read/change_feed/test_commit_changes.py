@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from changes_replayed import changes, check_history
 from faults.scenarios import tier
+from kit.change_replay import changes, check_history
 from kit.tables import TableCase
 from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.core.offset_runs import OffsetRuns

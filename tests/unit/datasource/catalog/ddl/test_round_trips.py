@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from faults.sim import sim_world
-from round_trips import RemoteStorage
+from kit.round_trips import RemoteStorage
 from streamhouse_spark import TableNotFoundError, Warehouse
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse import connection

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from faults.sim import sim_world
-from round_trips import Cost, RemoteStorage
+from kit.round_trips import Cost, RemoteStorage
 from streamhouse_spark import StorageError, Table, TableNotFoundError, Warehouse
 from streamhouse_spark.datasource.catalog.scan import aggregates, log_files
 from streamhouse_spark.errors import ObjectNotFoundError

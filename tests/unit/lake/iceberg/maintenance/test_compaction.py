@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from interop.lake_cases import EVENTS, PLAIN, by_bucket, event_rows, lake_of, sorted_rows, tier
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError
 from streamhouse_spark.lake.iceberg.maintenance.compaction import COMPACT_FILES_MIN

@@ -9,7 +9,7 @@ import pytest
 
 from interop.keyed_cases import read_by_pypaimon
 from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, lake_of, sorted_rows, tier
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.lake.paimon.maintenance import drop_partition as paimon_drop_partition
 from streamhouse_spark.lake.parquet import partition_rewrite as partition_drop
