@@ -56,8 +56,7 @@ class Place:
         (table.upsert if self.by_key else table.append)([{"id": i, "p": p} for i in ids])
 
     def tier(self):
-        table = self.table()
-        tier(table)
+        tier(self.table())
 
     def back_up(self, paths, name):
         for path in paths:

@@ -85,8 +85,7 @@ class Life:
         return [{name: row[name] for name in self.table.state.primary_key} for row in rows]
 
     def tier(self) -> None:
-        table = self.table
-        tier(table)
+        tier(self.table)
 
     # -- what can happen ------------------------------------------------------------------------------------------
 

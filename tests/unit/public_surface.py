@@ -52,8 +52,7 @@ class World:
         wh.table("hot").append(ROWS)
         wh.table("keyed").upsert(ROWS)
         for name in ("log", "keyed"):
-            table = wh.table(name)
-            tier(table)
+            tier(wh.table(name))
         wh.table("log").append(ROWS)
         wh.table("keyed").upsert(ROWS[:1])
         wh.table("keyed").delete([2])

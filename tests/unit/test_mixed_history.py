@@ -42,8 +42,7 @@ class Place:
         return self.warehouse().table("t")
 
     def tier(self):
-        table = self.table()
-        tier(table)
+        tier(self.table())
 
     def ids(self):
         return sorted(self.table().to_arrow()["id"].to_pylist())

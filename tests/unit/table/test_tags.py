@@ -8,9 +8,8 @@ import pyarrow.compute as pc
 import pytest
 
 from kit.rows import ids, rows
-from kit.tables import tier
+from kit.tables import tier, trim_tiered
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotExpiredError, Warehouse, relocate
-from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import write_checkpoint
 from streamhouse_spark.table import lake_maintain, tags
 from streamhouse_spark.table.lake_maintain import claim_of
@@ -32,13 +31,9 @@ def add(table, *numbers):
 
 def upkeep(table, clock):
     """Do everything that takes files away, with days between."""
-    state = table.refresh()
     if table.has_lake:
         tier(table)
-        state = table.refresh()
-        starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
-        if starts:
-            table.log.commit(lambda _s, _t: (Trim(starts),))
+        trim_tiered(table)
     for _ in range(3):
         clock.advance(2 * DAY_MS)
         table.maintain()
