@@ -184,6 +184,10 @@ class KeyedTable:
         ]
         return rows_of(pa.concat_tables(rows, promote_options="default"), self.state.schema) if rows else []
 
+    def require_expected(self) -> None:
+        """Raise `AssertionError` unless the lake has the rows, also to a reader that is not ours."""
+        assert self.lake_rows() == self.foreign_rows() == self.expected()
+
     def expected(self) -> list[Row]:
         return sorted(self.rows.values(), key=repr)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kit.rows import rows
 from streamhouse_spark.lake.tiering.job import TieringReport, run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.table.table import Table
@@ -31,6 +32,18 @@ class TableCase:
 def add_rows(table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Upsert the rows into a primary-key table, or append them to a log table."""
     (table.upsert if table.state.primary_key else table.append)(rows)
+
+
+def new_table(warehouse: Warehouse, *, keyed: bool = False, lake: str | None = None, name: str = "d.t") -> Table:
+    """Create a table for `kit.rows.rows`, without a lake unless ``lake`` names its format."""
+    properties = {"table.datalake.format": lake} if lake else {"table.datalake.enabled": "false"}
+    columns, key = "id BIGINT NOT NULL, day INT", ["id"] if keyed else []
+    return warehouse.create_table(name, columns, primary_key=key, buckets=2, properties=properties)
+
+
+def add(table: Table, *numbers: int) -> None:
+    """Write `kit.rows.rows` of these ids."""
+    add_rows(table, rows(*numbers))
 
 
 def tier(table: Table) -> TieringReport:

@@ -8,12 +8,11 @@ import pyarrow.compute as pc
 import pytest
 
 from kit.change_replay import check_history
-from kit.tables import tier, trim_tiered
+from kit.tables import add_rows, new_table, tier, trim_tiered
 from streamhouse_spark import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.table import rollback
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
-HOT = {"table.datalake.enabled": "false"}
 KEY = {"primary_key": ["id"]}
 
 
@@ -32,15 +31,6 @@ def content_of(found):
 def partitioned(wh, lake):
     properties = {"table.datalake.format": lake}
     return wh.create_table("d.p", "id BIGINT NOT NULL, day INT", partition_by=["day"], properties=properties)
-
-
-def new_table(wh, *, keyed=False, lake=None, name="d.t"):
-    how, properties = KEY if keyed else {}, {"table.datalake.format": lake} if lake else HOT
-    return wh.create_table(name, "id BIGINT NOT NULL, day INT", buckets=2, properties=properties, **how)
-
-
-def add(table, found):
-    return (table.upsert if table.state.primary_key else table.append)(found)
 
 
 class TestLogTables:
@@ -318,7 +308,10 @@ class TestKeyedTables:
 
     def test_a_merge_engine_is_refused(self, wh):
         table = wh.create_table(
-            "d.f", "id BIGINT NOT NULL", properties={**HOT, "table.merge-engine": "first_row"}, **KEY
+            "d.f",
+            "id BIGINT NOT NULL",
+            properties={"table.datalake.enabled": "false", "table.merge-engine": "first_row"},
+            **KEY,
         )
         with pytest.raises(InvalidOptionError, match="merge engine"):
             table.rollback_to_version(1)
@@ -342,7 +335,7 @@ def test_histories_beside_the_contents_of_each_version(wh, keyed, lake, seed):
     for _ in range(14):
         step = random_.choice(["add", "add", "delete", "tier", "merge", "trim", "back"])
         if step == "add":
-            add(table, rows(*range(number, number + 4), day=random_.randrange(5)))
+            add_rows(table, rows(*range(number, number + 4), day=random_.randrange(5)))
             number += random_.choice([2, 4]) if keyed else 4
         elif step == "delete":
             gone = random_.randrange(number + 1)

@@ -7,26 +7,15 @@ import shutil
 import pyarrow.compute as pc
 import pytest
 
-from kit.rows import ids, rows
-from kit.tables import tier, trim_tiered
+from kit.rows import ids
+from kit.tables import add, new_table, tier, trim_tiered
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotExpiredError, Warehouse, relocate
 from streamhouse_spark.log.commits.checkpoint import write_checkpoint
 from streamhouse_spark.table import lake_maintain, tags
 from streamhouse_spark.table.lake_maintain import claim_of
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
-HOT = {"table.datalake.enabled": "false"}
 DAY_MS = 24 * 3600 * 1000
-
-
-def new_table(wh, *, keyed=False, lake=None, name="d.t"):
-    how = {"primary_key": ["id"]} if keyed else {}
-    properties = HOT if lake is None else {"table.datalake.format": lake}
-    return wh.create_table(name, "id BIGINT NOT NULL, day INT", buckets=2, properties=properties, **how)
-
-
-def add(table, *numbers):
-    (table.upsert if table.state.primary_key else table.append)(rows(*numbers))
 
 
 def upkeep(table, clock):
