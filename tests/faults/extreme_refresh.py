@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pytest
 from sqlglot import exp
 
-from faults.sim import sim_world
-from streamhouse_spark import Table, Warehouse
+from kit.warehouses import open_warehouse
+from streamhouse_spark import Table
 from streamhouse_spark.datasource.views import kept_extremes, packed_firsts
 from streamhouse_spark.datasource.views.between import ChangesBetween
 from streamhouse_spark.datasource.views.changes import read_changes
@@ -72,13 +72,13 @@ def with_all_room(patched: pytest.MonkeyPatch, room: int) -> None:
 
 
 def made(storage: Storage, seed: int = 1) -> None:
-    warehouse = Warehouse("wh", storage=storage, world=sim_world(seed))
+    warehouse = open_warehouse(storage, seed)
     warehouse.create_table("source", SOURCE_COLUMNS, primary_key=["id"], properties=HOT)
     warehouse.create_table("view", VIEW_COLUMNS, primary_key=["_key"], properties=HOT)
 
 
 def opened(storage: Storage, seed: int) -> tuple[Table, Table]:
-    warehouse = Warehouse("wh", storage=storage, world=sim_world(seed))
+    warehouse = open_warehouse(storage, seed)
     return warehouse.table("source"), warehouse.table("view")
 
 

@@ -14,13 +14,12 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from faults.scenarios import LAKE, NO_LAKE, PAIMON, tier
-from faults.sim import SimClock, sim_world
+from faults.sim import SimClock
 from interop.keyed_cases import read_by_pypaimon
 from kit.rows import rows_by_id
-from streamhouse_spark import Warehouse
+from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark.schema.ddl import quote_identifier
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.storage.memory import MemoryStorage
 
 NAMES = ("a", "b", "c", "D", "e f", "g.h")
 WIDER = {"tinyint": "int", "int": "bigint", "float": "double"}
@@ -91,8 +90,8 @@ class History:
     def __init__(self, seed: int, storage: Any, properties: dict[str, str], *, key: bool) -> None:
         self.rng = random.Random(seed)
         clock = SimClock()
-        opened = storage or MemoryStorage(sim_world(seed, clock))
-        hosts = [Warehouse("wh", storage=opened, world=sim_world(seed + n, clock)) for n in range(2)]
+        opened = storage or new_store(seed, clock)
+        hosts = [open_warehouse(opened, seed + n, clock) for n in range(2)]
         self.key = key
         self.columns = [self.struct(0, "s"), Part("array", element=self.struct(1, ""), name="items")]
         self.columns.append(Part("map", element=self.struct(1, ""), name="m"))

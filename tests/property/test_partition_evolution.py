@@ -18,15 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.manifest import clear_manifest_cache
 
-from faults.sim import sim_world
 from kit.tables import tier, trim_tiered
-from streamhouse_spark import Table, Warehouse
+from kit.warehouses import new_store, open_warehouse
+from streamhouse_spark import Table
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.iceberg.maintenance import drop_partition as lake_drop
 from streamhouse_spark.lake.iceberg.metadata import partition_evolution
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
 from streamhouse_spark.log.segments import match, writer
-from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import partitions as table_partitions
 
 Row = tuple[int, int | None, str | None]
@@ -120,8 +119,8 @@ def check_lake(table: Table, model: list[Row]) -> None:
 
 def check(steps: list[tuple[Any, ...]], first: tuple[str, ...] = ("day",)) -> None:
     clear_manifest_cache()  # stores of other runs have manifests of the same names
-    storage = MemoryStorage(sim_world())
-    table = Warehouse("wh", storage=storage, world=sim_world(1)).create_table(
+    storage = new_store()
+    table = open_warehouse(storage, 1).create_table(
         "d.t", "id BIGINT, day INT, land STRING", partition_by=list(first), buckets=2,
         properties={"bucket.key": "id"},
     )  # fmt: skip
@@ -156,7 +155,7 @@ def check(steps: list[tuple[Any, ...]], first: tuple[str, ...] = ("day",)) -> No
             case ("compact",):
                 table.lake.compact(purge=True)
             case ("reopen",):
-                table = Warehouse("wh", storage=storage, world=sim_world(2 + number)).table("d.t")
+                table = open_warehouse(storage, 2 + number).table("d.t")
         check_reads(table, model)
         assert table.refresh().num_rows == len(model)
     tier(table)
@@ -191,8 +190,8 @@ def test_a_table_with_a_key(examples):
 
 def check_with_a_key(steps: list[tuple[Any, ...]], first: tuple[str, ...]) -> None:  # noqa: C901 - a case a step
     clear_manifest_cache()
-    storage = MemoryStorage(sim_world())
-    table = Warehouse("wh", storage=storage, world=sim_world(1)).create_table(
+    storage = new_store()
+    table = open_warehouse(storage, 1).create_table(
         "d.t", "id BIGINT, day INT, land STRING, n INT", primary_key=["id", "day", "land"],
         partition_by=list(first), buckets=2,
     )  # fmt: skip
@@ -232,7 +231,7 @@ def check_with_a_key(steps: list[tuple[Any, ...]], first: tuple[str, ...]) -> No
                 table.lake.compact(purge=True)
             case ("reopen",):
                 close_tablets()
-                table = Warehouse("wh", storage=storage, world=sim_world(2 + number)).table("d.t")
+                table = open_warehouse(storage, 2 + number).table("d.t")
         model |= dict.fromkeys(keys, number)
         found = table.to_arrow()
         assert sorted(((*key, n) for key, n in model.items()), key=repr) == sorted(

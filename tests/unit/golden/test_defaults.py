@@ -6,12 +6,11 @@ import json
 
 import pytest
 
-from faults.sim import sim_world
 from golden.folder import GoldenFolder, written_again
 from golden.make import DEFAULTS, expected
+from kit.warehouses import new_store
 from streamhouse_spark.core.paths import parse_number
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
-from streamhouse_spark.storage.memory import MemoryStorage
 
 GOLDEN = GoldenFolder(DEFAULTS)
 
@@ -40,7 +39,7 @@ def test_records_are_written_to_the_same_bytes(golden, key):
 
 def test_the_checkpoint_is_written_to_the_same_bytes(golden):
     (key,) = (k for k in GOLDEN.files if "/checkpoints/0" in k)
-    store = MemoryStorage(sim_world(0))
+    store = new_store(0)
     write_checkpoint(store, read_checkpoint(golden, key.split("/")[1], parse_number(key)))
     assert store.read(key) == GOLDEN.files[key]
 

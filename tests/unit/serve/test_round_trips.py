@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from faults.sim import sim_world
 from kit.round_trips import RemoteStorage
 from kit.tables import tier
-from streamhouse_spark import Warehouse
+from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
-from streamhouse_spark.storage.memory import MemoryStorage
 
 
 @pytest.fixture
 def remote():
-    return RemoteStorage(MemoryStorage(sim_world()))
+    return RemoteStorage(new_store())
 
 
 def test_an_unchanged_table_and_one_with_new_rows(remote):
-    warehouse = Warehouse("wh", storage=remote, world=sim_world(1))
+    warehouse = open_warehouse(remote, 1)
     table = warehouse.create_table("s.t", "id BIGINT", buckets=2)
     table.append([{"id": n} for n in range(100)])
     tier(table)

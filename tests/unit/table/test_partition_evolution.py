@@ -11,9 +11,9 @@ import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
 from faults.scenarios import tier
-from faults.sim import sim_world
 from kit.rows import ids
-from streamhouse_spark import Table, Warehouse
+from kit.warehouses import open_warehouse
+from streamhouse_spark import Table
 from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -593,6 +593,6 @@ def test_records_are_as_small_as_they_can_be(wh):
     (action,) = record.actions
     assert (action.schema_id, action.columns, action.fields) == (2, ("day",), "day, hours(ts)")
     table.set_partitioning(["day"])
-    again = Warehouse("wh", storage=table.storage, world=sim_world(9)).table("d.r")
+    again = open_warehouse(table.storage, 9).table("d.r")
     assert again.state.former_partitionings == table.state.former_partitionings
     assert again.state.parsed.partitioned_by == ("day",)

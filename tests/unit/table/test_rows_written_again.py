@@ -5,14 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from faults.sim import sim_world
 from kit.foreign_engines import ENGINES
 from kit.foreign_iceberg import NAME, row
 from kit.round_trips import RemoteStorage
 from kit.row_replacement import replace_rows
 from kit.rows import ids
 from kit.tables import tier
-from streamhouse_spark import CommitConflictError, Warehouse
+from kit.warehouses import open_warehouse
+from streamhouse_spark import CommitConflictError
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.kv.read_base import ReadBase
@@ -131,7 +131,7 @@ def test_a_round_of_ours_in_between_is_none(table, engine, other_process):
 def test_a_look_opens_no_file_where_all_are_ours(table, store, clock):
     """A statement beside a tiering service looks at a snapshot that was recorded meanwhile, and knows no other."""
     remote = RemoteStorage(store)
-    mine = Warehouse("wh", storage=remote, world=sim_world(99, clock)).table(NAME)
+    mine = open_warehouse(remote, 99, clock).table(NAME)
     read = ReadBase.of(mine.refresh())
     table.append([row(20)])
     tier(table)

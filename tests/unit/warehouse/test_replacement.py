@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from faults.sim import sim_world
 from kit.round_trips import RemoteStorage
+from kit.warehouses import open_warehouse
 from streamhouse_spark import (
     CommitConflictError,
     OffsetsTrimmedError,
     SnapshotExpiredError,
     TableExistsError,
     TableNotFoundError,
-    Warehouse,
 )
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.log.commits.actions import Drop
@@ -225,7 +224,7 @@ class TestTheTimeBefore:
     def test_what_it_costs(self, store, times, clock):
         """A time of now reads two pointers, and the end of the old table's log; an earlier one its state and rows."""
         far = RemoteStorage(store)
-        table = Warehouse("wh", storage=far, world=sim_world(77, clock)).table("d.t")
+        table = open_warehouse(far, 77, clock).table("d.t")
         depths = {}
         for name, time in zip(("before", "while filled", "now"), times, strict=True):
             with far.measured() as cost:
