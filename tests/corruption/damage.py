@@ -141,10 +141,6 @@ def with_floor(damaged: Damaged) -> None:
         table.maintain()
 
 
-def rows_of_one_column(storage: Storage) -> pa.Table:
-    return Warehouse(storage.url, storage=storage).table(NAME).to_arrow(columns=["id"])
-
-
 def tail_start(parquet: bytes) -> int:
     """Return the position of a lake file's page index, or of its footer if it has none, from its seal."""
     return int(parquet[parquet.rfind(b"streamhouse.footer-xxh3") :][59:79])

@@ -14,7 +14,7 @@ import pyarrow as pa
 from faults.history import BATCH_IDS, History, Told, added_value, number_of, text_of
 from faults.ledger import Extent, Ledger, read_ids
 from faults.sim import sim_world
-from streamhouse_spark import OffsetRange, SnapshotExpiredError, Table, Warehouse
+from streamhouse_spark import SnapshotExpiredError, Table, Warehouse
 from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints, newest_checkpoint, read_checkpoint, read_floor
@@ -294,7 +294,3 @@ def folded_extents(storage: Storage, table_uuid: str) -> list[Extent]:
         state = fold(state, record)
         if not extents or extents[-1] != Extent.of(state):
             extents.append(Extent.of(state))
-
-
-def hot_ranges(state: TableState) -> dict[int, OffsetRange]:
-    return {bucket: log.offsets for bucket, log in state.buckets.items()}
