@@ -14,7 +14,6 @@ BIN := $(VENV)/bin
 PROJECT := pyproject.toml constraints.txt
 # More processes than cores: two of them wait for their JVM much of the time.
 PYTEST = $(BIN)/python -m pytest -n 3 --dist loadgroup
-HERE := not soak and not engines and not catalogs and not cluster and not stores and not dbt
 # Servers of the protocols that stores speak. MinIO has no release as a Go module: this is its last commit.
 SERVERS := artifacts/servers
 MINIO := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
@@ -59,27 +58,28 @@ demo-fast: java $(VENV)/demo.stamp ## the same in less time
 	$(BIN)/streamhouse demo --fast
 
 .PHONY: test
-test: java $(VENV)/dev.stamp ## each behaviour once, in 10 to 20 minutes; ARGS="-k name" passes arguments to pytest
-	@echo 'The tests take 10 to 20 minutes on two cores; the percentage at the end of a line says how far they are.'
-	$(PYTEST) -m 'not long and $(HERE)' $(ARGS)
+test: java $(VENV)/dev.stamp ## each behaviour once, in 5 minutes; ARGS="-k name" passes arguments to pytest
+	$(PYTEST) --short --durations=10 $(ARGS)
 
-# A name in ARGS may be one of either half alone.
 .PHONY: test-all
-test-all: java $(VENV)/dev.stamp ## these, then all formats and stores, long histories, kills, every call of the sweeps
-	@echo 'All tests take 30 to 60 minutes on two cores: first those of make test, then the long ones.'
-	$(PYTEST) -m 'not long and $(HERE)' $(ARGS) || [ $$? -eq 5 ]
-	@$(MAKE) --no-print-directory test-long
+test-all: java $(VENV)/dev.stamp ## these and all longer tests, in an hour; SHARD=1/4 runs the first of four equal parts
+	$(PYTEST) --durations=10 $(if $(SHARD),--shard $(SHARD)) $(ARGS)
 
-.PHONY: test-long
-test-long: java $(VENV)/dev.stamp ## the long ones alone; SHARE=0/3, 1/3 and 2/3 are thirds of their files
-	STREAMHOUSE_TEST_SHARE=$(SHARE) $(PYTEST) -m 'long and $(HERE)' $(ARGS) || [ $$? -eq 5 ]
+.PHONY: test-rest
+test-rest: java $(VENV)/dev.stamp ## what test-all has beyond test; SHARD=1/4 as there, FILES=tests/faults names files or folders
+	$(PYTEST) --rest --durations=10 $(if $(SHARD),--shard $(SHARD)) $(FILES) $(ARGS) || [ $$? -eq 5 ]
+
+.PHONY: test-durations
+test-durations: java $(VENV)/dev.stamp ## run all tests and record their seconds, which decide what `make test` runs; SHARD=1/4 as above
+	$(PYTEST) --record-durations $(if $(SHARD),--shard $(SHARD)) $(FILES) $(ARGS)
 
 .PHONY: lint
-lint: $(VENV)/dev.stamp ## style, formatting, types, import rules
+lint: $(VENV)/dev.stamp ## style, formatting, types, import rules, and that pages and files agree with the code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -n 2 tests/project
 
 .PHONY: audit
 audit: $(VENV_AUDIT)/audit.stamp ## pip-audit over constraints.txt by OSV's service (needs the network); code 3: it could not be asked
@@ -124,7 +124,7 @@ soak: java $(VENV)/dev.stamp ## hours: SOAK_ROUNDS=1000 rounds of kills, all fau
 
 .PHONY: stream-kills
 stream-kills: java $(VENV)/dev.stamp ## hours: KILLS=100 kills of a process with real-time queries, both sinks and a view's refresh
-	STREAMHOUSE_KILLS=$(KILLS) $(BIN)/python -m pytest -m long --timeout 0 -s tests/spark/test_stream_kills.py $(ARGS)
+	STREAMHOUSE_KILLS=$(KILLS) $(BIN)/python -m pytest --timeout 0 -s tests/spark/test_stream_kills.py $(ARGS)
 
 .PHONY: view-histories
 view-histories: java $(VENV)/dev.stamp ## HISTORIES=2000 random histories of views and their sources, from SEED on, each tenth on Spark

@@ -5,17 +5,18 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import re
 import shlex
 import shutil
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from durations import MARKS, STORE, Durations, file_of, is_short, merge_recording
 from faults.share import Share
 from patient_spark import fill_conf_folder
 from storage.s3_server import S3Server, running_s3_server
@@ -42,6 +43,7 @@ RACE_ROUNDS = race.ROUNDS
 RACE_HELD_ROUNDS = race.HELD_ROUNDS
 WITHOUT_PAIMON = bool(os.environ.get("STREAMHOUSE_TEST_WITHOUT_PAIMON"))
 OURS = "STREAMHOUSE_TEST_"
+_DURATIONS = pytest.StashKey[Durations]()
 NO_PAIMON = "needs the extra paimon, which is left out"
 # How long an example takes says how busy the machine is, no more.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -73,31 +75,73 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("share", [pytest.param(Share(every), id=f"1 of {every}"), rest])
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("choice of tests")
+    group.addoption("--short", action="store_true", help="the items of `make test`: recorded as short, or marked core")
+    group.addoption("--rest", action="store_true", help="the items that --short leaves out")
+    group.addoption("--shard", metavar="K/N", help="the K-th of N shards of files with equal recorded durations")
+    group.addoption("--record-durations", action="store_true", help="write tests/durations.tsv for the files that ran")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import files none of whose items the short run would keep: collection is a part of its time."""
+    if not config.getoption("short") or not collection_path.name.startswith("test_"):
+        return None
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    return None if durations_of(config).may_have_short_items(path) else True
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests that share a JVM in one process, those of the catalog in another: they need equally long."""
-    _take_share(config, items)
-    for item in items:
-        if item.get_closest_marker("spark"):
-            name = item.path.name
-            of_catalog = "test_catalog" in name and "dml" not in name
-            item.add_marker(pytest.mark.xdist_group("catalog" if of_catalog else "spark"))
+    """Choose the run's items, and keep those that share a JVM in one process."""
+    durations = durations_of(config)
+    if shard := config.getoption("shard"):
+        number, _, num_shards = shard.partition("/")
+        files = durations.shards({file_of(item.nodeid) for item in items}, int(num_shards))[int(number) - 1]
+        keep_items(config, items, [item for item in items if file_of(item.nodeid) in files])
+    if config.getoption("short") or config.getoption("rest"):
+        short = config.getoption("short")
+        keep_items(config, items, [i for i in items if is_short(durations.seconds_of(i.nodeid), mark_of(i)) == short])
+    group_by_jvm(items, durations, num_jvms=1 if config.getoption("short") else 2)
 
 
-def _take_share(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the files of other shares, where ``STREAMHOUSE_TEST_SHARE`` asks for one, such as ``0/3``.
+def group_by_jvm(items: list[pytest.Item], durations: Durations, num_jvms: int) -> None:
+    """Give the Spark tests of a file to one process, whose session they share, with equally long work for each."""
+    on_spark = [item for item in items if item.get_closest_marker("spark")]
+    shards = durations.shards({file_of(item.nodeid) for item in on_spark}, num_jvms)
+    groups = {path: f"spark-{number}" for number, paths in enumerate(shards) for path in paths}
+    for item in on_spark:
+        item.add_marker(pytest.mark.xdist_group(groups[file_of(item.nodeid)]))
 
-    A file is in one share whole, by its name, so that what its tests have in common is made once.
-    """
-    asked = os.environ.get("STREAMHOUSE_TEST_SHARE")
-    if not asked:
-        return
-    number, _, of = asked.partition("/")
-    root = Path(__file__).parent
-    others = [i for i in items if crc32(i.path.relative_to(root).as_posix().encode()) % int(of) != int(number)]
-    left_out = set(others)
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=others)
+
+def durations_of(config: pytest.Config) -> Durations:
+    """Return the recorded durations, read once a process."""
+    if _DURATIONS not in config.stash:
+        config.stash[_DURATIONS] = Durations.parse(STORE.read_text("utf-8") if STORE.exists() else "")
+    return config.stash[_DURATIONS]
+
+
+def mark_of(item: pytest.Item) -> str:
+    return next((mark for mark in MARKS if item.get_closest_marker(mark)), "-")
+
+
+def keep_items(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
+    chosen = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = kept
+
+
+def record_durations(reporter: pytest.TerminalReporter) -> None:
+    """Write the seconds of this run's items (set-up, call and tear-down) to the store, file by file."""
+    recorded: dict[str, tuple[float, str]] = {}
+    for report in (report for reports in reporter.stats.values() for report in reports):
+        if isinstance(report, pytest.TestReport) and not report.skipped:
+            item = _without_group(report.nodeid)
+            mark = next((mark for mark in MARKS if mark in report.keywords), "-")
+            recorded[item] = (recorded.get(item, (0.0, mark))[0] + report.duration, mark)
+    durations = merge_recording(durations_of(reporter.config), recorded)
+    STORE.write_text(durations.text(), "utf-8")
+    reporter.write_line(f"{STORE.name}: {len(recorded)} items recorded")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -121,7 +165,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say of each test that failed which command runs it alone."""
+    """Print the command that runs each failed test alone, and record durations where that is asked for."""
+    if terminalreporter.config.getoption("record_durations"):
+        record_durations(terminalreporter)
     failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
     names = dict.fromkeys(_without_group(report.nodeid) for report in failed)
     if not names:
@@ -134,10 +180,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _without_group(name: str) -> str:
-    """Take the group that a test ran in, which xdist writes behind its ``name``, off it."""
-    for group in ("@spark", "@catalog", "@architecture"):
-        name = name.removesuffix(group)
-    return name
+    """Return a test's name without the group that xdist appends to it."""
+    return re.sub(r"@spark-\d$", "", name)
 
 
 def _is_of_paimon(path: Path) -> bool:

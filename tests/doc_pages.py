@@ -13,11 +13,8 @@ PAGES = {
 }
 INDEX = "docs/README.md"
 INTERNALS = "docs/internals/"
-"""Pages about the code. Like ARCHITECTURE.md they are for its readers, and keep no records of claims."""
-DEFINITIONS = "docs/concepts/glossary.md"
-"""Says only what words mean."""
-CLAIMING = {path: text for path, text in PAGES.items() if not path.startswith((INTERNALS, DEFINITIONS))}
-"""The pages all of whose claims have records."""
+"""Pages about the code, for its readers."""
+USER_PAGES = {path: text for path, text in PAGES.items() if not path.startswith(INTERNALS)}
 
 _LINK = re.compile(r"\]\(([^()\s]+)\)")
 _FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -48,3 +45,10 @@ def anchors_of(text: str) -> set[str]:
     """The anchors that a Git host makes of the headings in ``text``."""
     headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", text), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def data_paths() -> dict[str, list[str]]:
+    """Return each data path of ARCHITECTURE.md → its files, in the order in which a call reaches them."""
+    page = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    lists = re.findall(r"<!-- way: ([\w ]+) -->\n((?:\d+\. .*\n(?:   .*\n)*)+)", page)
+    return {name: re.findall(r"^\d+\. `([^`]+)`", steps, re.MULTILINE) for name, steps in lists}

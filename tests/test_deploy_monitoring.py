@@ -1,4 +1,4 @@
-"""Alerts and dashboard ask for metrics that are there, with labels that they have, in PromQL."""
+"""Probes, alerts and the dashboard ask for paths, metrics and labels that the running processes serve."""
 
 from __future__ import annotations
 
@@ -100,3 +100,13 @@ def test_panels_do_not_lie_on_each_other():
     ]
     assert len(cells) == len(set(cells))
     assert max(x for x, _ in cells) < 24
+
+
+@pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
+def test_probes_ask_for_paths_that_the_endpoint_serves(probe):
+    objects = yaml.safe_load_all((DEPLOY / "kubernetes/tiering.yaml").read_text())
+    (pod,) = (found["spec"]["template"] for found in objects if found["kind"] == "Deployment")
+    (container,) = pod["spec"]["containers"]
+    with serving(Observed(), LOOPBACK) as address:
+        assert get(address, container[probe]["httpGet"]["path"])[0] == 200
+        assert get(address, pod["metadata"]["annotations"]["prometheus.io/path"])[0] == 200

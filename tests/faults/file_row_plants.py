@@ -11,7 +11,7 @@ import pytest
 
 from faults.plants import patched, plant
 from faults.sim import sim_world
-from kit.foreign_iceberg import adopted, ids, rewritten, stock, tier
+from interop.foreign_iceberg import adopted, ids, rewritten, stock, tier
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError

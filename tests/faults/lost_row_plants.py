@@ -11,9 +11,9 @@ import pytest
 
 from faults.plants import patched, plant
 from faults.sim import sim_world
+from interop.foreign_engines import Pyiceberg
+from interop.foreign_iceberg import ids, row, tier
 from kit.change_replay import changes, check_history, first_there, replayed, version
-from kit.foreign_engines import Pyiceberg
-from kit.foreign_iceberg import ids, row, tier
 from property.stream_driver import Query
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.datasource.read import stream

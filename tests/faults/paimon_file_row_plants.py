@@ -11,7 +11,7 @@ import pytest
 
 from faults.plants import patched, plant
 from faults.sim import sim_world
-from kit.foreign_paimon import adopted, appended, ids, rewritten, row, stock, tier
+from interop.foreign_paimon import adopted, appended, ids, rewritten, row, stock, tier
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.kv.read_base import ReadBase

@@ -15,9 +15,9 @@ from pyiceberg.manifest import clear_manifest_cache
 from faults.faulty_storage import WRITES, Attempt, Fault, FaultyStorage, sweep
 from faults.share import Share
 from faults.sim import sim_world
+from interop.foreign_engines import ENGINES
+from interop.foreign_iceberg import NAME, ids, row, tier
 from kit.change_replay import changes, replayed, version
-from kit.foreign_engines import ENGINES
-from kit.foreign_iceberg import NAME, ids, row, tier
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage

@@ -11,7 +11,7 @@ import pytest
 from faults.faulty_storage import WRITES, Fault, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
-from kit.foreign_paimon import NAME, adopted, ids, paimon, rewritten, row, tier
+from interop.foreign_paimon import NAME, adopted, ids, paimon, rewritten, row, tier
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage

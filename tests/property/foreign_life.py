@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pytest
 
 from faults.sim import SimClock, sim_world
-from kit.foreign_iceberg import NAME, row
+from interop.foreign_iceberg import NAME, row
 from kit.row_replacement import replace_rows
 from kit.tables import tier
 from streamhouse_spark import Table, Warehouse

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kit.foreign_iceberg import BY_REGION, adopted, appended, lake_of, rewritten
+from interop.foreign_iceberg import BY_REGION, adopted, appended, lake_of, rewritten
 from property.foreign_life import Life
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.base import Storage

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from faults.sim import SimClock, sim_world
+from interop.foreign_engines import ENGINES
+from interop.foreign_iceberg import row
 from kit.change_replay import changes, replayed, row_of, version
-from kit.foreign_engines import ENGINES
-from kit.foreign_iceberg import row
 from kit.row_replacement import replace_rows
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kit.foreign_paimon import BUCKETS, BY_REGION, NAME, adopted, appended, kept, paimon, rewritten
+from interop.foreign_paimon import BUCKETS, BY_REGION, NAME, adopted, appended, kept, paimon, rewritten
 from property.foreign_life import Life
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.base import Storage

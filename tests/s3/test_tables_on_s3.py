@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from faults.faulty_storage import FaultyStorage
+from kit.tables import tier
 from storage.s3_server import S3Server, settings_for
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Transaction, Warehouse, WarehouseNotFoundError
 from streamhouse_spark.log.commits.segment import BLOCK_BYTES_MIN
@@ -61,6 +62,18 @@ def test_a_life(wh, location, settings):
     with pytest.raises(TableNotFoundError):
         table.append(small)
     assert wh.create_table("sales.orders", "a INT").to_arrow().num_rows == 0
+
+
+@pytest.mark.core
+def test_rows_survive_a_lost_put_race_and_are_tiered(wh, location, settings):
+    table, late = wh.create_table("sales.orders", "id BIGINT"), Warehouse(location, settings).table("sales.orders")
+    table.append([{"id": 1}])
+    late.append([{"id": 2}])  # puts the record number that the first append took, and retries with the next one
+    assert table.refresh().version == 3
+    tier(table)
+    late.append([{"id": 3}])
+    assert sorted(late.to_arrow()["id"].to_pylist()) == [1, 2, 3]
+    assert sorted(late.lake.to_arrow()["id"].to_pylist()) == [1, 2]
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])

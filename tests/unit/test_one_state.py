@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
 
-import streamhouse_spark
 from faults.scenarios import tier
 from property.stream_driver import Opened
 from streamhouse_spark import OffsetRange, Table, Warehouse
@@ -208,29 +205,3 @@ def test_a_plan_of_ranges(wh, other_process, moving, make):
     for _ in range(2):
         rows = planned(wh, of_range, table)
         assert is_of_one_state([row for row in rows if row["id"] == 3], 1)
-
-
-# -- by construction --------------------------------------------------------------------------------------------------
-
-PINNED = (
-    "read/planner.py",
-    "read/stand_ins.py",
-    "warehouse/first_rows.py",
-    "table/partition_stats.py",
-    "read/ranges.py",
-    "read/union_read.py",
-    "datasource/read/start_rows.py",
-    "datasource/catalog/scan/sources.py",
-    "datasource/catalog/scan/aggregates.py",
-)
-"""What follows a pin, or a state that it was given."""
-MOVING = {"state", "schema", "properties", "partition_by", "num_buckets"}
-
-
-@pytest.mark.parametrize("path", PINNED)
-def test_nothing_that_follows_a_pin_looks_at_the_tables_own_state(path):
-    source = Path(streamhouse_spark.__file__).parent / path
-    looks = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Attribute)]
-    of_tables = [node for node in looks if ast.unparse(node.value) in ("table", "self._table", "asked.table")]
-    assert of_tables
-    assert [f"{node.lineno}: {ast.unparse(node)}" for node in of_tables if node.attr in MOVING] == []

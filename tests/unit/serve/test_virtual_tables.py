@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from faults.sim import sim_world
-from kit import foreign_iceberg as foreign_lake
+from interop import foreign_iceberg as foreign_lake
 from kit.iceberg_documents import rows_of
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from interop.foreign_iceberg import BY_REGION, NAME, adopted, appended, ids, lake_of, rewritten, row, stock, tier
 from kit.change_replay import changes, replayed, version
-from kit.foreign_iceberg import BY_REGION, NAME, adopted, appended, ids, lake_of, rewritten, row, stock, tier
 from property.stream_driver import Query
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.model import Transaction

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from interop.foreign_engines import ENGINES
+from interop.foreign_iceberg import NAME, row
 from kit.change_replay import changes, replayed, version
-from kit.foreign_engines import ENGINES
-from kit.foreign_iceberg import NAME, row
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from kit.foreign_engines import ENGINES
-from kit.foreign_iceberg import NAME, row
+from interop.foreign_engines import ENGINES
+from interop.foreign_iceberg import NAME, row
 from kit.round_trips import RemoteStorage
 from kit.row_replacement import replace_rows
 from kit.rows import ids

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.foreign_iceberg import NAME, adopted, appended, rewritten, row
+from interop.foreign_iceberg import NAME, adopted, appended, rewritten, row
 from kit.tables import tier
 from streamhouse_spark.core.lineage import Lineage, SourceVersion
 from streamhouse_spark.core.paths import checkpoint_key, commit_key

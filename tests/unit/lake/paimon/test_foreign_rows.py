@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kit.change_replay import changes, replayed, version
-from kit.foreign_paimon import (
+from interop.foreign_paimon import (
     BUCKETS,
     BY_REGION,
     NAME,
@@ -24,6 +23,7 @@ from kit.foreign_paimon import (
     stock,
     tier,
 )
+from kit.change_replay import changes, replayed, version
 from kit.row_replacement import replace_rows
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.offset_runs import OffsetRuns

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 from azure.core.exceptions import (
     ClientAuthenticationError,
@@ -17,7 +14,7 @@ from azure.core.exceptions import (
 from azure.identity import ClientSecretCredential, DefaultAzureCredential
 
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, StorageError, StorageRefusedError
-from streamhouse_spark.storage.azure import client, settings
+from streamhouse_spark.storage.azure import client
 from streamhouse_spark.storage.azure.client import AzureBlobs
 from streamhouse_spark.storage.azure.settings import AzureAddress
 from streamhouse_spark.storage.remote.failures import FailureKind
@@ -157,8 +154,3 @@ def test_credentials(given, kind):
     assert type(found) is kind
     if kind is not dict and kind is not str:
         assert callable(found.get_token)
-
-
-def test_the_page_has_all_settings():
-    page = (Path(__file__).parents[4] / "docs/get-started/gcs-and-azure.md").read_text()
-    assert set(re.findall(r"`(adls\.[a-z-]+)`", page)) == set(settings._NAMES)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import pytest
 import requests
@@ -12,7 +10,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError, RefreshError
 
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageRefusedError
-from streamhouse_spark.storage.gcs import client, settings
+from streamhouse_spark.storage.gcs import client
 from streamhouse_spark.storage.gcs.client import AnswerError, GcsBlobs
 from streamhouse_spark.storage.gcs.settings import GcsAddress
 from streamhouse_spark.storage.remote.failures import FailureKind
@@ -133,8 +131,3 @@ def test_credentials_are_renewed(monkeypatch):
     known = GcsBlobs(GcsAddress.parse(URL, {})[0])
     assert [known.get("a"), known.get("b")] == [b"bytes", b"bytes"]
     assert asked == ["GET", "GET"]
-
-
-def test_the_page_has_all_settings():
-    page = (Path(__file__).parents[4] / "docs/get-started/gcs-and-azure.md").read_text()
-    assert set(re.findall(r"`(gcs\.[a-z0-9.-]+)`", page)) == set(settings._NAMES)

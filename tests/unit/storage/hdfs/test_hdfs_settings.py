@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import getpass
-import re
-from pathlib import Path
 
 import pytest
 
 from streamhouse_spark import InvalidOptionError
-from streamhouse_spark.storage.hdfs import settings
 from streamhouse_spark.storage.hdfs.settings import HdfsAddress
 
 URL = "hdfs://namenode:8020/some/path"
@@ -80,8 +77,3 @@ def test_a_user_without_a_name_is_asked_for(monkeypatch):
 
 def test_the_text_form_shows_no_secret():
     assert TOKEN not in repr(HdfsAddress.parse(URL, {"hdfs.delegation-token": TOKEN})[0])
-
-
-def test_the_page_has_all_settings():
-    page = (Path(__file__).parents[4] / "docs/get-started/hdfs.md").read_text()
-    assert set(re.findall(r"`(hdfs\.[a-z0-9.-]+)`", page)) == set(settings._NAMES)

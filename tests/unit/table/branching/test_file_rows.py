@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from interop.foreign_engines import ENGINES
+from interop.foreign_iceberg import NAME, ids, row, tier
 from kit.change_replay import changes, replayed, version
-from kit.foreign_engines import ENGINES
-from kit.foreign_iceberg import NAME, ids, row, tier
 from kit.row_replacement import replace_rows
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.tiering.recording import record_newest

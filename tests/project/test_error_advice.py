@@ -1,4 +1,4 @@
-"""Each error text of the source that advises something is followed by a case, or by a test that is named here."""
+"""Each error text that advises something is followed by a case of `tests/unit/advice`, or by a test named here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unit.advice import test_lakes as test_advice_lakes
 from unit.advice import test_tables as test_advice_tables
 from unit.error_texts import ErrorText, error_texts
 
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[1]
 MODULES = (test_advice, test_advice_conflicts, test_advice_lakes, test_advice_tables)
 CASES = [advice for module in MODULES for advice in module.ADVICE.values()]
 ARGUMENTS = {
@@ -420,12 +420,12 @@ def advising() -> Iterator[ErrorText]:
             yield text
 
 
-def test_each_is_followed():
+def test_every_advice_of_an_error_is_followed_by_a_test():
     assert [f"{t.where} {t.condition}: {t.text}" for t in advising() if not is_followed(t)] == []
 
 
 @pytest.mark.parametrize("named", sorted(set(ELSEWHERE.values())))
-def test_what_follows_it_elsewhere_is_there(named):
+def test_a_named_test_exists(named):
     path, *parents, name = named.split("::")
     found: list[ast.AST] = [ast.parse((TESTS / path).read_text())]
     for parent in parents:
@@ -436,6 +436,6 @@ def test_what_follows_it_elsewhere_is_there(named):
 @pytest.mark.parametrize(
     "words", sorted({a.words for a in CASES} | {*ELSEWHERE, *OTHER_ENGINES, *MACHINES, *RUN_AGAIN, *NO_ADVICE, *SQL})
 )
-def test_no_words_are_left_of_texts_that_are_gone(words):
+def test_the_listed_words_are_in_an_error_text(words):
     whole = (f"{t.where.partition(':')[0]} {t.condition}: {t.text}" for t in error_texts())
     assert any(words in text for text in whole)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from kit import foreign_iceberg as foreign_lake
+from interop import foreign_iceberg as foreign_lake
 from streamhouse_spark import Table
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.base import Storage
@@ -49,7 +49,7 @@ class Pypaimon:
     format = "paimon"
 
     def __init__(self, storage: Storage, world: World) -> None:
-        from kit import foreign_paimon  # where it is left out, no test gets here
+        from interop import foreign_paimon  # where it is left out, no test gets here
 
         self._storage, self._world, self._lake = storage, world, foreign_paimon
 

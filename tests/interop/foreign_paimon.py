@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
+from interop.foreign_iceberg import NAME, row
 from interop.paimon_cases import Stock
-from kit.foreign_iceberg import NAME, row
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import Table, Warehouse

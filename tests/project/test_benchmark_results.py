@@ -1,4 +1,4 @@
-"""Kept results of benchmarks: they come back as they were, and the page shows those that are in the repository."""
+"""Recorded benchmark results survive a round trip, and the page and its figures show those in the repository."""
 
 from __future__ import annotations
 

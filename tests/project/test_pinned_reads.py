@@ -1,0 +1,31 @@
+"""Reads of a pinned state never look at the current state of their table."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from project.source_trees import parse_sources, walk
+
+PINNED = (
+    "read/planner.py",
+    "read/stand_ins.py",
+    "warehouse/first_rows.py",
+    "table/partition_stats.py",
+    "read/ranges.py",
+    "read/union_read.py",
+    "datasource/read/start_rows.py",
+    "datasource/catalog/scan/sources.py",
+    "datasource/catalog/scan/aggregates.py",
+)
+"""Modules that read as of a pin, or a state that the caller passes."""
+CURRENT = {"state", "schema", "properties", "partition_by", "num_buckets"}
+
+
+@pytest.mark.parametrize("path", PINNED)
+def test_modules_that_read_a_pin_do_not_read_the_tables_current_state(path):
+    attributes = [node for node in walk(parse_sources()[path]) if isinstance(node, ast.Attribute)]
+    of_tables = [node for node in attributes if ast.unparse(node.value) in ("table", "self._table", "asked.table")]
+    assert of_tables
+    assert [f"{node.lineno}: {ast.unparse(node)}" for node in of_tables if node.attr in CURRENT] == []
