@@ -11,8 +11,6 @@ from streamhouse_spark.lake.file_access import SMALL_BYTES_MAX, FilesAhead
 from streamhouse_spark.lake.model.values import LakeSplit
 from streamhouse_spark.storage.memory import MemoryStorage
 
-pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
-
 FORMATS = ["iceberg", "paimon"]
 BUCKETS = 4
 ROWS = 40
@@ -22,6 +20,11 @@ ROWS = 40
 def memory(world, request) -> MemoryStorage:
     """A store that no other test knows: a process remembers versions of lakes by their place."""
     return MemoryStorage(world, request.node.name)
+
+
+@pytest.fixture
+def wh(memory, world) -> Warehouse:
+    return Warehouse("wh", storage=memory, world=world)
 
 
 def new_process(remote, world) -> Warehouse:

@@ -13,15 +13,15 @@ from pyiceberg.manifest import clear_manifest_cache
 from faults.scenarios import tier
 from kit.rows import ids
 from kit.warehouses import open_warehouse
-from streamhouse_spark import Table
-from streamhouse_spark.config.view_definition import VIEW
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     CommitConflictError,
     FormatVersionError,
     InvalidOptionError,
     LakeMismatchError,
     SchemaMismatchError,
+    Table,
 )
+from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.maintenance import compaction
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally

@@ -7,14 +7,18 @@ import datetime as dt
 import pytest
 
 from kit.tables import tier
+from streamhouse_spark import Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log.lifecycle.retention import plan_trim
 from streamhouse_spark.table.views import open_view
 
-pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
-
 DAY_MS = 86_400_000
 BY_DAY = {"table.auto-partition.enabled": "true", "table.auto-partition.num-retention": "1"}
+
+
+@pytest.fixture
+def wh(memory, world):
+    return Warehouse("wh", storage=memory, world=world)
 
 
 def today(clock) -> dt.date:

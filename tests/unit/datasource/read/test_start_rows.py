@@ -9,14 +9,12 @@ import pytest
 
 from kit.tables import TableCase
 from property.stream_driver import Query
-from streamhouse_spark import CorruptDataError, OffsetsTrimmedError, SnapshotExpiredError
+from streamhouse_spark import CorruptDataError, OffsetsTrimmedError, SnapshotExpiredError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.datasource.read.admission import files_within
 from streamhouse_spark.datasource.read.start_rows import initial_offset
 from streamhouse_spark.datasource.read.stream_offset import StartRows
 from streamhouse_spark.kv import snapshots, tablet
-
-pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 
 HOUR_MS = 3600 * 1000
 DAY_MS = 24 * HOUR_MS
@@ -38,6 +36,11 @@ TABLE = TableCase(
     buckets=2,
     properties={"table.log.ttl": "1h", "table.datalake.enabled": "false"},
 )
+
+
+@pytest.fixture
+def wh(memory, world):
+    return Warehouse("wh", storage=memory, world=world)
 
 
 def put(table, *ids, n=0):

@@ -9,13 +9,11 @@ import pyarrow as pa
 import pytest
 
 from property.stream_driver import Opened, Query
-from streamhouse_spark import SchemaMismatchError, TableNotFoundError
+from streamhouse_spark import SchemaMismatchError, TableNotFoundError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.read.stream import StreamhouseStreamReader
 from streamhouse_spark.datasource.read.target import stream_target
-
-pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 
 CHANGES = {
     "rename": ({"rename_columns": {"name": "title"}}, "column 'name' was renamed to 'title'"),
@@ -25,6 +23,11 @@ CHANGES = {
     "widen": ({"widen_columns": {"n": "bigint"}}, "column 'n' became bigint, it was int"),
     "swap": ({"rename_columns": {"n": "m", "m": "n"}}, "column 'n' was renamed to 'm'"),
 }
+
+
+@pytest.fixture
+def wh(memory, world):
+    return Warehouse("wh", storage=memory, world=world)
 
 
 @pytest.fixture(params=["t", "t$changelog", "t$binlog"])

@@ -18,8 +18,6 @@ from streamhouse_spark.warehouse import connection
 from streamhouse_spark.warehouse.connection import Connection, OpenTables, _Process
 from unit.datasource.catalog.scans import Scans, tier
 
-pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
-
 FORMATS = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]
 NAMES = ["s.orders", "s.orders$lake"]
 PROTOCOL = json.loads((Path(__file__).parents[5] / "jvm" / "protocol.json").read_text())
@@ -37,6 +35,12 @@ class Process(_Process):
 def memory(world, request) -> MemoryStorage:
     """A store that no other test knows: a process remembers versions of lakes by their place."""
     return MemoryStorage(world, request.node.name)
+
+
+@pytest.fixture
+def wh(memory, world) -> Warehouse:
+    """The warehouse of another process."""
+    return Warehouse("wh", storage=memory, world=world)
 
 
 @pytest.fixture
