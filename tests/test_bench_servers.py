@@ -20,7 +20,7 @@ from benchmarks.server_processes import (
     yaml,
 )
 
-from waiting import wait_for
+from kit.waiting import wait_for
 
 ROOT = Path(__file__).parents[1]
 SLEEPS = "import time; print('up', flush=True); time.sleep(600)"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,8 @@ from typing import IO
 
 import pyspark
 
-from waiting import wait_for
+from kit.network import free_port
+from kit.waiting import wait_for
 
 _MOUNTED = """
 set -e
@@ -56,7 +56,7 @@ class Hosts:
     def start(self) -> None:
         assert shutil.which("unshare"), "hosts of their own need `unshare`, of util-linux"
         self.disk.mkdir()
-        self.master_port = _free_port()
+        self.master_port = free_port()
         spark_class = [f"{_spark_home()}/bin/spark-class"]
         at = ["--webui-port", "0", "--host"]
         master = [f"{CLASS}.master.Master", *at, "127.0.0.1", "--port", str(self.master_port)]
@@ -125,12 +125,6 @@ class Hosts:
 
 def _spark_home() -> str:
     return str(Path(pyspark.__file__).parent)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _processes() -> list[tuple[int, int, str]]:

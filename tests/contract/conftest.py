@@ -13,8 +13,8 @@ from contract.house import House
 from faults.sim import SimClock, sim_world
 from storage.s3_server import settings_for
 from stores.servers import KINDS, Server
+from streamhouse_spark import Warehouse
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 FORMATS = ("iceberg", "paimon")
 _MARKS = {"disk": [], "s3": [pytest.mark.s3, pytest.mark.long]}

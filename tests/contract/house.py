@@ -17,10 +17,9 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import StaticTable
 
 from faults.sim import SimClock
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
 from streamhouse_spark.lake.tiering.job import RunTasks, TieringJob, TieringReport, run_tasks_locally
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 SHORT_TTL = "1s"
 

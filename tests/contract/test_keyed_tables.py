@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from contract.house import in_order, rows
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.kv.tablets import close_tablets
 
 COLUMNS = "id BIGINT, name STRING, n INT"

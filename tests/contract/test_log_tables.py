@@ -14,15 +14,15 @@ from pyiceberg.types import IntegerType, LongType, StringType
 
 from contract.house import in_order, rows
 from faults.faulty_storage import FaultyStorage
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     InvalidNameError,
     OffsetsTrimmedError,
     SchemaMismatchError,
     SnapshotExpiredError,
     TableNotFoundError,
+    Warehouse,
 )
 from streamhouse_spark.log.buckets.bucketing import buckets_of
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.sample_rows import ALL_TYPES_DDL, sample
 
 PLAIN = "id BIGINT, name STRING"

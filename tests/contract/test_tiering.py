@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from contract.house import House, in_order, rows
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, StorageError, StreamhouseError
+from streamhouse_spark import CommitConflictError, LakeMismatchError, StorageError, StreamhouseError, Table
 from streamhouse_spark.lake.formats import open_lake_table
 from streamhouse_spark.lake.model.values import COMMIT_USER
-from streamhouse_spark.table.table import Table
 
 PLAIN = "id BIGINT, name STRING"
 

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pyarrow as pa
 
-from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark import StreamhouseError, Table, Warehouse
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits import record, segment
 from streamhouse_spark.log.lifecycle import cleaning
@@ -19,8 +19,6 @@ from streamhouse_spark.log.segments import writer as segment_writer
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "sales.orders"
 ROWS = pa.table({
@@ -141,10 +139,6 @@ def with_floor(damaged: Damaged) -> None:
     table.log.checkpoint(table.refresh())
     with mock.patch.object(cleaning, "FLOOR_STEP_MIN", 1):
         table.maintain()
-
-
-def rows_of_one_column(storage: Storage) -> pa.Table:
-    return Warehouse(storage.url, storage=storage).table(NAME).to_arrow(columns=["id"])
 
 
 def tail_start(parquet: bytes) -> int:

@@ -7,17 +7,17 @@ import pytest
 
 from corruption import damage
 from faults.faulty_storage import Fault, FaultyStorage
-from streamhouse_spark.core.paths import WAREHOUSE_KEY
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     CorruptDataError,
     StorageError,
     StreamhouseError,
     TableNotFoundError,
+    Warehouse,
     WarehouseNotFoundError,
 )
+from streamhouse_spark.core.paths import WAREHOUSE_KEY
 from streamhouse_spark.log.compaction import plan_inline_merge
 from streamhouse_spark.log.segments import reader
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 KINDS = ["memory", pytest.param("local", marks=pytest.mark.long)]
 

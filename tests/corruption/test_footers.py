@@ -15,9 +15,9 @@ import pytest
 from corruption.damage import flips_of_tail, tail_start
 from faults.scenarios import tier
 from interop.keyed_cases import read_by_pypaimon
+from streamhouse_spark import CorruptDataError, Table, Warehouse
 from streamhouse_spark.cli import verification
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
-from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as iceberg_compact_keyed
 from streamhouse_spark.lake.model.values import LakeSplit
@@ -27,8 +27,6 @@ from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.lake.parquet.reader import has_whole_footer
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NUM_ROWS = 60
 SHAPES = [(lake, keyed) for lake in ("iceberg", "paimon") for keyed in (False, True)]

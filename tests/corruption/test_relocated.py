@@ -9,10 +9,9 @@ from pyiceberg.manifest import clear_manifest_cache
 
 from faults.sequential import one_thing_at_a_time
 from faults.test_relocation_calls import at, filled, ids, opened, tier
-from streamhouse_spark.errors import CorruptDataError, StreamhouseError
+from streamhouse_spark import CorruptDataError, StreamhouseError, relocate
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.relocation import relocate
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("own_cache")]
 

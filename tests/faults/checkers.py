@@ -14,9 +14,9 @@ import pyarrow as pa
 from faults.history import BATCH_IDS, History, Told, added_value, number_of, text_of
 from faults.ledger import Extent, Ledger, read_ids
 from faults.sim import sim_world
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark import SnapshotExpiredError, Table, Warehouse
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.errors import ObjectNotFoundError, SnapshotExpiredError
+from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints, newest_checkpoint, read_checkpoint, read_floor
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import read_record
@@ -24,8 +24,6 @@ from streamhouse_spark.log.commits.state import TableState, fold
 from streamhouse_spark.log.commits.stored_objects import referenced_keys
 from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 def check_all(storage: Storage, name: str, history: History, ledger: Ledger | None = None) -> Ledger:
@@ -296,7 +294,3 @@ def folded_extents(storage: Storage, table_uuid: str) -> list[Extent]:
         state = fold(state, record)
         if not extents or extents[-1] != Extent.of(state):
             extents.append(Extent.of(state))
-
-
-def hot_ranges(state: TableState) -> dict[int, OffsetRange]:
-    return {bucket: log.offsets for bucket, log in state.buckets.items()}

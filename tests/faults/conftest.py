@@ -9,11 +9,10 @@ import pytest
 from faults.avro_readers import memoized_avro_readers
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 # The assertions of these histories say what they found.
 pytest.register_assert_rewrite("faults.planted_bugs", "faults.real_time_sink")

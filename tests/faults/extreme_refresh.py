@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 import pytest
 from sqlglot import exp
 
-from faults.sim import sim_world
+from kit.warehouses import open_warehouse
+from streamhouse_spark import Table
 from streamhouse_spark.datasource.views import kept_extremes, packed_firsts
 from streamhouse_spark.datasource.views.between import ChangesBetween
 from streamhouse_spark.datasource.views.changes import read_changes
@@ -26,8 +27,6 @@ from streamhouse_spark.datasource.views.looked_up import view_rows
 from streamhouse_spark.datasource.views.relations import Relations
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table import refreshing
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.zset import extremes, first_values
 from streamhouse_spark.zset.added import AGAIN, Added, group_name
 from streamhouse_spark.zset.first_values import ALL_ROWS, LIST, NUMBER, FirstValues
@@ -73,13 +72,13 @@ def with_all_room(patched: pytest.MonkeyPatch, room: int) -> None:
 
 
 def made(storage: Storage, seed: int = 1) -> None:
-    warehouse = Warehouse("wh", storage=storage, world=sim_world(seed))
+    warehouse = open_warehouse(storage, seed)
     warehouse.create_table("source", SOURCE_COLUMNS, primary_key=["id"], properties=HOT)
     warehouse.create_table("view", VIEW_COLUMNS, primary_key=["_key"], properties=HOT)
 
 
 def opened(storage: Storage, seed: int) -> tuple[Table, Table]:
-    warehouse = Warehouse("wh", storage=storage, world=sim_world(seed))
+    warehouse = open_warehouse(storage, seed)
     return warehouse.table("source"), warehouse.table("view")
 
 

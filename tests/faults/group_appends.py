@@ -11,8 +11,7 @@ from faults.faulty_storage import Crash
 from faults.history import Batch, Told
 from faults.scenarios import LARGE, Run, Scenario
 from faults.turns import in_turns
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import CommitStateUnknownError, StorageError, TransactionConflictError
+from streamhouse_spark import CommitStateUnknownError, StorageError, Transaction, TransactionConflictError
 from streamhouse_spark.log.commits import record
 from streamhouse_spark.log.commits.record import read_record
 

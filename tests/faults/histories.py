@@ -9,11 +9,9 @@ from typing import Any
 from unittest import mock
 
 from faults.sim import SimClock, sim_world
-from streamhouse_spark.core.model import StreamBatch, Transaction
-from streamhouse_spark.errors import DifferentHistoryError
+from streamhouse_spark import DifferentHistoryError, Table, Transaction, Warehouse
+from streamhouse_spark.core.model import StreamBatch
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 SUM = {"table.merge-engine": "aggregation", "fields.n.agg": "sum"}
 

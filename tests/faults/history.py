@@ -17,9 +17,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from faults.faulty_storage import Crash
-from streamhouse_spark.core.model import BucketOffsets, Transaction
-from streamhouse_spark.errors import CommitStateUnknownError, StreamhouseError
-from streamhouse_spark.table.table import Table
+from streamhouse_spark import BucketOffsets, CommitStateUnknownError, StreamhouseError, Table, Transaction
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 BATCH_IDS = 1000

@@ -12,8 +12,8 @@ from faults.history import SCHEMA, Told
 from faults.scenarios import HOUR_MS, LAKE, LARGE, NAME, NO_LAKE, Run, tier
 from faults.share import WHOLE, Share
 from faults.sim import SimIds
+from streamhouse_spark import Table, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
@@ -24,8 +24,6 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.lifecycle import cleaning
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 Action = Callable[[Run], None]
 

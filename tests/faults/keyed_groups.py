@@ -7,9 +7,8 @@ from typing import Any, Final
 from unittest import mock
 
 from faults.turns import in_turns
-from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import StorageError, StorageRefusedError, StreamhouseError
+from streamhouse_spark import StorageError, StreamhouseError, Table, Transaction, Warehouse
+from streamhouse_spark.errors import StorageRefusedError
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.waiting import Calls, Waiting
 from streamhouse_spark.log.segments.scan import plan_range, read_split

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from faults.faulty_storage import Fault, FaultyStorage, Op
-from streamhouse_spark.errors import StorageError
+from streamhouse_spark import StorageError
 from streamhouse_spark.storage.base import Bytes, Storage
 
 T = TypeVar("T")

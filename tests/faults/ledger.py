@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from faults.sim import sim_world
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark import OffsetRange
 from streamhouse_spark.errors import ObjectNotFoundError
-from streamhouse_spark.log.commits.checkpoint import newest_checkpoint
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.state import TableState, fold
@@ -96,7 +95,3 @@ def read_ids(storage: Storage, state: TableState, bucket: int, offsets: OffsetRa
     split = plan_range(state, bucket, offsets)
     batches = check_dense(read_split(storage, split, state.schema, ["id"]), offsets)
     return [i for found in batches for i in found.batch.column("id").to_pylist()]
-
-
-def opened_by_checkpoint(storage: Storage, table_uuid: str) -> TableState | None:
-    return newest_checkpoint(storage, table_uuid)

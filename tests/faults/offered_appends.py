@@ -17,11 +17,9 @@ from faults.history import Batch, Told
 from faults.scenarios import NAME, Run, Scenario
 from faults.sim import SimIds
 from faults.sweep import LocalFaultyStorage, faulty
+from streamhouse_spark import CommitStateUnknownError, StorageError, StreamhouseError, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import CommitStateUnknownError, StorageError, StreamhouseError
 from streamhouse_spark.storage.base import Offer, Storage, Turn
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @dataclass

@@ -8,11 +8,9 @@ import pyarrow as pa
 
 from faults.faulty_storage import Fault, FaultyStorage
 from faults.sim import sim_world
-from streamhouse_spark.core.model import BucketOffsets
-from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark import BucketOffsets, StreamhouseError, Warehouse
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.append import Appends
 from streamhouse_spark.write.outbox import COLUMN_BYTES, SEND_BYTES, Limits
 from streamhouse_spark.write.writer import Writer, flusher_of

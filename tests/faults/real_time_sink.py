@@ -18,15 +18,13 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sim import sim_world
+from streamhouse_spark import StreamhouseError, Table, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_write_options
 from streamhouse_spark.datasource.catalog.scan.real_time_write import begin_real_time_write, end_real_time_write
 from streamhouse_spark.datasource.write.query_identity import SourceOfRows
 from streamhouse_spark.datasource.write.real_time import STORED_KEY, RealTimeStreamWriter
-from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 SOURCE, TARGET = "sales.source", "sales.target"
 QUERY, ANOTHER = "the query", "another query"

@@ -18,16 +18,14 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-import keyed_writes
 from faults.faulty_storage import FaultyStorage
 from faults.sim import SimClock, sim_world
-from streamhouse_spark.errors import CommitConflictError
+from kit import keyed_writes
+from streamhouse_spark import CommitConflictError, Table, Warehouse
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "d.t"
 SEEDS = itertools.count(1000)  # other than those that tests choose: processes of one seed give objects the same names

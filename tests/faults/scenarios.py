@@ -19,7 +19,7 @@ from faults.history import SCHEMA, Batch, History, Told, added_column
 from faults.ledger import Ledger
 from faults.sim import SimClock, SimIds
 from interop.lake_cases import written_files
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange, Transaction
 from streamhouse_spark.core.paths import WAREHOUSE_KEY

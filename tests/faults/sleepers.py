@@ -12,14 +12,13 @@ import pyarrow as pa
 
 from faults.faulty_storage import Fault, FaultyStorage
 from faults.share import WHOLE, Share
-from faults.sim import SimClock, sim_world
-from streamhouse_spark.errors import CommitConflictError
+from faults.sim import SimClock
+from kit.warehouses import new_store, open_warehouse
+from streamhouse_spark import CommitConflictError, Table
 from streamhouse_spark.kv import partition_delete as deletion
 from streamhouse_spark.kv import snapshots, staged_changes
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, clean
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.intents import BucketIntents, IntentWrite, commit, prepare
 
 NAMES = ["id", "p", "v"]
@@ -91,8 +90,8 @@ WORK: dict[str, Callable[[Table], dict[int, tuple[int, str]]]] = {
 
 def prepared_table(seed: int) -> tuple[MemoryStorage, SimClock]:
     clock = SimClock()
-    memory = MemoryStorage(sim_world(seed, clock))
-    warehouse = Warehouse("wh", storage=memory, world=sim_world(seed + 1, clock))
+    memory = new_store(seed, clock)
+    warehouse = open_warehouse(memory, seed + 1, clock)
     properties = {"table.datalake.enabled": "false", "bucket.num": "2", "bucket.key": "id", "table.log.ttl": "900d"}
     table = warehouse.create_table(
         "t", pa.schema(SCHEMA_FIELDS), primary_key=["id", "p"], partition_by=["p"], properties=properties
@@ -104,7 +103,7 @@ def prepared_table(seed: int) -> tuple[MemoryStorage, SimClock]:
 def sleeps(memory: MemoryStorage, clock: SimClock, days: int) -> None:
     for day in range(days):
         clock.advance(GRACE_MS + 3_600_000)
-        table = Warehouse("wh", storage=memory, world=sim_world(100 + day, clock)).table("t")
+        table = open_warehouse(memory, 100 + day, clock).table("t")
         clean(table.log, memory)
 
 
@@ -127,13 +126,13 @@ def check_sleepers(work: str, days: int, share: Share = WHOLE) -> None:
                 return None
 
             storage = FaultyStorage(memory, plan)
-            table = Warehouse("wh", storage=storage, world=sim_world(1000 * at + 2, clock)).table("t")
+            table = open_warehouse(storage, 1000 * at + 2, clock).table("t")
             try:
                 expected = WORK[work](table)
             except CommitConflictError:
                 expected, refused = ROWS, refused + 1
             calls = max(calls, len(storage.trace)) if at == 0 else calls
-            found = Warehouse("wh", storage=memory, world=sim_world(1000 * at + 3, clock)).table("t").to_arrow()
+            found = open_warehouse(memory, 1000 * at + 3, clock).table("t").to_arrow()
             rows = {row["id"]: (row["p"], row["v"]) for row in found.to_pylist()}
             assert rows == expected, f"{work}, slept {days} days before call {at} of {calls}"
             at += 1

@@ -17,7 +17,7 @@ from faults.scenarios import Run, prepared
 from faults.share import few_of
 from faults.sweep import sweep_scenario
 from faults.turns import in_turns
-from streamhouse_spark.errors import CommitConflictError, StreamhouseError
+from streamhouse_spark import CommitConflictError, StreamhouseError
 from streamhouse_spark.log.commits.record import read_record
 
 GROUPS = [pytest.param(kind, id=kind.name.replace(" ", "_")) for kind in (AppendTogether, AppendTogetherObjects)]

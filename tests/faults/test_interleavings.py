@@ -22,11 +22,7 @@ from faults.scenarios import (
     prepared,
     tier,
 )
-from streamhouse_spark.errors import (
-    CommitConflictError,
-    StreamhouseError,
-    TableNotFoundError,
-)
+from streamhouse_spark import CommitConflictError, StreamhouseError, TableNotFoundError
 
 
 @pytest.mark.sampled(8)

@@ -13,8 +13,8 @@ from faults.sequential import one_thing_at_a_time
 from faults.share import Share
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, live_deletes
+from streamhouse_spark import CommitStateUnknownError, StreamhouseError
 from streamhouse_spark.config.properties import LakeFormat
-from streamhouse_spark.errors import CommitStateUnknownError, StreamhouseError
 from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as iceberg_compact_keyed
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage

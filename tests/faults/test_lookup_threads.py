@@ -10,13 +10,13 @@ import time
 import pytest
 
 from faults.test_threads import THREADS, in_threads
+from streamhouse_spark import Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.lookup import lookup_one as module
 from streamhouse_spark.lookup.lookup import Lookup
 from streamhouse_spark.lookup.turns import ThreadTurns
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
-from changes_replayed import changes, replayed, version
 from faults.faulty_storage import WRITES, Attempt, Fault, FaultyStorage, RecordedStore, sweep
 from faults.share import Share
 from faults.sim import sim_world
-from foreign_engines import ENGINES
-from foreign_lake import NAME, ids, row, tier
+from interop.foreign_engines import ENGINES
+from interop.foreign_iceberg import NAME, ids, row, tier
+from kit.change_replay import changes, replayed, version
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage

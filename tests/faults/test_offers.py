@@ -7,7 +7,7 @@ import pytest
 from faults.offered_appends import AppendOffered, AppendOfferedWithTransaction, goes_on_before_call
 from faults.scenarios import Run, prepared
 from faults.sweep import sweep_scenario
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark import Transaction
 from streamhouse_spark.log.commits.record import read_record
 
 KINDS = [pytest.param(kind, id=kind.name.replace(" ", "_")) for kind in (AppendOffered, AppendOfferedWithTransaction)]

@@ -11,8 +11,9 @@ from faults.late_storage import LateStorage
 from faults.ledger import Ledger
 from faults.scenarios import HOUR_MS, LARGE, NAME, NO_LAKE, Run
 from faults.sim import SimClock, SimIds
+from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath, Transaction
+from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import commit_key, manifests_prefix
 from streamhouse_spark.errors import CommitStateUnknownError, CorruptDataError, StorageError, TableNotFoundError
 from streamhouse_spark.log.commits.actions import LakePair
@@ -22,7 +23,6 @@ from streamhouse_spark.log.lifecycle import cleaning, names
 from streamhouse_spark.log.lifecycle.retention import plan_trim
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 def started(properties: dict[str, str] | None = None) -> Run:

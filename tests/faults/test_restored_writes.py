@@ -18,21 +18,19 @@ import pyarrow as pa
 import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
-import keyed_writes
 from faults.faulty_storage import WRITES, FaultyStorage, Op
 from faults.sequential import one_thing_at_a_time
 from faults.share import WHOLE, Share
 from faults.sim import SimClock, sim_world
 from faults.sweep import LocalFaultyStorage
-from streamhouse_spark.errors import StreamhouseError
+from kit import keyed_writes
+from kit.tables import tier
+from streamhouse_spark import StreamhouseError, Table, Warehouse
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -77,11 +75,6 @@ class Place:
         else:
             shutil.rmtree(self._folder / "wh")
             shutil.copytree(backup, self._folder / "wh")
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def ids(table: Table) -> Rows:

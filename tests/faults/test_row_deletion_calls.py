@@ -10,7 +10,7 @@ from pyiceberg.manifest import clear_manifest_cache
 from faults.faulty_storage import WRITES, Fault, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
-from row_changes import replace_rows
+from kit.row_replacement import replace_rows
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits import record

@@ -29,11 +29,10 @@ from faults.row_level import (
     update,
 )
 from faults.sim import sim_world
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark import CommitConflictError, Warehouse
 from streamhouse_spark.kv import rebase, staged_changes
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ROWS = {1: 10, 2: 20, 3: 30}
 CALLS = 2

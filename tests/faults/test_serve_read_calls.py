@@ -12,6 +12,7 @@ from pyiceberg.manifest import clear_manifest_cache
 from faults.faulty_storage import Fault, clock_of, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
+from kit.iceberg_documents import rows_of
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.read import parts
 from streamhouse_spark.serve.flight.bulk_reads import BulkReads
@@ -23,7 +24,6 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.warehouse import Warehouse
-from virtual_rows import rows_of
 
 pytestmark = pytest.mark.sampled(3)
 FEW = (Fault.CRASH_AFTER, Fault.LOST_ACK)

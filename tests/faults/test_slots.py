@@ -13,8 +13,8 @@ from pypaimon.snapshot.snapshot import Snapshot
 from faults.faulty_storage import Crash, Fault, FaultyStorage, sweep
 from faults.sim import sim_world
 from faults.slot_model import check_all_ways, check_chain
+from streamhouse_spark import StorageError, StreamhouseError
 from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.errors import StorageError, StreamhouseError
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY

@@ -12,12 +12,10 @@ from faults.faulty_storage import Fault, FaultyStorage
 from faults.history import SCHEMA, History
 from faults.scenarios import NAME, NO_LAKE
 from faults.sim import sim_world
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import CommitStateUnknownError, StorageError
+from streamhouse_spark import CommitStateUnknownError, StorageError, Transaction, Warehouse
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 THREADS = 4
 APPENDS = 25

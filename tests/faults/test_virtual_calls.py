@@ -10,6 +10,7 @@ from pyiceberg.manifest import clear_manifest_cache
 from faults.faulty_storage import Fault, FaultyStorage, clock_of, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
+from kit.iceberg_documents import rows_of
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.serve.iceberg import virtual_tables
@@ -18,7 +19,6 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
-from virtual_rows import rows_of
 
 pytestmark = pytest.mark.sampled(3)
 FEW = (Fault.CRASH_AFTER, Fault.LOST_ACK)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from faults.sim import sim_world
 from streamhouse_spark.core.paths import parse_number
 from streamhouse_spark.log.commits.actions import Append
+from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
 from streamhouse_spark.log.commits.record import Record, encode_record, read_record
+from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.storage.memory import MemoryStorage
 
 
@@ -28,6 +31,22 @@ class GoldenFolder:
         for key, data in self.files.items():
             store.put(key, data)
         return store
+
+
+def check_checkpoint(folder: GoldenFolder) -> None:
+    """Raise `AssertionError` unless the checkpoint is the fold of the records, and is written to the same bytes."""
+    golden = folder.store()
+    (key,) = (k for k in folder.files if "/checkpoints/0" in k)
+    uuid, number = key.split("/")[1], parse_number(key)
+    state = read_checkpoint(golden, uuid, number)
+    folded = None
+    for n in range(1, number + 1):
+        folded = fold(folded, read_record(golden, uuid, n)[0])
+    assert state == replace(folded, anchors=state.anchors), "which it knows none of: there were none"
+    store = MemoryStorage(sim_world(0))
+    write_checkpoint(store, state)
+    checkpoints = {k: d for k, d in folder.files.items() if "/checkpoints/" in k}
+    assert {info.key: store.read(info.key) for info in store.list("")} == checkpoints
 
 
 def written_again(store: MemoryStorage, key: str) -> bytes:

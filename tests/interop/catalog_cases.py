@@ -11,11 +11,11 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table as IcebergTable
 
-from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import CommitConflictError, LakeMismatchError, Warehouse
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
-from streamhouse_spark.lake.tiering.job import TieringReport, run_tasks_locally
-from streamhouse_spark.table.tiering import tier_table
+from streamhouse_spark.lake.tiering.job import TieringReport
 
 PREFIX = "lake.iceberg.catalog."
 Settings = Mapping[str, str]
@@ -29,14 +29,6 @@ def catalog_of(settings: Settings) -> Catalog:
 
 def opened(directory: Path, settings: Settings) -> Warehouse:
     return Warehouse(str(directory / "wh"), settings)
-
-
-def tier(table: Table) -> TieringReport:
-    return tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
-
-
-def ids(found: pa.Table) -> list[int]:
-    return sorted(found["id"].to_pylist())
 
 
 def lake_table(settings: Settings, name: str = "sales.orders") -> IcebergTable:

@@ -18,12 +18,11 @@ import pyarrow as pa
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, live_deletes
 from interop.lake_cases import EVENTS, EVERY_TYPE, by_bucket, event_rows, every_type_rows, lake_of, tier
+from kit.tables import tier as tier_table
+from streamhouse_spark import Warehouse
 from streamhouse_spark.lake.iceberg.table import IcebergLake
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DAYS = [dt.date(2026, 1, 1), dt.date(2026, 1, 2), dt.date(1969, 12, 31)]
 SHAPES = {
@@ -208,10 +207,10 @@ def log_evolved(root: Path) -> Iterator[Written]:
     )
     day = dt.date(2026, 1, 1)
     table.append([{"id": 1, "day": day}])
-    tier_here(table)
+    tier_table(table)
     table.alter(add_columns="`größe x` string comment 'why', s struct<x:int>", comments={"id": "the key"})
     table.append([{"id": 2, "day": day, "größe x": "b", "s": {"x": 1}}, {"id": 3, "day": None}])
-    tier_here(table)
+    tier_table(table)
     yield Written(root / "wh/lake/sales/orders", "sales.orders", table.to_arrow())
 
 
@@ -233,7 +232,7 @@ def partitioned_anew(key: Sequence[str]) -> Callable[[Path], Iterator[Written]]:
                 table.delete([tuple(_row_of(number)[name] for name in key) for number in range(0, written, 7)])
             else:
                 table.delete(where=[("id", "<", written // 3)])
-            tier_here(table)
+            tier_table(table)
             num_deletes = sum(live_deletes(table.open_lake()).values())
             filters = ("day", "land", "moment")
             yield Written(root / "wh/lake/sales/orders", "sales.orders", table.to_arrow(), num_deletes, filters)
@@ -244,11 +243,6 @@ def partitioned_anew(key: Sequence[str]) -> Callable[[Path], Iterator[Written]]:
 def _row_of(number: int) -> dict[str, Any]:
     at = dt.datetime(1969, 12, 31, 20, tzinfo=dt.UTC) + dt.timedelta(hours=5 * number)
     return {"id": number, "day": DAYS[number % 3], "land": ["de", "fr", "dk"][number % 3], "moment": at}
-
-
-def tier_here(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 HISTORIES: dict[str, Callable[[Path], Iterator[Written]]] = {

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.manifest import clear_manifest_cache
 
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark.config.properties import LakeFormat
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import commit_key
@@ -183,6 +183,10 @@ class KeyedTable:
             table.select([n for n in names if n in table.column_names]).replace_schema_metadata() for table in tables
         ]
         return rows_of(pa.concat_tables(rows, promote_options="default"), self.state.schema) if rows else []
+
+    def require_expected(self) -> None:
+        """Raise `AssertionError` unless the lake has the rows, also to a reader that is not ours."""
+        assert self.lake_rows() == self.foreign_rows() == self.expected()
 
     def expected(self) -> list[Row]:
         return sorted(self.rows.values(), key=repr)

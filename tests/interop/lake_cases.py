@@ -11,10 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from kit.lake_rows import lake_rows
+from storage.s3_proxy import Fault, nothing, nth, running_s3_proxy
+from storage.s3_server import S3Server, settings_for
+from streamhouse_spark import CommitConflictError, OffsetRange
 from streamhouse_spark.config.properties import LakeFormat
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import OffsetRange, TablePath
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.lake.formats import file_spec_of
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot, WriteContext
@@ -26,6 +29,7 @@ from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.storage.open import storage_for
 
 TABLE_UUID = "0123456789abcdef0123456789abcdef"
 EVERY_TYPE = TableSchema.of(
@@ -175,6 +179,35 @@ def write_round(
         files += written_files(lake, context, bucket, offsets, batches_from(start, table, batch_rows))
         new[bucket] = offsets.end
     return files, new
+
+
+def numbered(round_number: int) -> pa.Table:
+    """Return the three rows of a round."""
+    ids = range(3 * round_number, 3 * round_number + 3)
+    return pa.table({"id": ids, "name": ["x"] * 3}, schema=PLAIN.arrow)
+
+
+def tier_through_faults(server: S3Server, fault: Fault, lake_format: str = "iceberg") -> int:
+    """Tier rounds on S3 with a fault at the first write of one, the second of the next and so on, and check all rows.
+
+    Return the number of rounds: in the last, no such write was left.
+    """
+    with running_s3_proxy(server) as proxy:
+        settings = settings_for(proxy.endpoint)
+        storage = storage_for(f"s3://{server.new_bucket()}/wh", settings)
+        lake = lake_of(storage, PLAIN, settings=settings, lake_format=lake_format)
+        tier(lake, numbered(0))
+        rounds = 1
+        while True:
+            proxy.plan = nth("PUT", rounds - 1, fault)
+            tier(lake, numbered(rounds))
+            rounds += 1
+            if not proxy.faults_fired:
+                break
+        proxy.plan = nothing
+        assert sorted(lake_rows(lake, lake.plan_read())["id"].to_pylist()) == list(range(3 * rounds))
+        assert lake.newest().offsets == {0: 3 * rounds}
+    return rounds
 
 
 def tier(lake: LakeTable, rows: Mapping[int, pa.Table] | pa.Table) -> LakeSnapshot:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from interop.ends_with_input import ENDING_S_MAX
-from waiting import wait_for
+from kit.waiting import wait_for
 
 SERVERS = Path(__file__).resolve().parents[2] / "artifacts" / "servers"
 """`make interop-servers` puts them there."""
@@ -59,9 +58,3 @@ def installed(name: str) -> Path:
     folder = SERVERS / name
     assert (folder / "stamp").exists(), f"{folder} is missing: make interop-servers fetches it"
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

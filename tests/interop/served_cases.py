@@ -17,9 +17,8 @@ import duckdb
 import pyarrow as pa
 
 from doc_pages import PAGES, blocks
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from kit.tables import tier
+from streamhouse_spark import Table, Warehouse
 
 ORDERS = "order_id BIGINT NOT NULL, customer BIGINT, region STRING, amount DOUBLE, placed DATE"
 PEOPLE = "id BIGINT NOT NULL, name STRING, balance DOUBLE"
@@ -48,11 +47,6 @@ QUESTIONS = [
     "SELECT id, label, extra FROM sales.evolved",
     "SELECT count(*) FROM sales.evolved WHERE extra IS NULL AND label <> 'b'",
 ]
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def make_tables(warehouse: Warehouse) -> None:

@@ -7,17 +7,23 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable
 
-from interop.lake_cases import EVENTS, PLAIN, by_bucket, event_rows, lake_of, sorted_rows, tier, write_round
-from lake_rows import lake_rows
-from storage.s3_proxy import Fault, nothing, nth, running_s3_proxy
+from interop.lake_cases import (
+    EVENTS,
+    by_bucket,
+    event_rows,
+    lake_of,
+    sorted_rows,
+    tier,
+    tier_through_faults,
+    write_round,
+)
+from kit.lake_rows import lake_rows
+from kit.tables import tier as tier_table
+from storage.s3_proxy import Fault
 from storage.s3_server import settings_for
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark import CommitConflictError, OffsetRange, Warehouse
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.open import storage_for
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture(params=["outside", "inside"])
@@ -74,18 +80,13 @@ def test_columns_change_in_a_catalog_in_sqlite(tmp_path):
         table = warehouse.create_table(name, "a string, n int")
         table.append([{"a": "x", "n": 1}])
         table.rename_column("a", "b")
-        _tier(table)
+        tier_table(table)
         table.alter(rename_columns={"b": "n", "n": "b"}, widen_columns={"n": "bigint"}, add_columns="a int")
         table.append([{"n": "y", "b": 2**40, "a": 2}])
-        _tier(table)
+        tier_table(table)
         expected = [{"n": "x", "b": 1, "a": None}, {"n": "y", "b": 2**40, "a": 2}]
         assert sorted_rows(table.lake.to_arrow()) == expected
         assert sorted_rows(catalog.load_table(name).scan().to_arrow()) == expected
-
-
-def _tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def test_the_fence_holds_in_any_catalog(sqlite_lake):
@@ -128,23 +129,4 @@ def test_a_lake_on_s3(s3_server):
 @pytest.mark.long
 @pytest.mark.parametrize("fault", [Fault.LOST_ACK, Fault.ERROR_AFTER], ids=lambda f: f.name.lower())
 def test_a_round_on_s3_survives_a_fault_at_each_of_its_writes(s3_server, fault):
-    with running_s3_proxy(s3_server) as proxy:
-        settings = settings_for(proxy.endpoint)
-        lake = lake_of(storage_for(f"s3://{s3_server.new_bucket()}/wh", settings), PLAIN, settings=settings)
-        tier(lake, _numbered(0))
-        rounds = 1
-        while True:
-            proxy.plan = nth("PUT", rounds - 1, fault)
-            tier(lake, _numbered(rounds))
-            rounds += 1
-            if not proxy.faults_fired:
-                break
-        proxy.plan = nothing
-        assert rounds > 4
-        assert sorted(lake_rows(lake, lake.plan_read())["id"].to_pylist()) == list(range(3 * rounds))
-        assert lake.newest().offsets == {0: 3 * rounds}
-
-
-def _numbered(round_number: int) -> pa.Table:
-    ids = range(3 * round_number, 3 * round_number + 3)
-    return pa.table({"id": ids, "name": ["x"] * 3}, schema=PLAIN.arrow)
+    assert tier_through_faults(s3_server, fault) > 4

@@ -8,29 +8,24 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from duckdb_extensions import import_extension
 from pyiceberg.expressions import EqualTo, IsNull
 from pyiceberg.table import StaticTable
 
 from interop.histories import HISTORIES
 from interop.lake_cases import EVENTS, EVERY_TYPE, by_bucket, event_rows, every_type_rows, lake_of, sorted_rows, tier
-from lake_rows import lake_rows
+from kit.duck import connect_duckdb
+from kit.lake_rows import lake_rows
+from kit.tables import tier as tier_table
+from streamhouse_spark import Warehouse
 from streamhouse_spark.lake.parquet.cluster_order import parse_order
 from streamhouse_spark.lake.parquet.clustering import Clustering
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.lake.filters_of_reads import filter_of
 
 
 @pytest.fixture(scope="module")
 def duck() -> duckdb.DuckDBPyConnection:
-    import_extension("avro")
-    import_extension("iceberg")
-    connection = duckdb.connect()
-    connection.load_extension("avro")
-    connection.load_extension("iceberg")
+    connection = connect_duckdb()
     connection.execute("SET TimeZone = 'UTC'")
     return connection
 
@@ -152,11 +147,11 @@ def test_a_column_added_between_rounds(duck, storage, path, name):
     table = Warehouse(storage.url).create_table("sales.orders", "id bigint, day date", partition_by=["day"], buckets=2)
     day = dt.date(2026, 1, 1)
     table.append([{"id": 1, "day": day}])
-    _tier(table)
+    tier_table(table)
     quoted = name.replace("`", "``")
     table.alter(add_columns=f"`{quoted}` string comment 'why', s struct<x:int>", comments={"id": "the key"})
     table.append([{"id": 2, "day": day, name: "b", "s": {"x": 1}}, {"id": 3, "day": None}])
-    _tier(table)
+    tier_table(table)
     expected = [
         {"id": 1, "day": day, name: None, "s": None},
         {"id": 2, "day": day, name: "b", "s": {"x": 1}},
@@ -170,11 +165,6 @@ def test_a_column_added_between_rounds(duck, storage, path, name):
     assert StaticTable.from_metadata(path).schema().find_field("id").doc == "the key"
 
 
-def _tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
-
-
 @pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
 def test_columns_that_were_renamed_dropped_widened_and_came_back(duck, tmp_path, own_cache, key):
     table = Warehouse(str(tmp_path / "wh")).create_table(
@@ -184,7 +174,7 @@ def test_columns_that_were_renamed_dropped_widened_and_came_back(duck, tmp_path,
     )
     write = table.upsert if key else table.append
     write([{"id": i, "a": f"a{i}", "b": f"b{i}", "n": i, "f": i / 2, "d": i, "gone": "x"} for i in range(3)])
-    _tier(table)
+    tier_table(table)
     if key:
         table.delete([0])  # deletes of rows in files of the older columns
     table.alter(
@@ -194,7 +184,7 @@ def test_columns_that_were_renamed_dropped_widened_and_came_back(duck, tmp_path,
         add_columns="gone int, a string",
     )
     write([{"key": 9, "b": "a9", "c": "b9", "n": 2**40, "f": 1e300, "d": 10**15, "gone": 9, "a": "new"}])
-    _tier(table)
+    tier_table(table)
     path = str(tmp_path / "wh/lake/sales/orders")
     expected = sorted_rows(table.to_arrow())
     assert len(expected) == (3 if key else 4)
@@ -226,7 +216,7 @@ def test_columns_that_changed_inside(duck, tmp_path, own_cache, key):
     write = table.upsert if key else table.append
     old = {"s": {"a": 1, "gone": "g", "t": {"f": 0.5}}, "items": [{"x": 1, "y": "y"}, None], "m": {"k": {"v": 1}}}
     write([{"id": 1, **old}, {"id": 2, "s": None, "items": [], "m": {"k": None}}, {"id": 3, **old}])
-    _tier(table)
+    tier_table(table)
     if key:
         table.delete([3])  # deletes of rows in files of the older fields
     table.alter(
@@ -237,7 +227,7 @@ def test_columns_that_changed_inside(duck, tmp_path, own_cache, key):
     )
     new = {"s": {"b": 2**40, "t": {"f": 1e300, "n": [1]}, "gone": 9}, "items": [{"y": 5, "x": "x", "z": {"u": None}}]}
     write([{"id": 9, **new, "m": {"k": {"v": 2**40, "w": "w"}}}])
-    _tier(table)
+    tier_table(table)
     path = str(tmp_path / "wh/lake/sales/orders")
     expected = sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"])
     assert expected[0] == {

@@ -7,23 +7,19 @@ import random
 import duckdb
 import polars as pl
 import pytest
-from duckdb_extensions import import_extension
 from pyiceberg.table import StaticTable
 
 from faults.share import few_of
 from faults.sim import sim_world
 from interop.histories import SHAPES, history
 from interop.keyed_cases import KeyedTable, live_deletes, rows_of
+from kit.duck import connect_duckdb
 from streamhouse_spark.storage.local import LocalStorage
 
 
 @pytest.fixture(scope="module")
 def duck() -> duckdb.DuckDBPyConnection:
-    import_extension("avro")
-    import_extension("iceberg")
-    connection = duckdb.connect()
-    connection.load_extension("avro")
-    connection.load_extension("iceberg")
+    connection = connect_duckdb()
     # A test that passed leaves no files, and the next one's have the same names.
     connection.execute("SET enable_external_file_cache = false")
     return connection

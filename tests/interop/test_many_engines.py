@@ -24,7 +24,7 @@ from many_engines.written import (
     deleted_batch,
     events_answer,
 )
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import Warehouse
 
 OF_THE_TESTS = ["DuckDB", "DuckDB, the lake's folder", "pyiceberg", "polars", "Arrow Flight", "HTTP"]
 """Engines of which nothing has to be fetched."""

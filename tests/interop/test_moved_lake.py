@@ -7,27 +7,21 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from duckdb_extensions import import_extension
 from pyiceberg.table import StaticTable
 
-from streamhouse_spark import Warehouse, relocate
+from kit.duck import connect_duckdb
+from streamhouse_spark import Table, Warehouse, relocate
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.lake.parquet.reader import has_whole_footer
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.table.table import Table
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(scope="module")
 def duck() -> duckdb.DuckDBPyConnection:
-    import_extension("avro")
-    import_extension("iceberg")
-    connection = duckdb.connect()
-    connection.load_extension("avro")
-    connection.load_extension("iceberg")
-    return connection
+    return connect_duckdb()
 
 
 def tier(table: Table) -> None:

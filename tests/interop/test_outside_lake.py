@@ -7,10 +7,9 @@ import shutil
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from streamhouse_spark.errors import LakeMismatchError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import LakeMismatchError, Warehouse, relocate
 
 
 @pytest.fixture
@@ -33,15 +32,6 @@ def table(open_at, tmp_path):
     return made
 
 
-def tier(table):
-    run = run_tasks_locally(table.storage, table.settings, table.world)
-    TieringJob(table.log, table.open_lake(), world=table.world).run(run)
-
-
-def ids_of(rows):
-    return sorted(rows["id"].to_pylist())
-
-
 def test_a_lake_that_is_built_anew_has_its_new_name_there(table, outside):
     catalog = load_catalog("lake", **outside)
     catalog.drop_table("sales.orders")
@@ -50,7 +40,7 @@ def test_a_lake_that_is_built_anew_has_its_new_name_there(table, outside):
     tier(table)
     name = f"orders_{table.uuid[:8]}_1"
     assert report.lake_location == f"lake/sales/{name.replace('_', '-')}"
-    assert ids_of(catalog.load_table(f"sales.{name}").scan().to_arrow()) == ids_of(table.to_arrow()) == [1, 2]
+    assert ids(catalog.load_table(f"sales.{name}").scan().to_arrow()) == ids(table.to_arrow()) == [1, 2]
 
 
 def test_it_stays_where_it_is_when_the_warehouse_moves_and_no_copy_takes_it(table, outside, open_at, tmp_path):
@@ -61,8 +51,8 @@ def test_it_stays_where_it_is_when_the_warehouse_moves_and_no_copy_takes_it(tabl
     shutil.move(tmp_path / "wh", tmp_path / "moved")
     relocate(open_at(tmp_path / "moved"))
     there = open_at(tmp_path / "moved").table("sales.orders")
-    assert ids_of(there.to_arrow()) == [1]
+    assert ids(there.to_arrow()) == [1]
     assert load_catalog("lake", **outside).load_table("sales.orders").metadata_location == before
     there.append([{"id": 2}])
     tier(there)
-    assert ids_of(load_catalog("lake", **outside).load_table("sales.orders").scan().to_arrow()) == [1, 2]
+    assert ids(load_catalog("lake", **outside).load_table("sales.orders").scan().to_arrow()) == [1, 2]

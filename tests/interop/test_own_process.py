@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from interop.own_process import running
-from waiting import wait_for
+from kit.waiting import wait_for
 
 SERVER = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 RUN = """

@@ -19,24 +19,23 @@ from interop.lake_cases import (
     event_rows,
     every_type_rows,
     lake_of,
+    numbered,
     sorted_rows,
     tier,
     tier_numbers,
+    tier_through_faults,
     write_round,
 )
-from lake_rows import lake_rows
-from storage.s3_proxy import Fault, nothing, nth, running_s3_proxy
+from kit.lake_rows import lake_rows
+from kit.tables import tier as tier_table
+from storage.s3_proxy import Fault
 from storage.s3_server import settings_for
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark import LakeMismatchError, OffsetRange, Table, Warehouse
 from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
 from streamhouse_spark.lake.paimon.maintenance import orphans as paimon_orphans
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.buckets.bucketing import buckets_of
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.open import storage_for
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PAIMON = {"table.datalake.format": "paimon"}
 
@@ -44,11 +43,6 @@ PAIMON = {"table.datalake.format": "paimon"}
 @pytest.fixture
 def wh(warehouse_path) -> Warehouse:
     return Warehouse("wh", storage=LocalStorage(warehouse_path, fsync=False))
-
-
-def _tier(table: Table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    return job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def _stock(table: Table, **options: str) -> Any:
@@ -87,7 +81,7 @@ def test_every_type(wh, num_buckets):
     rounds = [every_type_rows(30, seed=i) for i in range(2)]
     for rows in rounds:
         table.append(rows)
-        _tier(table)
+        tier_table(table)
     assert sorted_rows(_read(_stock(table)).cast(EVERY_TYPE.arrow)) == sorted_rows(pa.concat_tables(rounds))
 
 
@@ -105,7 +99,7 @@ def test_partitions_and_buckets(events):
     rounds = [event_rows(40, seed=i, null_keys=True) for i in range(3)]
     for rows in rounds:
         events.append(rows)
-        _tier(events)
+        tier_table(events)
     rows, paimon = pa.concat_tables(rounds), _stock(events)
     assert sorted_rows(_read(paimon).cast(EVENTS.arrow)) == sorted_rows(rows)
     for row in rows.slice(0, 5).to_pylist():
@@ -127,12 +121,12 @@ def test_deleted_rows(events):
     rounds = [event_rows(40, seed=i, null_keys=True) for i in range(3)]
     for rows in rounds[:2]:
         events.append(rows)
-        _tier(events)
+        tier_table(events)
     before = events.state.lake.snapshot_id
     events.append(rounds[2])
     half = 500_000_000
     assert events.delete(where=pc.field("id") < half) > 0
-    _tier(events)
+    tier_table(events)
     rows = pa.concat_tables(rounds)
     left = rows.filter(pc.greater_equal(rows["id"], half))
     assert sorted_rows(_read(_stock(events)).cast(EVENTS.arrow)) == sorted_rows(left)
@@ -149,7 +143,7 @@ def test_no_reader_prunes_a_row_that_matches(wh, name):
     rounds = [every_type_rows(12, seed=i) for i in range(3)]
     for part in rounds:
         table.append(part)
-        _tier(table)
+        tier_table(table)
     rows, paimon = pa.concat_tables(rounds), _stock(table)
     values = sorted(set(rows[name].to_pylist()) - {None}, key=repr)
     for value in [values[0], values[len(values) // 2], values[-1]]:
@@ -165,10 +159,10 @@ def test_a_column_added_between_rounds(wh):
     table = wh.create_table(name, "id bigint, day date", partition_by=["day"], buckets=2, properties=PAIMON)
     day = dt.date(2026, 1, 1)
     table.append([{"id": 1, "day": day}])
-    _tier(table)
+    tier_table(table)
     table.alter(add_columns="note string comment 'why', s struct<x:int>", comments={"id": "the key"})
     table.append([{"id": 2, "day": day, "note": "b", "s": {"x": 1}}, {"id": 3, "day": None}])
-    _tier(table)
+    tier_table(table)
     expected = [
         {"id": 1, "day": day, "note": None, "s": None},
         {"id": 2, "day": day, "note": "b", "s": {"x": 1}},
@@ -186,15 +180,15 @@ def test_a_column_added_between_rounds(wh):
 def test_truncations_and_time_travel(events):
     for i in range(3):
         events.append(event_rows(20, seed=i))
-        _tier(events)
+        tier_table(events)
     events.overwrite(event_rows(7, seed=9))
-    _tier(events)
+    tier_table(events)
     assert sorted_rows(_read(_stock(events)).cast(EVENTS.arrow)) == sorted_rows(event_rows(7, seed=9))
     older = _stock(events, **{"scan.snapshot-id": "2"})
     assert _read(older).num_rows == 40
     assert events.lake.to_arrow(as_of_snapshot=2).num_rows == 40
     events.truncate()
-    _tier(events)
+    tier_table(events)
     assert _read(_stock(events)).num_rows == 0
 
 
@@ -204,7 +198,7 @@ def test_manifests_stay_few(wh):
     for i in range(70):
         rows = pa.table({"id": [i], "name": ["x"]}, schema=PLAIN.arrow)
         _ = table.overwrite(rows) if i == 20 else table.append(rows)
-        _tier(table)
+        tier_table(table)
     paimon = _stock(table)
     assert (
         sorted(_read(paimon)["id"].to_pylist()) == sorted(table.lake.to_arrow()["id"].to_pylist()) == [*range(20, 70)]
@@ -218,11 +212,11 @@ def test_rows_that_another_engine_appends(events):
     first, foreign, last = (event_rows(20, seed=i) for i in range(3))
     foreign = foreign.filter(foreign["day"].is_valid())  # pypaimon cannot write into a partition of null
     events.append(first)
-    _tier(events)
+    tier_table(events)
     _append(_stock(events), foreign)
     assert events.lake.newest().offsets == events.state.lake.offsets, "its snapshot holds the same rows of the log"
     events.append(last)
-    assert _tier(events).conflicts == 0
+    assert tier_table(events).conflicts == 0
     assert sorted_rows(events.lake.to_arrow()) == sorted_rows(pa.concat_tables([first, foreign, last]))
     assert sorted_rows(_read(_stock(events)).cast(EVENTS.arrow)) == sorted_rows(events.lake.to_arrow())
     lake = events.open_lake()
@@ -230,7 +224,7 @@ def test_rows_that_another_engine_appends(events):
         rows = [batch for _, batch in lake.read_offsets(bucket, OffsetRange(0, end))]
         assert sum(batch.num_rows for batch in rows) == end
     events.truncate()
-    _tier(events)
+    tier_table(events)
     assert events.lake.to_arrow().num_rows == 0
 
 
@@ -238,13 +232,13 @@ def test_a_table_that_another_engine_altered_is_refused(events):
     from pypaimon.schema.schema_change import SchemaChange
 
     events.append(event_rows(5))
-    _tier(events)
+    tier_table(events)
     catalog = CatalogFactory.create({"warehouse": f"{events.storage.url}/lake"})
     catalog.alter_table(events.name, [SchemaChange.rename_column("amount", "value")], False)
     assert events.lake.to_arrow().num_rows == 5
     events.append(event_rows(5))
     with pytest.raises(LakeMismatchError, match=r"'amount' \(field 3\) was renamed to 'value' in the lake"):
-        _tier(events)
+        tier_table(events)
 
 
 # -- on S3 ------------------------------------------------------------------------------------------------------------
@@ -292,8 +286,8 @@ def test_maintenance_on_s3(s3_server, monkeypatch):
     storage = storage_for(f"s3://{bucket}/wh", settings)
     lake = lake_of(storage, PLAIN, settings=settings, lake_format="paimon")
     for number in range(3):
-        tier(lake, _numbered(number))
-    lost, _ = write_round(lake, {0: _numbered(3)}, {0: 9})
+        tier(lake, numbered(number))
+    lost, _ = write_round(lake, {0: numbered(3)}, {0: 9})
     assert lake.compact().files_removed == 3
     assert lake.durable().offsets == lake.newest().offsets == {0: 9}
     assert lake.expire(keep_last=1, keep_ms=-60_000, dry_run=True).snapshots == (1, 2, 3)
@@ -311,26 +305,7 @@ def test_maintenance_on_s3(s3_server, monkeypatch):
 @pytest.mark.s3
 @pytest.mark.long
 def test_a_round_on_s3_survives_a_lost_acknowledgement_of_each_of_its_writes(s3_server):
-    with running_s3_proxy(s3_server) as proxy:
-        settings = settings_for(proxy.endpoint)
-        storage = storage_for(f"s3://{s3_server.new_bucket()}/wh", settings)
-        lake = lake_of(storage, PLAIN, settings=settings, lake_format="paimon")
-        tier(lake, _numbered(0))
-        rounds = 1
-        while True:
-            proxy.plan = nth("PUT", rounds - 1, Fault.LOST_ACK)
-            tier(lake, _numbered(rounds))
-            rounds += 1
-            if not proxy.faults_fired:
-                break
-        proxy.plan = nothing
-        assert rounds > 7
-        assert sorted(lake_rows(lake, lake.plan_read())["id"].to_pylist()) == list(range(3 * rounds))
-
-
-def _numbered(round_number: int) -> pa.Table:
-    ids = range(3 * round_number, 3 * round_number + 3)
-    return pa.table({"id": ids, "name": ["x"] * 3}, schema=PLAIN.arrow)
+    assert tier_through_faults(s3_server, Fault.LOST_ACK, "paimon") > 7
 
 
 # -- races ------------------------------------------------------------------------------------------------------------

@@ -22,13 +22,12 @@ import pyarrow.compute as pc
 import pytest
 
 from interop.lake_cases import EVENTS, EVERY_TYPE, PLAIN, event_rows, every_type_rows, sorted_rows
+from kit.tables import tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.schema.variant_values import readable_rows
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 LIBRARY = "org.apache.paimon:paimon-bundle:1.4.2"
 PAIMON = {"table.datalake.format": "paimon"}
@@ -122,8 +121,7 @@ def wh(tmp_path) -> Warehouse:
 def _tier(table: Table, rows: pa.Table | None = None) -> None:
     if rows is not None:
         table.append(rows)
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
 
 
 def _create(wh: Warehouse, schema: pa.Schema, properties: Mapping[str, str], **shape: Any) -> Table:

@@ -15,10 +15,9 @@ import pytest
 from pypaimon import CatalogFactory
 
 from interop.lake_cases import PLAIN
-from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from kit.tables import tier
+from streamhouse_spark import CommitConflictError, Warehouse
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ROUNDS = 15
 THEIRS = 10**6
@@ -96,5 +95,4 @@ def _row(number: int) -> pa.Table:
 
 
 def _tier(table) -> int:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    return job.run(run_tasks_locally(table.storage, table.settings, table.world)).conflicts
+    return tier(table).conflicts

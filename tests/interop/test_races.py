@@ -10,10 +10,10 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from interop.lake_cases import lake_of, tier_numbers
-from lake_rows import lake_rows
-from streamhouse_spark.core.model import OffsetRange
+from kit.lake_rows import lake_rows
+from kit.waiting import wait_for
+from streamhouse_spark import OffsetRange
 from streamhouse_spark.storage.local import LocalStorage
-from waiting import wait_for
 
 PROCESSES = 3
 ROUNDS = 4

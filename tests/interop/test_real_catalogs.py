@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -19,17 +18,12 @@ from requests import RequestException
 from requests import get as http_get
 
 from interop import catalog_cases as cases
+from kit.network import free_port
 
 pytestmark = pytest.mark.catalogs
 
 ICEBERG = "1.10.0"
 POM = Path(__file__).parent / "rest_server_pom.xml"
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 # -- PostgreSQL -------------------------------------------------------------------------------------------------------

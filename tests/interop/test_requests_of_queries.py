@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import streamhouse_spark
-from interop.catalog_cases import tier
 from interop.own_jvm import session_in_own_jvm
 from interop.s3a_session import s3a_builder
+from kit.tables import tier
 from storage.s3_proxy import S3Proxy, running_s3_proxy
 from storage.s3_server import S3Server, settings_for
 from streamhouse_spark import Table, Warehouse

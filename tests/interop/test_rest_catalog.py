@@ -15,9 +15,8 @@ from faults.share import few_of
 from interop import catalog_cases as cases
 from interop.lake_cases import PLAIN, lake_of, tier, written_files
 from interop.rest_server import Fault, RestCatalog, running_rest_catalog
-from lake_rows import lake_rows
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, StorageError
+from kit.lake_rows import lake_rows
+from streamhouse_spark import CommitConflictError, CommitStateUnknownError, OffsetRange, StorageError
 from streamhouse_spark.storage.local import LocalStorage
 
 DAY_S = 24 * 3600

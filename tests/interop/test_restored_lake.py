@@ -10,17 +10,17 @@ import time
 
 import pytest
 
-from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
-from streamhouse_spark.errors import (
+from kit.tables import tier
+from streamhouse_spark import (
     CorruptDataError,
     DifferentHistoryError,
     LakeRolledBackError,
     OffsetsTrimmedError,
     StreamhouseError,
+    Warehouse,
 )
+from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -56,9 +56,7 @@ class Place:
         (table.upsert if self.by_key else table.append)([{"id": i, "p": p} for i in ids])
 
     def tier(self):
-        table = self.table()
-        run = run_tasks_locally(table.storage, table.settings, table.world)
-        TieringJob(table.log, table.open_lake(), world=table.world).run(run)
+        tier(self.table())
 
     def back_up(self, paths, name):
         for path in paths:

@@ -15,15 +15,13 @@ import duckdb
 import httpx2
 import pyarrow as pa
 import pytest
-from duckdb_extensions import import_extension
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import GreaterThan
 
-from certificates import own_certificate
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.warehouse.warehouse import Warehouse
-
-EXTENSIONS = ("avro", "iceberg", "httpfs")
+from kit.certificates import own_certificate
+from kit.duck import connect_duckdb
+from kit.tables import tier
+from streamhouse_spark import Warehouse
 
 
 class Server:
@@ -64,11 +62,7 @@ def serve(warehouse, tmp_path) -> Iterator[Callable[..., Server]]:
 
 
 def duck(server: Server) -> duckdb.DuckDBPyConnection:
-    for name in EXTENSIONS:
-        import_extension(name)
-    connection = duckdb.connect()
-    for name in EXTENSIONS:
-        connection.load_extension(name)
+    connection = connect_duckdb("httpfs")
     connection.execute("SET autoinstall_known_extensions = false")
     connection.execute(f"ATTACH '' AS sh (TYPE iceberg, ENDPOINT '{server.url}/iceberg', AUTHORIZATION_TYPE 'none')")
     return connection
@@ -76,11 +70,6 @@ def duck(server: Server) -> duckdb.DuckDBPyConnection:
 
 def rows(*ids):
     return pa.table({"id": pa.array(ids, pa.int64()), "n": pa.array([1] * len(ids), pa.int64())})
-
-
-def tier(table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])

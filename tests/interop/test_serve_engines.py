@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from interop.own_jvm import session_in_own_jvm
-from interop.test_spark_iceberg import RUNTIME
-from serving import served
+from interop.own_jvm import session_with_iceberg
+from kit.serving import served
+from kit.tables import tier
 from storage.s3_server import S3Server, settings_for
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import Table, Warehouse
 
 pytestmark = [
     pytest.mark.engines,
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # PySpark 4.1 leaves them
 ]
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def lived(warehouse: Warehouse, *, keyed: bool) -> Table:
@@ -50,19 +41,7 @@ def expected(table: Table) -> list[tuple[Any, ...]]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.jars.packages", RUNTIME)
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.log.level", "ERROR")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-    )
-    with session_in_own_jvm(builder) as session:
+    with session_with_iceberg() as session:
         yield session
 
 

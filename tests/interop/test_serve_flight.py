@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from certificates import own_certificate
-from flight_client import Client
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from kit.certificates import own_certificate
+from kit.flight_client import Client
+from streamhouse_spark import Warehouse
 
 
 @pytest.fixture

@@ -21,15 +21,15 @@ from interop.served_cases import (
     order_rows,
     people_rows,
     right_answer,
-    tier,
     what_writes_change,
 )
-from serving import served
+from kit.serving import served
+from kit.tables import tier
 from stores.servers import Server, minio
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.rights import Client, parse_pattern
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = [pytest.mark.engines, pytest.mark.servers]
 

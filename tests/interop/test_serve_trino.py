@@ -19,18 +19,17 @@ from interop.served_cases import (
     order_rows,
     people_rows,
     right_answer,
-    tier,
     what_writes_change,
 )
 from interop.trino_server import Trino, TrinoError, running_trino
-from serving import served
+from kit.serving import served
+from kit.tables import tier
 from storage.s3_roles import ALL_OF_STS_AND_S3, document, guarded_s3
 from stores.servers import Server, minio
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.options import ServeOptions, VendOptions
 from streamhouse_spark.serve.rights import Client, parse_pattern
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = [pytest.mark.engines, pytest.mark.servers]
 

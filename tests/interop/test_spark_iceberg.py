@@ -6,8 +6,6 @@ Our lake tables are those of a Hadoop catalog whose warehouse is the folder of t
 from __future__ import annotations
 
 import datetime as dt
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,8 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from interop.histories import HISTORIES, Written
-from interop.own_jvm import session_in_own_jvm
+from interop.own_jvm import session_with_iceberg
 
-RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
-"""Spark fetches it from Maven Central, and does not start without it."""
 METADATA_TABLES = ("snapshots", "files", "position_deletes", "history", "manifests", "partitions", "entries", "refs")
 
 pytestmark = [
@@ -31,20 +27,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.jars.packages", RUNTIME)
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "America/New_York")  # nothing may depend on it
-        .config("spark.log.level", "ERROR")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-    )
-    with session_in_own_jvm(builder) as session:
+    with session_with_iceberg() as session:
         yield session
 
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from interop.own_process import free_port, installed, running
+from interop.own_process import installed, running
+from kit.network import free_port
 
 HEAP = "2g"
 CONFIG = """\

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from changelogs import folded
 from kills.keyed_workers import KEYED_NAME, columns_of, keyed_crew_of, properties_of, sums_of
 from kills.rounds import ACKNOWLEDGED_MIN, Figures, acknowledged_by, journal, kill_processes, shared_records, worked
 from kills.workers import read_journal
+from kit.changelog_replay import folded
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.views import open_view
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PROCESSES = (("keyed writer", 1), ("keyed writer", 2), ("keeper", 1), ("keyed reader", 1))
 

@@ -15,10 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from kills.workers import Journal, in_crew, read_journal
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark import Table, Transaction, Warehouse
 from streamhouse_spark.kv import snapshots
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 KEYED_NAME = "sales.sums"
 KEYS = 500

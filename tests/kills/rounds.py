@@ -13,13 +13,13 @@ from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from kills.workers import NAME, SCHEMA, crew_of, read_journal, rows_of, run, tier, warehouse_of
+from kills.workers import NAME, SCHEMA, crew_of, read_journal, rows_of, run, warehouse_of
+from kit.tables import tier
+from kit.waiting import wait_for
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.log.segments.scan import check_dense, plan_range, read_split
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
-from waiting import wait_for
 
 PROCESSES = (("writer", 1), ("writer", 2), ("tierer", 1), ("reader", 1))
 ACKNOWLEDGED_MIN = 10

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
+from kit.tables import tier
+from kit.waiting import wait_for
+from streamhouse_spark import Warehouse
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.warehouse.warehouse import Warehouse
-from waiting import wait_for
 
 DAY = dt.date(2026, 3, 2)
 BUSY = """
@@ -63,8 +63,7 @@ def test_rows_from_before_go_and_those_from_behind_stay(warehouse_path):
             written = int(busy.communicate()[0])
         finally:
             busy.kill()
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
     assert sorted(table.to_arrow()["id"].to_pylist()) == list(range(stayed, written))
     assert sorted(table.lake.to_arrow()["id"].to_pylist()) == list(range(stayed, written))
     state, result = table.refresh(), Verification("t")

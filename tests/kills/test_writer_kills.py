@@ -11,7 +11,7 @@ import pytest
 
 from kills.rounds import PRELOADED
 from kills.workers import Journal, read_journal
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import Warehouse
 
 NAME = "sales.events"
 SENDS = 3_000

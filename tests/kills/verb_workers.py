@@ -8,13 +8,12 @@ from contextlib import suppress
 import numpy as np
 import pyarrow as pa
 
-import keyed_writes
-from kills.workers import NAME, Journal, tier
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
+from kills.workers import NAME, Journal
+from kit import keyed_writes
+from kit.tables import tier
+from streamhouse_spark import CommitConflictError, InvalidOptionError, Warehouse, relocate
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.log.lifecycle.transaction_expiry import expire_transactions
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 COUNTED = "sales.counted"
 KEYS = list(range(10))

@@ -18,10 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from kit.tables import tier
+from streamhouse_spark import Table, Transaction, Warehouse
 
 NAME = "sales.orders"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
@@ -128,11 +126,6 @@ def tierer(location: str, journal_path: str, number: int) -> None:
         rounds += 1
         journal.write("tiered", rows=report.rows, conflicts=report.conflicts)
         time.sleep(0.01)
-
-
-def tier(table: Table) -> Any:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    return job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def reader(location: str, journal_path: str, _number: int) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kit.duck import connect_duckdb
 from many_engines.written import ACCOUNTS, EVENTS, Answer
 
 COLUMNS = {EVENTS: ["id", "batch"], ACCOUNTS: ["id", "balance", "moved"]}
@@ -70,13 +71,7 @@ def sql(table: str, since: int, of: str) -> str:
 
 
 def duckdb_connection() -> Any:
-    import duckdb
-    from duckdb_extensions import import_extension
-
-    connection = duckdb.connect()
-    for name in ("avro", "iceberg", "httpfs"):
-        import_extension(name)
-        connection.load_extension(name)
+    connection = connect_duckdb("httpfs")
     connection.execute("SET autoinstall_known_extensions = false; SET threads = 2")
     return connection
 

@@ -13,13 +13,12 @@ from statistics import median
 
 import pyarrow as pa
 
+from kit.tables import tier
 from many_engines.engines import Addresses
 from many_engines.kinds import KINDS
 from many_engines.place import place_of
 from many_engines.processes import Server
 from many_engines.query_servers import query_servers
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.table.tiering import tier_table
 
 ENGINES = ("DuckDB", "Spark, Iceberg's runtime", "Trino", "Flink")
 GOAL_MS = 300
@@ -57,7 +56,7 @@ def freshness(folder: Path, engines: Sequence[str], rounds: int) -> list[Freshne
     place = place_of(folder)
     table = place.open().create_table("s.fresh", "id BIGINT, n BIGINT", buckets=4)
     _append(table, LAKE_ROWS)
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
     _append(table, HOT_ROWS)
     found = []
     with ExitStack() as stack:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import Warehouse
 
 
 @dataclass(frozen=True)

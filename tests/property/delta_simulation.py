@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyed_writes import change
-from streamhouse_spark.core.model import Transaction
+from kit.keyed_writes import change
+from streamhouse_spark import Transaction
 from streamhouse_spark.lookup.delta_join import DELETE, KIND_COLUMN, DeltaPlan, Join, Lookups
 from streamhouse_spark.lookup.lookup import Lookup
 

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from faults.sim import SimClock, sim_world
-from foreign_engines import Engine
-from foreign_lake import NAME, row, tier
-from row_changes import replace_rows
+from interop.foreign_engines import Engine
+from interop.foreign_iceberg import NAME, row, tier
+from kit.row_replacement import replace_rows
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.tiering import job
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 STEPS = 16
 Row = tuple[Any, ...]

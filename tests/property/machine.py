@@ -30,8 +30,8 @@ from faults.scenarios import HOUR_MS, LAKE, LARGE, NO_LAKE, PAIMON, tier
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, SimIds
 from property.processes import NAME, Process, ProcessClock
+from streamhouse_spark import Table, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -51,8 +51,6 @@ from streamhouse_spark.read.pin import Pin, pin_newest
 from streamhouse_spark.read.union_read import read_pin
 from streamhouse_spark.schema.rows import coerce
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PROCESSES = 3
 PROCESS = st.integers(0, PROCESSES - 1)

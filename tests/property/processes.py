@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 
 from faults.faulty_storage import WRITES, Fault, FaultyStorage, ListingLag
 from faults.sim import SimClock, SimIds
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "sales.orders"
 

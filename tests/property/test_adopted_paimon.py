@@ -14,12 +14,10 @@ import pytest
 
 from faults.sim import SimClock, sim_world
 from interop.paimon_cases import Stock
+from kit.tables import tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 SCHEMA = pa.schema(
     [
@@ -87,8 +85,7 @@ class Life:
         return [{name: row[name] for name in self.table.state.primary_key} for row in rows]
 
     def tier(self) -> None:
-        table = self.table
-        tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+        tier(self.table)
 
     # -- what can happen ------------------------------------------------------------------------------------------
 

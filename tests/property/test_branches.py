@@ -5,37 +5,28 @@ then all of it is; a publication that is refused changes nothing; nothing is lef
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 
 import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField
 
-from faults.sim import SimClock, sim_world
-from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import CommitConflictError
+from kit.machines import DAY_MS, WarehouseMachine
+from kit.tables import tier
+from streamhouse_spark import CommitConflictError, Table
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
-DAY_MS = 24 * 3600 * 1000
 BRANCHES_MAX = 3
 WHICH = st.integers(0, BRANCHES_MAX)
 IDS = st.lists(st.integers(0, 20), min_size=1, max_size=4, unique=True)
 PROPERTIES = {"table.log.ttl": "3650d"}
 LAKE = Schema(NestedField(1, "id", IntegerType(), required=True), NestedField(2, "v", IntegerType()))
-SEEDS = count(1_000_000)
-"""Of all processes of all examples: caches of rows by key are shared by them, and uuids must not come again."""
 
 
-class Branches(RuleBasedStateMachine):
+class Branches(WarehouseMachine):
     """The table is called ``main``. A row is (id, v): of a table without a key v is never used twice."""
 
     keyed = False
@@ -44,10 +35,7 @@ class Branches(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = SimClock()
-        self.storage = MemoryStorage(sim_world(0, self.clock))
         self.rows: dict[str, set[tuple[int, int]]] = {"main": set()}
-        self.number = 0
         self.begun: dict[str, set[tuple[int, int]]] = {}
         """Branch → the rows with which it began."""
         self.touched: dict[str, set[int]] = {}
@@ -55,10 +43,6 @@ class Branches(RuleBasedStateMachine):
         self.only_added: dict[str, bool] = {}
         self.is_emptied: dict[str, bool] = {}
         self.moved: dict[str, bool] = {}
-
-    def warehouse(self) -> Warehouse:
-        """A process of its own, which knows nothing yet."""
-        return Warehouse("wh", storage=self.storage, world=World(self.clock, sim_world(next(SEEDS)).ids))
 
     def main(self) -> Table:
         return self.warehouse().table("d.t")
@@ -126,20 +110,13 @@ class Branches(RuleBasedStateMachine):
 
     @rule()
     def tier(self) -> None:
-        table = self.main()
-        tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+        tier(self.main())
 
     @rule(days=st.integers(0, 3))
     def upkeep(self, days: int) -> None:
         """Clean, compact and expire, after some days."""
         self.clock.advance(days * DAY_MS)
-        table = self.main()
-        table.merge_inline()
-        table.maintain()
-        if table.refresh().recorded_lake is not None:
-            table.lake.compact()
-            table.lake.expire_snapshots(retain_last=1, older_than_ms=self.clock.now_ms())
-            table.lake.remove_orphan_files()
+        self.maintain(self.main())
         self.warehouse().clean_dropped()
 
     @rule()
@@ -214,10 +191,9 @@ class AdoptedBranches(Branches):
 
     @initialize(ids=st.lists(st.integers(0, 20), max_size=6, unique=True))
     def begin(self, ids: list[int]) -> None:
-        world = World(self.clock, sim_world(next(SEEDS)).ids)
         ours = self.warehouse()
         ours.create_database("d")
-        lake = FileCatalog(self.storage, world=world).create_table("d.t", LAKE, properties={"format-version": "2"})
+        lake = FileCatalog(self.storage, world=ours.world).create_table("d.t", LAKE, properties={"format-version": "2"})
         for some in (ids[:3], ids[3:]):
             if some:
                 lake.append(pa.table({"id": some, "v": [0] * len(some)}, schema=lake.schema().as_arrow()))

@@ -10,21 +10,18 @@ from typing import Any
 
 import pytest
 
-from changes_replayed import changes
 from faults.keyed_groups import together
 from faults.sim import SimClock, sim_world
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
+from kit.change_replay import changes
+from kit.tables import tier
+from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError, Table, Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.archive import keeping
 from streamhouse_spark.log.archive.pages import archived, change_starts
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOUR_MS = 3_600_000
 NUM_STEPS = 40
@@ -216,11 +213,6 @@ def change_columns(table: Table, how: str, number: int) -> None:
         table.drop_column(extra[0].name)
     elif how == "widen" and str(columns[2].type) == "int32":
         table.widen_column(columns[2].name, "BIGINT")
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 @pytest.mark.parametrize(

@@ -5,48 +5,30 @@ nothing is left once all are gone.
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import count
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
-from faults.sim import SimClock, sim_world
-from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import SnapshotExpiredError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from kit.machines import DAY_MS, WarehouseMachine
+from kit.tables import tier
+from streamhouse_spark import SnapshotExpiredError, Table
 
-DAY_MS = 24 * 3600 * 1000
 TABLES_MAX = 5
 WHICH = st.integers(0, TABLES_MAX - 1)
 IDS = st.lists(st.integers(0, 30), min_size=1, max_size=4, unique=True)
 PROPERTIES = {"table.log.ttl": "3650d"}
 
 
-SEEDS = count(1)
-"""Of all processes of all examples: caches of rows by key are shared by them, and uuids must not come again."""
-
-
-class Clones(RuleBasedStateMachine):
+class Clones(WarehouseMachine):
     """One table at first; a rule picks one of those that are there."""
 
     keyed = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = SimClock()
-        self.storage = MemoryStorage(sim_world(0, self.clock))
         self.rows: dict[str, dict[int, int]] = {}
-        self.number = 0
-
-    def warehouse(self) -> Warehouse:
-        """A process of its own, which knows nothing yet."""
-        return Warehouse("wh", storage=self.storage, world=World(self.clock, sim_world(next(SEEDS)).ids))
 
     def pick(self, which: int) -> tuple[str, Table] | None:
         if not self.rows:
@@ -91,21 +73,14 @@ class Clones(RuleBasedStateMachine):
     @rule(which=WHICH)
     def tier(self, which: int) -> None:
         if (found := self.pick(which)) is not None:
-            table = found[1]
-            tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+            tier(found[1])
 
     @rule(which=WHICH, days=st.integers(0, 3))
     def upkeep(self, which: int, days: int) -> None:
         """Clean, compact and expire, after some days."""
         self.clock.advance(days * DAY_MS)
         if (found := self.pick(which)) is not None:
-            table = found[1]
-            table.merge_inline()
-            table.maintain()
-            if table.refresh().recorded_lake is not None:
-                table.lake.compact()
-                table.lake.expire_snapshots(retain_last=1, older_than_ms=self.clock.now_ms())
-                table.lake.remove_orphan_files()
+            self.maintain(found[1])
         self.warehouse().clean_dropped()
 
     @rule(which=WHICH)

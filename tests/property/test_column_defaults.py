@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 
 from faults.scenarios import LAKE, NO_LAKE, PAIMON, tier
-from faults.sim import SimClock, sim_world
-from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from faults.sim import SimClock
+from kit.warehouses import new_store, open_warehouse
 
 VALUES = {"string": ("", "a", "b"), "int": (0, 1, -(2**31)), "bigint": (1, 2**40)}
 TYPES = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64()}
@@ -24,8 +23,8 @@ class History:
     def __init__(self, seed, properties):
         self.rng = random.Random(seed)
         clock = SimClock()
-        storage = MemoryStorage(sim_world(seed, clock))
-        hosts = [Warehouse("wh", storage=storage, world=sim_world(seed + n, clock)) for n in range(2)]
+        storage = new_store(seed, clock)
+        hosts = [open_warehouse(storage, seed + n, clock) for n in range(2)]
         self.kinds, self.defaults = {"a": "string", "b": "int"}, {"a": "a"}
         self.rows, self.names = {}, 0
         hosts[0].create_table("t", "id bigint not null, a string default 'a', b int", properties=properties)

@@ -12,17 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from changes_replayed import check_history, first_there
 from faults.keyed_groups import KINDS, together
 from faults.sim import sim_world
-from row_changes import replace_rows
+from kit.change_replay import check_history, first_there
+from kit.row_replacement import replace_rows
+from kit.tables import tier, trim_tiered
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.read.kept_tails import kept_tails
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 IDS = st.integers(0, 7)
 DAYS = st.sampled_from([0, 1, 2])
@@ -59,23 +57,11 @@ WRITES = st.lists(
 GROUPS = st.lists(WRITES | st.sampled_from(["merge", "tier", "trim"]), min_size=1, max_size=6)
 
 
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
-
-
-def trim(table: Table) -> None:
-    state = table.refresh()
-    starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
-    if starts:
-        table.log.commit(lambda _state, _time_ms: (Trim(starts),))
-
-
 UPKEEP = {
     "compact": lambda table: table.lake.compact(purge=True),
     "merge": lambda table: table.merge_inline(),
     "tier": tier,
-    "trim": trim,
+    "trim": trim_tiered,
 }
 
 

@@ -9,8 +9,8 @@ import pytest
 from faults.share import few_of
 from faults.sim import SimClock, sim_world
 from property.delta_simulation import CASES, Simulation
+from streamhouse_spark import Warehouse
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from foreign_engines import ENGINES
+from interop.foreign_engines import ENGINES
 from property.foreign_life import Life
 
 SOAK_SEEDS = range(100, 100 + int(os.environ.get("STREAMHOUSE_SOAK_ROUNDS", "0")))

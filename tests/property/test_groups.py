@@ -13,14 +13,11 @@ from faults.history import SCHEMA
 from faults.scenarios import NAME, NO_LAKE
 from faults.sim import sim_world
 from faults.turns import in_turns
-from streamhouse_spark.core.model import BucketOffsets, Transaction
-from streamhouse_spark.errors import StreamhouseError, TransactionConflictError
+from streamhouse_spark import BucketOffsets, StreamhouseError, Table, Transaction, TransactionConflictError, Warehouse
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.commits.transaction_outcome import known_transaction
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 TRANSACTIONS = st.builds(
     Transaction, st.sampled_from("ab"), st.integers(0, 3), st.sampled_from([None, "query", "another"])

@@ -9,7 +9,7 @@ import pytest
 from faults.histories import SUM, Restorable
 from faults.share import few_of
 from property.stream_driver import Query
-from streamhouse_spark.errors import DifferentHistoryError
+from streamhouse_spark import DifferentHistoryError
 
 STEPS = 40
 KEYS = 4

@@ -8,17 +8,16 @@ import threading
 import pytest
 
 from faults.scenarios import tier
-from faults.sim import SimClock, sim_world
-from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from faults.sim import SimClock
+from kit.warehouses import new_store, open_warehouse
 
 HOT = {"table.datalake.enabled": "false"}
 
 
 def hosts(seed, num_hosts, **properties):
     clock = SimClock()
-    storage = MemoryStorage(sim_world(seed, clock))
-    return [Warehouse("wh", storage=storage, world=sim_world(seed + n, clock)) for n in range(num_hosts)]
+    storage = new_store(seed, clock)
+    return [open_warehouse(storage, seed + n, clock) for n in range(num_hosts)]
 
 
 def run(seed, steps):

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from faults.sim import SimClock
-from nasty_input import FEW, MANY, damaged, json_values, profile, texts
+from kit.hostile_input import FEW, MANY, damaged, json_values, profile, texts
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve import admission
 from streamhouse_spark.serve.access import Access
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.oidc import ALGORITHMS, SigningKeys, TokenIssuer
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.rights import ALL_TABLES, Client
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 EXAMPLES = [FEW, pytest.param(MANY, marks=pytest.mark.long)]
 ISSUER, AUDIENCE = "https://id.example.com/realm", "streamhouse"

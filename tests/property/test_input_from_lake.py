@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nasty_input import MANY, changed_json, profile, refuses_or_answers
+from kit.hostile_input import MANY, changed_json, profile, refuses_or_answers
+from kit.tables import tier
+from streamhouse_spark import Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.avro_records import AvroFile, read_avro, write_avro
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 EXAMPLES = [2, pytest.param(MANY, marks=pytest.mark.long)]
 JSON = {"iceberg": [".metadata.json"], "paimon": ["/snapshot/snapshot-", "/schema/schema-"]}
@@ -37,12 +37,6 @@ def rows(start: int) -> list[dict[str, Any]]:
 
 def put(table, start: int) -> None:
     (table.upsert if table.state.primary_key else table.append)(rows(start))
-
-
-def tier(table) -> None:
-    TieringJob(table.log, table.open_lake(), world=table.world).run(
-        run_tasks_locally(table.storage, table.settings, table.world)
-    )
 
 
 @pytest.fixture(scope="module", params=["iceberg", "paimon"])

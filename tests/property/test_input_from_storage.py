@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nasty_input import FEW, MANY, changed_json, damaged, profile, refuses_or_answers
+from kit.hostile_input import FEW, MANY, changed_json, damaged, profile, refuses_or_answers
+from streamhouse_spark import Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits import checkpoint, record
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 EXAMPLES = [FEW, pytest.param(MANY, marks=pytest.mark.long)]
 PARTS = [

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import flight
 
-from flight_client import Client, flights, told
-from nasty_input import COLUMNS, FEW, MANY, SECRET, damaged, json_values, names, profile, texts
+from kit.flight_client import Client, flights, told
+from kit.hostile_input import COLUMNS, FEW, MANY, SECRET, damaged, json_values, names, profile, texts
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.rights import ANYBODY
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 EXAMPLES = [FEW, pytest.param(MANY, marks=pytest.mark.long)]
 FIELDS = ["columns", "where", "limit", "version", "snapshot", "parts", "uuid", "plan", "part", "x"]

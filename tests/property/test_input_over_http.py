@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from nasty_input import COLUMNS, FEW, MANY, SECRET, damaged, json_rows, json_values, names, profile, texts
+from kit.hostile_input import COLUMNS, FEW, MANY, SECRET, damaged, json_rows, json_values, names, profile, texts
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.rights import ANYBODY
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 EXAMPLES = [FEW, pytest.param(MANY, marks=pytest.mark.long)]
 TYPES = ["application/json", "application/x-ndjson", "text/csv", "application/vnd.apache.arrow.stream", "x", ",,", ""]

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from faults.extreme_refresh import answer, compiled, groups_of, made, opened, refresh, shown, with_room
-from faults.sim import sim_world
+from kit.warehouses import new_store
 from streamhouse_spark.datasource.views import kept_extremes
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.storage.memory import MemoryStorage
 
 OTHER = compiled("SELECT k, min(v) AS lo, max(v) AS hi FROM (SELECT v, k FROM db.t) s GROUP BY k")
 """The same query for rows, and another text: what was kept for the one does not count for the other."""
@@ -66,7 +65,7 @@ def chance_of(seed: int) -> random.Random:
 def history(chance, tmp_path, monkeypatch, *, steps: int = 30, is_calm: bool = False) -> list[int]:
     folders = [tmp_path / "one", tmp_path / "two"]
     monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(folders[0]))
-    storage = MemoryStorage(sim_world())
+    storage = new_store()
     made(storage)
     source, _ = opened(storage, 2)
     source.upsert([{"id": n, "k": chance.choice([None, 1, 2]), "v": n % 9} for n in range(25)])

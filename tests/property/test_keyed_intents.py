@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults.sim import sim_world
-from keyed_writes import change
+from kit.keyed_writes import change
+from streamhouse_spark import Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.views import open_view
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.intents import IntentWrite, commit, prepare
 
 COLUMNS = "id INT, name STRING, n INT"

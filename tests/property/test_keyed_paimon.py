@@ -17,10 +17,10 @@ from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from interop.keyed_cases import ITEMS, KeyedTable, rows_of
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from property.machine import examples_wanted
+from streamhouse_spark import StreamhouseError
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.paimon.manifests import live_entries
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage

@@ -15,24 +15,22 @@ import random
 import shutil
 from functools import lru_cache
 
-import duckdb
 import pyarrow as pa
 import pytest
-from duckdb_extensions import import_extension
 
-from changelogs import folded
 from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from interop.keyed_cases import read_by_pypaimon
-from streamhouse_spark.errors import StreamhouseError
+from kit.changelog_replay import folded
+from kit.duck import connect_duckdb
+from streamhouse_spark import StreamhouseError, Warehouse
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.views import open_view
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOUR_MS = 3600 * 1000
 COLUMNS = "dt STRING, id INT, name STRING, n BIGINT"
@@ -349,14 +347,7 @@ class History:
         return True
 
 
-@lru_cache
-def duck():
-    for extension in ("avro", "iceberg"):
-        import_extension(extension)
-    connection = duckdb.connect()
-    for extension in ("avro", "iceberg"):
-        connection.load_extension(extension)
-    return connection
+duck = lru_cache(connect_duckdb)
 
 
 @pytest.fixture(autouse=True)

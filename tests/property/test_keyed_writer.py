@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from faults.share import few_of
+from kit.rows import rows_by_id
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 ENGINES = {
@@ -63,10 +63,6 @@ def new_table(engine: str, calls: list[Call]) -> Table:
     return table
 
 
-def left(table: Table) -> list[dict]:
-    return sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"])
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("seed", few_of(range(40), 3))
 def test_one_commit_leaves_what_one_for_each_call_would(engine, seed):
@@ -80,5 +76,5 @@ def test_one_commit_leaves_what_one_for_each_call_would(engine, seed):
                 writer.delete(call.keys)
             else:
                 writer.send(call.rows)
-    assert left(table) == left(one_by_one)
+    assert rows_by_id(table) == rows_by_id(one_by_one)
     assert table.refresh().version <= version + 1

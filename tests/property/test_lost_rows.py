@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from changes_replayed import changes, replayed, row_of, version
 from faults.sim import SimClock, sim_world
-from foreign_engines import ENGINES
-from foreign_lake import row, tier
-from row_changes import replace_rows
-from streamhouse_spark.errors import InvalidOptionError
+from interop.foreign_engines import ENGINES
+from interop.foreign_iceberg import row
+from kit.change_replay import changes, replayed, row_of, version
+from kit.row_replacement import replace_rows
+from kit.tables import tier
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.lake.tiering import job
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import partitions

@@ -15,7 +15,7 @@ from _pytest.mark.structures import ParameterSet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch, KeyedRows
 from streamhouse_spark.kv.aggregation import FUNCTIONS, fold_of

@@ -14,12 +14,12 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from faults.scenarios import LAKE, NO_LAKE, PAIMON, tier
-from faults.sim import SimClock, sim_world
+from faults.sim import SimClock
 from interop.keyed_cases import read_by_pypaimon
+from kit.rows import rows_by_id
+from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark.schema.ddl import quote_identifier
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAMES = ("a", "b", "c", "D", "e f", "g.h")
 WIDER = {"tinyint": "int", "int": "bigint", "float": "double"}
@@ -90,8 +90,8 @@ class History:
     def __init__(self, seed: int, storage: Any, properties: dict[str, str], *, key: bool) -> None:
         self.rng = random.Random(seed)
         clock = SimClock()
-        opened = storage or MemoryStorage(sim_world(seed, clock))
-        hosts = [Warehouse("wh", storage=opened, world=sim_world(seed + n, clock)) for n in range(2)]
+        opened = storage or new_store(seed, clock)
+        hosts = [open_warehouse(opened, seed + n, clock) for n in range(2)]
         self.key = key
         self.columns = [self.struct(0, "s"), Part("array", element=self.struct(1, ""), name="items")]
         self.columns.append(Part("map", element=self.struct(1, ""), name="m"))
@@ -218,24 +218,20 @@ class History:
     def check(self) -> None:
         for table in self.tables:
             table.refresh()
-            assert in_order(table.to_arrow()) == self.expected()
+            assert rows_by_id(table.to_arrow()) == self.expected()
             if self.key:
                 found = table.lookup([{"id": key} for key in self.rows])
-                assert in_order(found.select(table.schema.names)) == self.expected()
+                assert rows_by_id(found.select(table.schema.names)) == self.expected()
         for tag, expected in self.remembered:
-            assert in_order(self.tables[0].read_version(tag)) == expected
-
-
-def in_order(found: Any) -> list[dict[str, Any]]:
-    return sorted(found.to_pylist(), key=lambda row: row["id"])
+            assert rows_by_id(self.tables[0].read_version(tag)) == expected
 
 
 def check_others(history: History, table: Any, warehouse: str) -> None:
     """The libraries of the lake's format, which know nothing of us, read the same rows."""
     if table.properties.datalake_format == "paimon":
-        assert in_order(read_by_pypaimon(table.storage, table.name)) == history.expected()
+        assert rows_by_id(read_by_pypaimon(table.storage, table.name)) == history.expected()
         return
-    found = in_order(StaticTable.from_metadata(f"{warehouse}/lake/default/t").scan().to_arrow().cast(table.schema))
+    found = rows_by_id(StaticTable.from_metadata(f"{warehouse}/lake/default/t").scan().to_arrow().cast(table.schema))
     assert history.without_null_lists(found) == history.without_null_lists(history.expected())
 
 

@@ -8,9 +8,9 @@ import schemathesis
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from serving import served
+from kit.serving import served
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.openapi import openapi
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.long
 EXAMPLES = 30

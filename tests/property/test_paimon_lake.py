@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from interop.lake_cases import PLAIN, lake_of, written_files
-from lake_rows import lake_rows
-from streamhouse_spark.core.model import OffsetRange
+from kit.lake_rows import lake_rows
+from streamhouse_spark import OffsetRange
 from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon.commit import Change, commit_snapshot

@@ -18,18 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.manifest import clear_manifest_cache
 
-from faults.sim import sim_world
+from kit.tables import tier, trim_tiered
+from kit.warehouses import new_store, open_warehouse
+from streamhouse_spark import Table
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.iceberg.maintenance import drop_partition as lake_drop
 from streamhouse_spark.lake.iceberg.metadata import partition_evolution
 from streamhouse_spark.lake.iceberg.partitions import PartitionFilter
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.segments import match, writer
-from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import partitions as table_partitions
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 Row = tuple[int, int | None, str | None]
 LANDS = ("de", "fr", None)
@@ -77,18 +74,6 @@ def is_of(row: Row, chosen: Mapping[str, Any]) -> bool:
     return all({"day": day, "land": land}[name] == value for name, value in chosen.items())
 
 
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
-
-
-def trim(table: Table) -> None:
-    state = table.refresh()
-    starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
-    if starts:
-        table.log.commit(lambda _state, _time_ms: (Trim(starts),))
-
-
 def as_rows(found: Any) -> list[Row]:
     return sorted(((r["id"], r["day"], r["land"]) for r in found.to_pylist()), key=repr)
 
@@ -134,8 +119,8 @@ def check_lake(table: Table, model: list[Row]) -> None:
 
 def check(steps: list[tuple[Any, ...]], first: tuple[str, ...] = ("day",)) -> None:
     clear_manifest_cache()  # stores of other runs have manifests of the same names
-    storage = MemoryStorage(sim_world())
-    table = Warehouse("wh", storage=storage, world=sim_world(1)).create_table(
+    storage = new_store()
+    table = open_warehouse(storage, 1).create_table(
         "d.t", "id BIGINT, day INT, land STRING", partition_by=list(first), buckets=2,
         properties={"bucket.key": "id"},
     )  # fmt: skip
@@ -166,11 +151,11 @@ def check(steps: list[tuple[Any, ...]], first: tuple[str, ...] = ("day",)) -> No
                 tier(table)
                 check_lake(table, model)
             case ("trim",):
-                trim(table)
+                trim_tiered(table)
             case ("compact",):
                 table.lake.compact(purge=True)
             case ("reopen",):
-                table = Warehouse("wh", storage=storage, world=sim_world(2 + number)).table("d.t")
+                table = open_warehouse(storage, 2 + number).table("d.t")
         check_reads(table, model)
         assert table.refresh().num_rows == len(model)
     tier(table)
@@ -205,8 +190,8 @@ def test_a_table_with_a_key(examples):
 
 def check_with_a_key(steps: list[tuple[Any, ...]], first: tuple[str, ...]) -> None:  # noqa: C901 - a case a step
     clear_manifest_cache()
-    storage = MemoryStorage(sim_world())
-    table = Warehouse("wh", storage=storage, world=sim_world(1)).create_table(
+    storage = new_store()
+    table = open_warehouse(storage, 1).create_table(
         "d.t", "id BIGINT, day INT, land STRING, n INT", primary_key=["id", "day", "land"],
         partition_by=list(first), buckets=2,
     )  # fmt: skip
@@ -246,7 +231,7 @@ def check_with_a_key(steps: list[tuple[Any, ...]], first: tuple[str, ...]) -> No
                 table.lake.compact(purge=True)
             case ("reopen",):
                 close_tablets()
-                table = Warehouse("wh", storage=storage, world=sim_world(2 + number)).table("d.t")
+                table = open_warehouse(storage, 2 + number).table("d.t")
         model |= dict.fromkeys(keys, number)
         found = table.to_arrow()
         assert sorted(((*key, n) for key, n in model.items()), key=repr) == sorted(

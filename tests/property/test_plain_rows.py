@@ -10,10 +10,9 @@ import pyarrow as pa
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from streamhouse_spark import SchemaMismatchError, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.plain_rows import PlainRows, gathered
 
 EDGES = [sign * ((1 << bits) + more) for bits in (7, 15, 31, 63, 127) for sign in (-1, 1) for more in (-1, 0, 1)]

@@ -21,7 +21,7 @@ from faults.row_level import (
     read,
     update,
 )
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark import CommitConflictError
 from streamhouse_spark.kv.read_base import ReadBase
 
 KEYS = st.integers(0, 4)

@@ -11,13 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faults.sim import sim_world
+from kit.tables import tier, trim_tiered
+from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 IDS = st.integers(0, 11)
 DAYS = st.sampled_from([0, 1, 2, None])
@@ -38,18 +34,6 @@ STEPS = st.lists(
 )
 
 
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
-
-
-def trim(table: Table) -> None:
-    state = table.refresh()
-    starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
-    if starts:
-        table.log.commit(lambda _state, _time_ms: (Trim(starts),))
-
-
 def as_rows(pairs: Any) -> list[dict[str, Any]]:
     return [{"id": number, "day": day} for number, day in pairs]
 
@@ -68,9 +52,9 @@ def partition_of(day: int | None, partitioned_by: str) -> int | None:
 @settings(deadline=None)
 @given(steps=STEPS)
 def test_a_table_without_a_key(partitioned_by, lake, steps):
-    storage = MemoryStorage(sim_world())
+    storage = new_store()
     properties = {"table.datalake.format": lake}
-    table = Warehouse("wh", storage=storage, world=sim_world(1)).create_table(
+    table = open_warehouse(storage, 1).create_table(
         "d.t", "id BIGINT, day INT", partition_by=[partitioned_by], buckets=2, properties=properties
     )
     model: list[tuple[int, int | None]] = []
@@ -98,9 +82,9 @@ def test_a_table_without_a_key(partitioned_by, lake, steps):
             case ("compact",):
                 table.lake.compact(purge=True)
             case ("trim",):
-                trim(table)
+                trim_tiered(table)
             case ("reopen",):
-                table = Warehouse("wh", storage=storage, world=sim_world(2 + number)).table("d.t")
+                table = open_warehouse(storage, 2 + number).table("d.t")
         assert pairs_of(table.to_arrow()) == sorted(model, key=repr)
         assert table.refresh().num_rows == len(model)
 
@@ -116,8 +100,8 @@ def test_a_table_with_a_key(partitioned_by, steps):
 
 
 def check_with_a_key(partitioned_by, steps):
-    storage = MemoryStorage(sim_world())
-    table = Warehouse("wh", storage=storage, world=sim_world(1)).create_table(
+    storage = new_store()
+    table = open_warehouse(storage, 1).create_table(
         "d.t", "id BIGINT, day INT, n INT", primary_key=["id", "day"], partition_by=[partitioned_by], buckets=2
     )
     model: dict[tuple[int, int], int] = {}
@@ -144,10 +128,10 @@ def check_with_a_key(partitioned_by, steps):
             case ("tier",):
                 tier(table)
             case ("trim",):
-                trim(table)
+                trim_tiered(table)
             case ("reopen",):
                 close_tablets()
-                table = Warehouse("wh", storage=storage, world=sim_world(2 + number)).table("d.t")
+                table = open_warehouse(storage, 2 + number).table("d.t")
         model |= dict.fromkeys(pairs, number)
         expected = sorted((i, d, n) for (i, d), n in model.items())
         reads = [table.to_arrow()] if step[0] != "tier" else [table.to_arrow(), table.lake.to_arrow()]

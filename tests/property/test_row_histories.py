@@ -7,52 +7,36 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import count
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
-from changes_replayed import Row, changes, replayed
-from faults.sim import SimClock, sim_world
-from row_changes import replace_rows
-from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from kit.change_replay import Row, changes, replayed
+from kit.machines import DAY_MS, WarehouseMachine
+from kit.row_replacement import replace_rows
+from kit.tables import tier, trim_tiered
+from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, Table
 from streamhouse_spark.log.append import INLINE_BYTES_MAX
-from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
-DAY_MS = 24 * 3600 * 1000
 IDS = st.integers(0, 6)
 DAYS = st.integers(0, 2)
 PAIRS = st.lists(st.tuples(IDS, DAYS), max_size=3)
 NO_LONGER_KEPT = (SnapshotExpiredError, OffsetsTrimmedError)
-SEEDS = count(2_000_000)
 
 
-class RowHistories(RuleBasedStateMachine):
+class RowHistories(WarehouseMachine):
     """A row is (id, day, v), and no two that are written have the same v."""
 
     lake = "iceberg"
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = SimClock()
-        self.storage = MemoryStorage(sim_world(0, self.clock))
-        self.number = 0
         self.rows: Counter[Row] = Counter()
         self.versions: dict[int, Counter[Row]] = {}
         self.tags: dict[str, Counter[Row]] = {}
-
-    def warehouse(self) -> Warehouse:
-        """A process of its own, which knows nothing yet."""
-        return Warehouse("wh", storage=self.storage, world=World(self.clock, sim_world(next(SEEDS)).ids))
 
     @property
     def table(self) -> Table:
@@ -159,8 +143,7 @@ class RowHistories(RuleBasedStateMachine):
 
     @rule()
     def tier(self) -> None:
-        table = self.table
-        tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+        tier(self.table)
         assert bag(self.table.lake.to_arrow().to_pylist()) == self.rows
 
     @rule()
@@ -170,10 +153,7 @@ class RowHistories(RuleBasedStateMachine):
 
     @rule()
     def trim(self) -> None:
-        state = self.table.state
-        starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
-        if starts:
-            self.table.log.commit(lambda _state, _time_ms: (Trim(starts),))
+        trim_tiered(self.table)
 
     @rule(days=st.integers(0, 3))
     def clean(self, days: int) -> None:

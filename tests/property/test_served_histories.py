@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faults.sim import SimClock, sim_world
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from faults.sim import SimClock
+from kit.iceberg_documents import rows_of
+from kit.tables import tier
+from kit.warehouses import new_store, open_warehouse
+from streamhouse_spark import Table
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
-from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
-from virtual_rows import rows_of
 
 GRACE_MS = 600_000
 SEEDS = itertools.count(1_000, 1_000)
@@ -35,11 +34,6 @@ STEPS = st.lists(
     min_size=3,
     max_size=18,
 )
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def step(table: Table, clock: SimClock, name: str, ids: list[int], number: int) -> None:
@@ -78,15 +72,15 @@ def test_every_document_is_the_table(keyed, num_examples):
     @given(steps=STEPS)
     def run(steps: list[tuple[str, list[int]]]) -> None:
         clock, seed = SimClock(), next(SEEDS)
-        storage = MemoryStorage(sim_world(0, clock))
-        warehouse = Warehouse("wh", storage=storage, world=sim_world(seed, clock))
+        storage = new_store(0, clock)
+        warehouse = open_warehouse(storage, seed, clock)
         columns = "id BIGINT NOT NULL, n INT" if keyed else "id BIGINT, n INT"
         key = ["id"] if keyed else []
         table = warehouse.create_table("s.t", columns, primary_key=key, buckets=2, properties={"table.log.ttl": "1ms"})
         served = [VirtualTables(warehouse, grace_ms=GRACE_MS)]
         for number, (name, ids) in enumerate([*steps, ("show", [0])]):
             if name == "another process":
-                other = Warehouse("wh", storage=storage, world=sim_world(seed + number + 1, clock))
+                other = open_warehouse(storage, seed + number + 1, clock)
                 served.append(VirtualTables(other, grace_ms=GRACE_MS))
             elif name == "show":
                 shown = served[ids[0] % len(served)]

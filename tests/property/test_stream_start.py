@@ -11,8 +11,8 @@ import pytest
 from faults.share import few_of
 from property.stream_driver import Query
 from property.test_keyed_tables import HOUR_MS, History
+from streamhouse_spark import Warehouse
 from streamhouse_spark.kv import snapshots, tablet
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 KINDS = ["upsert"] * 6 + ["partial", "delete", "delete", "lose", *["maintain"] * 4]
 LIMITS = [{}, {"maxoffsetspertrigger": "2"}, {"maxoffsetspertrigger": "4"}, {"maxbytespertrigger": "300"}]

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults.sim import sim_world
+from kit.tables import tier
 from property.stream_driver import Query
-from property.test_commit_changes import done, tier
-from streamhouse_spark.errors import OffsetsTrimmedError
+from property.test_commit_changes import done
+from streamhouse_spark import OffsetsTrimmedError, Warehouse
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 IDS = st.integers(0, 7)
 DAYS = st.sampled_from([0, 1])

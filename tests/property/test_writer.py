@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.producing import Process, check_answers, check_whole, new_store
-from streamhouse_spark.errors import WriterStoppedError
+from streamhouse_spark import WriterStoppedError
 from streamhouse_spark.storage.base import Storage
 
 SENDS = 12

@@ -9,15 +9,14 @@ import pytest
 from botocore.exceptions import ClientError
 
 from storage.s3_server import S3Server, settings_for
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.storage.requests import METER, Requests
 from streamhouse_spark.storage.s3.client import Client
 from streamhouse_spark.storage.s3.counted import _KINDS
 from streamhouse_spark.storage.s3.short_gets import _Way
 from streamhouse_spark.table import costs
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.s3
 

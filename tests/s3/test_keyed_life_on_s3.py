@@ -7,25 +7,19 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pytest
 
+from kit.tables import tier
 from storage.s3_server import S3Server, settings_for
+from streamhouse_spark import Warehouse
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.table.views import open_view
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.s3
 PROPERTIES = {
     "table.datalake.auto-compaction": "true",
     "table.datalake.auto-expire-snapshot": "true",
 }
-
-
-def tier(table: Table) -> None:
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def rows_of(found: pa.Table) -> dict[int, str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kit.rows import ids
+from kit.tables import tier
 from storage.s3_server import S3Server, settings_for
 from streamhouse_spark import StreamhouseError, Warehouse, relocate
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.table.tiering import tier_table
 
 pytestmark = pytest.mark.s3
 COLUMNS = "id BIGINT, text STRING"
@@ -23,26 +23,22 @@ def own(s3_server: S3Server) -> dict[str, str]:
     return {f"log.{name}": value for name, value in settings_for(s3_server.endpoint).items()}
 
 
-def ids_of(table) -> list[int]:
-    return sorted(table.to_arrow()["id"].to_pylist())
-
-
 def live(wh: Warehouse, location: str) -> None:
     table = wh.create_table(
         "sales.orders", COLUMNS, primary_key=["id"], buckets=2, properties={"table.log.location": location}
     )
     table.upsert([{"id": i, "text": "a"} for i in range(50)])
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
     table.upsert([{"id": 3, "text": "b"}, {"id": 50, "text": "b"}])
     table.delete([{"id": 0}])
     other = Warehouse(wh.url, wh.settings).table("sales.orders")
-    assert ids_of(other) == list(range(1, 51))
+    assert ids(other) == list(range(1, 51))
     assert other.lookup([{"id": 3}])["text"].to_pylist() == ["b"]
     table.maintain()
     assert next(iter(other.tail(start="earliest"))).num_rows > 0
     wh.drop_table("sales.orders")
     assert wh.tables() == []
-    assert ids_of(wh.undrop_table("sales.orders")) == list(range(1, 51))
+    assert ids(wh.undrop_table("sales.orders")) == list(range(1, 51))
 
 
 def test_a_log_on_s3_of_a_warehouse_on_a_disk(tmp_path, location, own):
@@ -64,7 +60,7 @@ def test_a_copy_takes_its_log_from_s3_into_the_warehouse(tmp_path, location, own
     relocate(tmp_path / "copy", own, copy=True)
     copied = Warehouse(tmp_path / "copy").table("sales.orders")
     copied.upsert([{"id": 99, "text": "c"}])
-    assert ids_of(copied) == [*range(1, 51), 99]
+    assert ids(copied) == [*range(1, 51), 99]
 
 
 def test_a_log_on_a_disk_of_a_warehouse_on_s3(tmp_path, s3_server):

@@ -21,12 +21,13 @@ from click.testing import CliRunner
 from pyarrow import flight
 from starlette.testclient import TestClient
 
-from flight_client import Client, flights
+from kit.flight_client import Client, flights
+from kit.tables import tier
 from storage.s3_server import settings_for
+from streamhouse_spark import StreamhouseError, Warehouse
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.cli.service_log import _JsonLines
 from streamhouse_spark.datasource.catalog.description import properties_of
-from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.metrics.measures import process_measures
 from streamhouse_spark.metrics.prometheus import as_prometheus
@@ -39,9 +40,7 @@ from streamhouse_spark.serve.rights import Client as Rights
 from streamhouse_spark.serve.rights import parse_pattern
 from streamhouse_spark.service.lineage import RoundEvents, event_of, listener_to
 from streamhouse_spark.service.tiering_service import Service
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = [pytest.mark.s3, pytest.mark.long]
 
@@ -104,7 +103,7 @@ def world(s3_server, tmp_path_factory) -> Iterator[World]:
             table.append([{"id": number, "name": "x"}])
             keyed.upsert([{"id": number, "n": 1}])
             for one in (table, keyed):
-                tier_table(one, run_tasks_locally(one.storage, one.settings, one.world))
+                tier(one)
         table.append(pa.table({"id": range(50_000), "name": ["y"] * 50_000}))
         table.create_tag("kept")
         table.log.checkpoint(table.refresh())

@@ -10,12 +10,13 @@ from botocore.exceptions import ClientError
 from starlette.testclient import TestClient
 
 from doc_pages import PAGES
+from kit.rows import ids
+from kit.tables import tier
 from storage.s3_roles import guarded_s3
+from streamhouse_spark import Warehouse
 from streamhouse_spark.errors import StorageRefusedError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.lifecycle import cleaning
 from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.s3
 
@@ -69,15 +70,6 @@ def opened(settings_of):
 def write(table, numbers, n=0):
     rows = [{"id": number, "n": n} for number in numbers]
     (table.upsert if table.state.primary_key else table.append)(rows)
-
-
-def tier(table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    return job.run(run_tasks_locally(table.storage, table.settings, table.world))
-
-
-def ids(table):
-    return sorted(row["id"] for row in table.to_arrow().to_pylist())
 
 
 def allowed(store, settings, key):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from flight_client import Client, flights
-from serving import served
+from kit.flight_client import Client, flights
+from kit.serving import served
+from kit.tables import tier
 from storage.s3_server import S3Server, settings_for
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import Warehouse
 
 pytestmark = pytest.mark.s3
 
@@ -21,9 +21,7 @@ def test_hot_and_cold_rows(s3_server: S3Server, keyed):
     table = warehouse.create_table("s.t", "id BIGINT NOT NULL, n INT", primary_key=["id"] if keyed else [], buckets=2)
     write = table.upsert if keyed else table.append
     write([{"id": n, "n": 0} for n in range(50)])
-    TieringJob(table.log, table.open_lake(), world=table.world).run(
-        run_tasks_locally(table.storage, table.settings, table.world)
-    )
+    tier(table)
     write([{"id": n, "n": 1} for n in range(50, 60)])
     if keyed:
         table.delete([{"id": 3}, {"id": 55}])

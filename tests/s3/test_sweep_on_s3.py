@@ -16,7 +16,7 @@ from faults.scenarios import LAKE, Run, Scenario
 from faults.sim import SimIds
 from faults.sweep import Figures, recover_and_check, run_with
 from storage.s3_proxy import Fault as S3Fault
-from storage.s3_proxy import S3Proxy, nothing, nth, running_s3_proxy
+from storage.s3_proxy import S3Proxy, nothing, nth
 from storage.s3_server import S3Server, ServerClock, settings_for
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.base import Storage
@@ -78,12 +78,6 @@ class TierAndTrimNow(sc.TierAndTrim):
         run.tier()
         run.observe()
         run.open().maintain()
-
-
-@pytest.fixture(scope="module")
-def proxy(s3_server):
-    with running_s3_proxy(s3_server) as proxy:
-        yield proxy
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,12 @@ import pyarrow as pa
 import pytest
 
 from faults.faulty_storage import FaultyStorage
+from kit.tables import tier
 from storage.s3_server import S3Server, settings_for
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError, WarehouseNotFoundError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark import InvalidOptionError, TableNotFoundError, Transaction, Warehouse, WarehouseNotFoundError
 from streamhouse_spark.log.commits.segment import BLOCK_BYTES_MIN
 from streamhouse_spark.read.tail import REMOTE_POLL_MS
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.sample_rows import ALL_TYPES_DDL, sample
 
 pytestmark = pytest.mark.s3
@@ -73,7 +70,7 @@ def test_rows_survive_a_lost_put_race_and_are_tiered(wh, location, settings):
     table.append([{"id": 1}])
     late.append([{"id": 2}])  # puts the record number that the first append took, and retries with the next one
     assert table.refresh().version == 3
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
     late.append([{"id": 3}])
     assert sorted(late.to_arrow()["id"].to_pylist()) == [1, 2, 3]
     assert sorted(late.lake.to_arrow()["id"].to_pylist()) == [1, 2]

@@ -8,35 +8,15 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from faults.sim import SimClock, SimIds
-from storage.s3_proxy import Fault, S3Proxy, nothing, nth, running_s3_proxy
-from storage.s3_server import S3Server, ServerClock, settings_for
+from faults.sim import SimIds
+from storage.s3_proxy import Fault, nothing, nth
+from storage.s3_server import settings_for
+from streamhouse_spark import ErrorKind, StreamhouseError, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import ErrorKind, StreamhouseError
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.s3
 FAULTS = [Fault.LOST_ACK, Fault.ERROR_AFTER, Fault.ERROR_BEFORE, Fault.DROP_BEFORE, Fault.SLOW_DOWN, Fault.CONFLICT]
 PLAIN = {"table.datalake.enabled": "false"}
-
-
-@pytest.fixture(scope="module")
-def proxy_of_module(s3_server: S3Server):
-    with running_s3_proxy(s3_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxy(proxy_of_module: S3Proxy):
-    proxy_of_module.plan = nothing
-    yield proxy_of_module
-    proxy_of_module.plan = nothing
-
-
-@pytest.fixture
-def clock() -> SimClock:
-    return ServerClock()
 
 
 @pytest.fixture

@@ -12,15 +12,15 @@ from duckdb_extensions import import_extension
 from pyiceberg.catalog import load_catalog
 from starlette.testclient import TestClient
 
-from serving import served
+from kit.serving import served
+from kit.tables import tier
 from storage.s3_roles import ALL_OF_STS_AND_S3, document, guarded_s3
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.options import ServeOptions, VendOptions
 from streamhouse_spark.serve.rights import Client, parse_pattern
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.s3
 
@@ -48,8 +48,7 @@ def warehouse(store):
     for name in ("sales.orders", "sales.orders_of_others"):
         table = warehouse.create_table(name, "id BIGINT NOT NULL, n INT", primary_key=["id"], buckets=2)
         table.upsert([{"id": n, "n": 0} for n in range(20)])
-        job = TieringJob(table.log, table.open_lake(), world=table.world)
-        job.run(run_tasks_locally(table.storage, table.settings, table.world))
+        tier(table)
         table.upsert([{"id": n, "n": 1} for n in range(15, 25)])
         table.delete([{"id": 3}])
     return warehouse

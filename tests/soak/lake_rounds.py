@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.sim import SimClock, sim_world
-from streamhouse_spark import Table, Warehouse
+from kit.tables import tier
+from kit.warehouses import new_store, open_warehouse
+from streamhouse_spark import Table
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.service.maintenance_schedule import Upkeep
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.tiering import tier_table
 
 PROPERTIES = {
     "table.datalake.auto-compaction": "true",
@@ -78,7 +77,7 @@ class Rounds:
     numbers: int = 0
 
     def __post_init__(self) -> None:
-        warehouse = Warehouse("wh", storage=self.storage, world=sim_world(0, self.clock))
+        warehouse = open_warehouse(self.storage, 0, self.clock)
         how = {"primary_key": ["id"], "buckets": 2} if self.is_keyed else {}
         self.table = warehouse.create_table("t", "id BIGINT NOT NULL, text STRING", properties=PROPERTIES, **how)
         self.upkeep = Upkeep(self.clock.boot_ms())
@@ -88,7 +87,7 @@ class Rounds:
             self._write()
             began, began_cpu = time.perf_counter(), time.process_time()
             table = self.table
-            report = tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+            report = tier(table)
             ended, ended_cpu = time.perf_counter(), time.process_time()
             self.round_cpu_ms.append((ended_cpu - began_cpu) * 1000)
             assert len(report.snapshots) == 1
@@ -155,7 +154,7 @@ def _kind(key: str) -> str:
 
 def rounds_in_memory(*, is_keyed: bool, pace_ms: int) -> Rounds:
     clock = SimClock()
-    return Rounds(MemoryStorage(sim_world(1, clock)), clock, is_keyed, pace_ms)
+    return Rounds(new_store(1, clock), clock, is_keyed, pace_ms)
 
 
 def rounds_in(directory: Path, *, is_keyed: bool, pace_ms: int) -> Rounds:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from kills.rounds import PROPERTIES, Figures, await_progress, check, journal, size_of
 from kills.workers import NAME, SCHEMA, run
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import Warehouse
 
 _SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125
 _WITHOUT_FLUSHING = 2

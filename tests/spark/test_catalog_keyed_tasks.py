@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from kit.waiting import wait_for
 from spark.dml import found, merge_into, opened, rows
 from streamhouse_spark import Warehouse
-from waiting import wait_for
 
 pytestmark = pytest.mark.spark
 

@@ -12,9 +12,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import repeat, udf
 
+from kit.waiting import WAIT_S_MAX
 from spark.session import COLUMNS, rows
 from streamhouse_spark.spark import tier
-from waiting import WAIT_S_MAX
 
 pytestmark = [
     pytest.mark.spark,

@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import streamhouse_spark as sh
-from schema_registry import running_registry
+from kit.schema_registry import running_registry
 from spark import debezium_avro as avro
 from spark.debezium_avro import bare, envelope, event, wired
 from spark.session import forget_commit

@@ -9,7 +9,7 @@ from datetime import UTC
 import pytest
 from pyspark.errors import PySparkException
 
-from changes_replayed import ADDS
+from kit.change_replay import ADDS
 from spark.dml import found, opened
 from spark.random_statements import statement
 from streamhouse_spark.datasource import compat

@@ -17,7 +17,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from pyspark.errors import PySparkException
 
-from changes_replayed import ADDS
+from kit.change_replay import ADDS
 from spark.dml import found, merge_into
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.datasource import compat

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from kit.waiting import wait_for
 from spark import copy_job
 from spark.session import COLUMNS, ids, rows
-from waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 

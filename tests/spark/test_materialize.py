@@ -10,13 +10,13 @@ import pytest
 
 import streamhouse_spark as sh
 from kills.workers import tier
+from kit.waiting import wait_for
 from spark.view_histories import change, fill, kept, order, require_right
 from streamhouse_spark import InvalidOptionError, TableExistsError
 from streamhouse_spark.datasource.views import changes, refresh, relations
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.table import refreshing
 from streamhouse_spark.zset import added, writer
-from waiting import wait_for
 
 pytestmark = pytest.mark.spark
 

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from kit.waiting import wait_for
 from spark.session import COLUMNS, ids, rows
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.spark import optimize
 from streamhouse_spark.table.tiering import tier_table
-from waiting import wait_for
 
 pytestmark = pytest.mark.spark
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as f
 
+from kit.waiting import wait_for
 from spark import real_time_job
 from spark.left_checkpoint import clear
 from spark.rising_rows import RisingRows
@@ -24,7 +25,6 @@ from spark.session import COLUMNS, rows
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
-from waiting import wait_for
 
 pytestmark = [
     pytest.mark.spark,

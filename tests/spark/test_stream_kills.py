@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
+from kit.waiting import WAIT_S_MAX, wait_for
 from spark import kills_job as job
 from spark.left_checkpoint import clear
 from spark.rising_rows import RisingRows
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.warehouse.warehouse import Warehouse
-from waiting import WAIT_S_MAX, wait_for
 
 KILLS = int(os.environ.get("STREAMHOUSE_KILLS", "2"))
 """`make stream-kills` has more."""

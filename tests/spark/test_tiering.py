@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from kit.waiting import wait_for
 from spark.session import COLUMNS, ids, load, rows
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError, TableNotFoundError, Warehouse
 from streamhouse_spark.spark import TieringService, optimize, tier
-from waiting import wait_for
 
 pytestmark = pytest.mark.spark
 

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 import pytest
 
 import streamhouse_spark as sh
+from kit.waiting import wait_for
 from spark.view_histories import order, require_right
 from streamhouse_spark.datasource.session_warehouse import catalog_connection
 from streamhouse_spark.datasource.views import refresh
 from streamhouse_spark.datasource.views.materialize import made
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.service import tiering_service
-from waiting import wait_for
 
 pytestmark = pytest.mark.spark
 GROUPS = "SELECT cust, count(*) AS n FROM SOURCE GROUP BY cust"

@@ -9,8 +9,8 @@ import pytest
 
 import streamhouse_spark as sh
 from faults.sim import SimIds
-from storage.s3_proxy import Fault, S3Proxy, nothing, nth, running_s3_proxy
-from storage.s3_server import S3Server, ServerClock, settings_for
+from storage.s3_proxy import Fault, S3Proxy, nothing, nth
+from storage.s3_server import ServerClock, settings_for
 from streamhouse_spark.core.clock import World
 
 pytestmark = pytest.mark.s3
@@ -23,12 +23,6 @@ FAULTS = [
     Fault.SLOW_DOWN,
     Fault.CONFLICT,
 ]
-
-
-@pytest.fixture(scope="module")
-def proxy(s3_server: S3Server):
-    with running_s3_proxy(s3_server) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 
 from faults.sim import SimIds
-from storage.s3_proxy import Fault, S3Proxy, always, nothing, nth, running_s3_proxy
-from storage.s3_server import S3Server, ServerClock, settings_for
+from storage.s3_proxy import Fault, S3Proxy, always, nothing, nth
+from storage.s3_server import ServerClock, settings_for
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.requests import METER
@@ -36,12 +36,6 @@ FAULTS = [
     Fault.PRECONDITION_BARE,
 ]
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def proxy(s3_server: S3Server) -> Iterator[S3Proxy]:
-    with running_s3_proxy(s3_server) as proxy:
-        yield proxy
 
 
 @pytest.fixture

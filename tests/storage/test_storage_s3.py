@@ -16,15 +16,10 @@ import pytest
 
 from faults.sim import SimClock, SimIds
 from storage.s3_proxy import Fault, Request, S3Proxy, always, nothing, nth, running_s3_proxy
-from storage.s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server, ServerClock, settings_for
+from storage.s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server, settings_for
+from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import (
-    InvalidOptionError,
-    ObjectExistsError,
-    ObjectNotFoundError,
-    StorageError,
-    StorageRefusedError,
-)
+from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageRefusedError
 from streamhouse_spark.storage.remote.byte_ranges import PIECE_BYTES_MAX
 from streamhouse_spark.storage.remote.patience import RETRY_MS_MAX
 from streamhouse_spark.storage.remote.race import HELD_ROUNDS, RACERS, ROUNDS
@@ -38,24 +33,6 @@ TRANSIENT = [Fault.LOST_ACK, Fault.ERROR_AFTER, Fault.ERROR_BEFORE, Fault.DROP_B
 SLOW_REQUEST_MS = 60_000
 """Dates are of whole seconds, and the store's answer may come late."""
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def proxy_of_module(s3_server: S3Server) -> Iterator[S3Proxy]:
-    with running_s3_proxy(s3_server) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxy(proxy_of_module: S3Proxy) -> Iterator[S3Proxy]:
-    proxy_of_module.plan = nothing
-    yield proxy_of_module
-    proxy_of_module.plan = nothing
-
-
-@pytest.fixture
-def clock() -> SimClock:
-    return ServerClock()
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from kit.network import free_port
+
 SERVERS = Path(__file__).resolve().parents[2] / "artifacts" / "servers"
 MINI_HDFS = Path(__file__).with_name("MiniHdfs.java")
 ACCESS_KEY = "test-access-key"
@@ -43,7 +45,7 @@ class Server:
 @contextmanager
 def minio(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Server]:
     """``more`` is added to the environment of the process."""
-    port = _free_port()
+    port = free_port()
     command = [_binary("bin/minio"), "server", "--quiet", "--address", f"127.0.0.1:{port}", str(folder)]
     environment = {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY, **(more or {})}
     with _running(command, port, environment):
@@ -53,7 +55,7 @@ def minio(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Serve
 @contextmanager
 def versitygw(folder: Path) -> Iterator[Server]:
     """Serve a folder by a gateway that looks for an object before its body arrives, and writes it behind."""
-    port = _free_port()
+    port = free_port()
     keys = ["--access", ACCESS_KEY, "--secret", SECRET_KEY]
     with _running([_binary("bin/versitygw"), "--port", f"127.0.0.1:{port}", *keys, "posix", str(folder)], port):
         yield _s3_server(port)
@@ -61,7 +63,7 @@ def versitygw(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def fake_gcs(folder: Path) -> Iterator[Server]:
-    port = _free_port()
+    port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
     command = [_binary("bin/fake-gcs-server"), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
     command += ["-backend", "memory", "-external-url", endpoint, "-public-host", f"127.0.0.1:{port}"]
@@ -85,7 +87,7 @@ def fake_gcs(folder: Path) -> Iterator[Server]:
 def azurite(folder: Path) -> Iterator[Server]:
     from azure.storage.blob import ContainerClient
 
-    port = _free_port()
+    port = free_port()
     command = [_binary("azurite/node_modules/.bin/azurite-blob"), "--blobPort", str(port), "--location", str(folder)]
     names = count(1)
 
@@ -114,7 +116,7 @@ def azurite(folder: Path) -> Iterator[Server]:
 @contextmanager
 def hdfs(folder: Path) -> Iterator[Server]:
     """Start Hadoop's own NameNode and DataNode, in one process."""
-    calls, http, ready = _free_port(), _free_port(), _free_port()
+    calls, http, ready = free_port(), free_port(), free_port()
     command = ["java", "-cp", Path(_binary("hdfs/classpath")).read_text(), str(MINI_HDFS), str(folder)]
     names = count(1)
     with _running([*command, *map(str, (calls, http, ready))], ready):
@@ -157,12 +159,6 @@ def _binary(name: str) -> str:
     path = SERVERS / name
     assert path.exists(), f"{path} is missing: make matrix-stores installs it"
     return str(path)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextmanager

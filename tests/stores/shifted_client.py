@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kills.workers import tier
-from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from kit.tables import tier
+from streamhouse_spark import StreamhouseError, Warehouse
 
 
 def told(act: Callable[[], Any]) -> dict[str, Any]:

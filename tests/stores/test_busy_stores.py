@@ -12,13 +12,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kills.workers import tier
+from kit.tables import tier
 from s3.test_tables_through_faults import PLAIN, check, stored
 from storage.s3_proxy import Fault, Plan, Request, S3Proxy, always, nothing, running_s3_proxy
 from stores.servers import Server
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.storage.remote.patience import PATIENCE_SETTING
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("own_cache")]
 

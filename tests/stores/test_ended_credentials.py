@@ -21,8 +21,7 @@ from botocore import UNSIGNED
 from s3.test_tables_through_faults import check
 from stores.identity import IdentityProvider, minio_role, running_identity_provider
 from stores.servers import AZURITE_ACCOUNT, AZURITE_KEY, Server, azurite, minio
-from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import StreamhouseError, Warehouse
 
 pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("own_cache")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stores.servers import versitygw
-from streamhouse_spark.errors import StorageError
+from streamhouse_spark import StorageError
 from streamhouse_spark.storage.open import storage_for
 
 pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("all_races")]

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from interop.catalog_cases import tier
+from kit.tables import tier
 from stores.servers import AZURITE_ACCOUNT, AZURITE_KEY, azurite, fake_gcs, hdfs
 from streamhouse_spark import Warehouse
 

@@ -10,7 +10,7 @@ import pytest
 
 from faults.sim import SimClock, SimIds
 from kills.rounds import kill_rounds_elsewhere
-from kills.workers import tier
+from kit.tables import tier
 from s3.test_tables_through_faults import (
     stored,
     test_a_transaction_is_retried_until_it_is_stored_once,
@@ -18,8 +18,8 @@ from s3.test_tables_through_faults import (
 )
 from storage.s3_proxy import Fault, S3Proxy, nothing, running_s3_proxy
 from storage.s3_server import ServerClock
+from streamhouse_spark import Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 __all__ = ["test_a_transaction_is_retried_until_it_is_stored_once", "test_two_writers_through_random_faults"]
 

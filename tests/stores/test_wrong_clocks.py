@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kills.workers import tier
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from kit.tables import tier
+from streamhouse_spark import Warehouse
 
 pytestmark = pytest.mark.stores
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from faults.sim import SimClock, sim_world
+from kit.tables import tier
 from streamhouse_spark import BucketOffsets, OffsetRange, Table, Transaction, Warehouse, export_metrics, relocate
 from streamhouse_spark.errors import LakeMismatchError, StreamhouseError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.inspect import Inspect
 from streamhouse_spark.table.lake_view import LakeView
@@ -52,9 +52,7 @@ class World:
         wh.table("hot").append(ROWS)
         wh.table("keyed").upsert(ROWS)
         for name in ("log", "keyed"):
-            table = wh.table(name)
-            tasks = run_tasks_locally(table.storage, table.settings, table.world)
-            TieringJob(table.log, table.open_lake(), world=table.world).run(tasks)
+            tier(wh.table(name))
         wh.table("log").append(ROWS)
         wh.table("keyed").upsert(ROWS[:1])
         wh.table("keyed").delete([2])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 
 from faults.sim import sim_world
+from streamhouse_spark import Warehouse
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 class Place:

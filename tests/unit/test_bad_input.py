@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.errors import (
     InvalidNameError,
     InvalidOptionError,
@@ -24,7 +24,6 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
     WarehouseNotFoundError,
 )
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DDL = "id BIGINT NOT NULL, name STRING"
 BAD_NAMES = {

@@ -10,7 +10,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import Warehouse
 
 THREADS, APPENDS = 4, 25
 PLAIN = {"bucket.key": "id", "table.datalake.enabled": "false"}

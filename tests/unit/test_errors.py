@@ -6,8 +6,7 @@ import pickle
 
 import pytest
 
-from streamhouse_spark import errors
-from streamhouse_spark.errors import ErrorKind, StreamhouseError
+from streamhouse_spark import ErrorKind, StreamhouseError, errors
 
 CLASSES = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, StreamhouseError)]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from streamhouse_spark import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log.commits import commit_log
 from streamhouse_spark.log.commits.anchors import HistoryMark, Relation

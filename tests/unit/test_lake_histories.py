@@ -7,26 +7,17 @@ import shutil
 import pytest
 
 from faults.sim import sim_world
-from streamhouse_spark.errors import DifferentHistoryError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import DifferentHistoryError, Warehouse
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-def tier(table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    return job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def add(table, *keys):
     for key in keys:
         (table.upsert if table.state.primary_key else table.append)([{"id": key}])
-
-
-def ids(table):
-    return sorted(table.to_arrow()["id"].to_pylist())
 
 
 def files(folder):

@@ -8,13 +8,12 @@ import shutil
 import pytest
 
 from faults.sim import sim_world
+from kit.tables import tier
+from streamhouse_spark import CorruptDataError, DifferentHistoryError, Warehouse
 from streamhouse_spark.core.paths import checkpoints_prefix, commits_prefix, parse_number, table_prefix
-from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits import standing
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 WAYS_OUT = (
     r"stop all writers; then put the folder (tables/[0-9a-f]{32}/) back from one backup as a whole, or delete in it "
@@ -43,9 +42,7 @@ class Place:
         return self.warehouse().table("t")
 
     def tier(self):
-        table = self.table()
-        tasks = run_tasks_locally(table.storage, table.settings, table.world)
-        TieringJob(table.log, table.open_lake(), world=table.world).run(tasks)
+        tier(self.table())
 
     def ids(self):
         return sorted(self.table().to_arrow()["id"].to_pylist())

@@ -9,8 +9,7 @@ import pytest
 
 from faults.scenarios import tier
 from property.stream_driver import Opened
-from streamhouse_spark import Warehouse
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark import OffsetRange, Table, Warehouse
 from streamhouse_spark.datasource.catalog.scan import scan
 from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
 from streamhouse_spark.datasource.catalog.scan.python_reader import partitions_of
@@ -21,7 +20,6 @@ from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.planner import plan_lake
 from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.read.union_read import plan_union, read_pin
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows
 
 NAME = "sales.parts"
@@ -33,11 +31,6 @@ ROWS = [{"id": i, **{name: 100 * i + place for place, name in enumerate(TURNED)}
 TURN = dict(zip(TURNED, (*TURNED[1:], TURNED[0]), strict=True))
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture(params=["iceberg", "paimon"])
-def lake_format(request) -> str:
-    return request.param
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 
+from kit.tables import tier
 from streamhouse_spark import TableNotFoundError, Warehouse
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.storage.local import LocalStorage
 
@@ -26,8 +26,7 @@ def wh(warehouse_path):
 def table(wh):
     table = wh.create_table("t", "id INT, day INT", partition_by=["day"])
     table.append([{"id": 1, "day": 1}])
-    tasks = run_tasks_locally(table.storage, table.settings, table.world)
-    TieringJob(table.log, table.open_lake(), world=table.world).run(tasks)
+    tier(table)
     table.append([{"id": 2, "day": 2}])
     return table
 

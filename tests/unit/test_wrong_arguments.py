@@ -7,10 +7,9 @@ import inspect
 import numpy as np
 import pytest
 
-from streamhouse_spark import StreamhouseError, Table
+from streamhouse_spark import ErrorKind, InvalidNameError, InvalidOptionError, StreamhouseError, Table
 from streamhouse_spark.core.arguments import checked
 from streamhouse_spark.core.text_values import looks_like_secret
-from streamhouse_spark.errors import ErrorKind, InvalidNameError, InvalidOptionError
 from unit.public_surface import CALLS, INTERNAL, VIEWS, Call, World, calls, parameters_of, surface
 from unit.wrong_values import WRONG
 

@@ -18,10 +18,9 @@ import sqlglot
 from pyspark.errors import PySparkException
 from sqlglot import exp
 
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark import OffsetRange, StreamhouseError
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.views.steps import first_offsets
-from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE

@@ -20,11 +20,10 @@ from pyspark.errors import PySparkException
 
 from faults.faulty_storage import Crash, Fault
 from faults.sequential import one_thing_at_a_time
-from streamhouse_spark import Table
+from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, StreamhouseError, Table
 from streamhouse_spark.core.lineage import Lineage, SourceVersion
 from streamhouse_spark.datasource.views import changes, directly, kept_extremes, packed_firsts, refresh
 from streamhouse_spark.datasource.views.materialize import materialized
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, StreamhouseError
 from streamhouse_spark.table import refreshing
 from streamhouse_spark.table.refreshing import last_refresh
 from streamhouse_spark.zset import added, extremes, first_values

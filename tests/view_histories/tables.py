@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kills.workers import tier
+from kit.tables import tier
 from streamhouse_spark import OffsetRange, Table
 from streamhouse_spark.datasource.views.steps import first_offsets
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError

@@ -12,13 +12,12 @@ from unittest import mock
 import numpy as np
 import pytest
 
-import foreign_lake
-import foreign_paimon
 from faults.planted_bugs.planting import Patch, PlantedBug
 from faults.scenarios import PAIMON, Run
 from faults.sim import sim_world
-from foreign_lake import ids, row, tier
-from row_changes import replace_rows
+from interop import foreign_iceberg, foreign_paimon
+from interop.foreign_iceberg import ids, row, tier
+from kit.row_replacement import replace_rows
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError
@@ -244,7 +243,7 @@ def rows_are_purged() -> None:
 def adopted_table(numbers: Sequence[int] = range(6)) -> tuple[Table, MemoryStorage, World]:
     world = sim_world(1)
     storage = MemoryStorage(world)
-    return foreign_lake.adopted(storage, world, numbers), storage, world
+    return foreign_iceberg.adopted(storage, world, numbers), storage, world
 
 
 def rows_of_adopted_files_are_deleted() -> None:
@@ -252,7 +251,7 @@ def rows_of_adopted_files_are_deleted() -> None:
     assert table.delete(where=[("id", "in", [1, 5])]) == 2
     assert ids(table.to_arrow()) == [0, 2, 3, 4]
     tier(table)
-    assert ids(table.to_arrow()) == foreign_lake.stock(table) == [0, 2, 3, 4]
+    assert ids(table.to_arrow()) == foreign_iceberg.stock(table) == [0, 2, 3, 4]
 
 
 def a_rewrite_before_the_round() -> None:
@@ -260,12 +259,12 @@ def a_rewrite_before_the_round() -> None:
     files = {file_at(table, 0): OffsetRuns.dense(1, 1)}
     row_deletion.commit_deletion(table, {}, ReadBase.of(table.refresh()), files=files)
     left = ids(table.to_arrow())
-    foreign_lake.rewritten(storage, world)
+    foreign_iceberg.rewritten(storage, world)
     with mock.patch.object(job, "write_round", killed), pytest.raises(InterruptedError):
         tier(table)
     assert ids(table.to_arrow()) == left
     tier(table)
-    assert ids(table.to_arrow()) == foreign_lake.stock(table) == left
+    assert ids(table.to_arrow()) == foreign_iceberg.stock(table) == left
 
 
 def a_rewrite_after_a_round_that_is_not_recorded() -> None:
@@ -275,15 +274,15 @@ def a_rewrite_after_a_round_that_is_not_recorded() -> None:
     left = ids(table.to_arrow())
     with mock.patch.object(job, "record_snapshot", return_value=None):
         tier(table)
-    foreign_lake.rewritten(storage, world)
+    foreign_iceberg.rewritten(storage, world)
     tier(table)
-    assert ids(table.to_arrow()) == foreign_lake.stock(table) == left
+    assert ids(table.to_arrow()) == foreign_iceberg.stock(table) == left
 
 
 def a_file_is_replaced_while_a_statement_runs() -> None:
     table, storage, world = adopted_table()
     read, files = ReadBase.of(table.refresh()), {file_at(table, 0): OffsetRuns.dense(1, 1)}
-    foreign_lake.rewritten(storage, world)
+    foreign_iceberg.rewritten(storage, world)
     table.append([{"id": 9}])
     tier(table)
     with pytest.raises(CommitConflictError):

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from changes_replayed import changes, check_history, first_there, replayed, version
 from faults.faulty_storage import Fault, sweep
 from faults.planted_bugs.planting import Patch, PlantedBug
 from faults.real_time_sink import (
@@ -34,10 +33,11 @@ from faults.real_time_sink import (
 from faults.row_level import Write, beside_a_writer, merge, side_by_side, update
 from faults.scenarios import Run
 from faults.sim import sim_world
-from foreign_engines import Pyiceberg
-from foreign_lake import ids, row, tier
+from interop.foreign_engines import Pyiceberg
+from interop.foreign_iceberg import ids, row, tier
+from kit.change_replay import changes, check_history, first_there, replayed, version
+from kit.row_replacement import replace_rows
 from property.stream_driver import Query
-from row_changes import replace_rows
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.text_size import TextSize

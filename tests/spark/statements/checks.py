@@ -10,7 +10,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from changes_replayed import ADDS, changes
+from kit.change_replay import ADDS, changes
 from spark.statements.columns import IDENTITY, Items, in_reference
 from spark.statements.expressions import Expressions
 from spark.statements.lakehouse import GONE, Lakehouse, reason_of, rows_of

@@ -12,23 +12,13 @@ import pytest
 
 from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
-from streamhouse_spark.errors import StorageError, StreamhouseError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import StorageError, StreamhouseError, Table, Warehouse
 from unit.error_texts import error_texts
 
 Case = Iterator[Callable[[], object]]
 HOUR_MS = 3_600_000
-
-
-def tier(table: Table) -> None:
-    tasks = run_tasks_locally(table.storage, table.settings, table.world)
-    TieringJob(table.log, table.open_lake(), world=table.world).run(tasks)
-
-
-def ids_of(rows: Any) -> list[int]:
-    return sorted(rows["id"].to_pylist())
 
 
 class Place:
@@ -89,13 +79,13 @@ class Place:
 
     def require_healthy(self, name: str = "t") -> None:
         table = self.warehouse().table(name)
-        before = ids_of(table.to_arrow())
+        before = ids(table.to_arrow())
         row = {"id": 1000} if name == "t" else {"id": 1000, "p": "c"}
         (table.upsert if table.state.primary_key else table.append)([row])
         tier(table)
         table.maintain()
         table = self.warehouse().table(name)
-        assert ids_of(table.to_arrow()) == ids_of(table.lake.to_arrow()) == [*before, 1000]
+        assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [*before, 1000]
 
 
 def lossy_at(pattern: str, memory: Any) -> FaultyStorage:

@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 import pytest
 
-from streamhouse_spark.core.model import Transaction
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import StreamhouseError, Transaction
 from streamhouse_spark.core.paths import checkpoint_key, commit_key, name_key, parse_table_name, segment_key
-from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import list_checkpoints
-from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow, ids_of, lossy_at, tier
+from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow, lossy_at
 
 # -- damage -----------------------------------------------------------------------------------------------------------
 
@@ -200,7 +201,7 @@ def the_lake_of_a_table_without_one(place: Place) -> Case:
     yield lambda: table.lake
     table.alter(set_properties={"table.datalake.enabled": "true"})
     tier(table)
-    assert ids_of(table.lake.to_arrow()) == [1]
+    assert ids(table.lake.to_arrow()) == [1]
 
 
 def a_lake_commit_whose_outcome_is_unknown(place: Place) -> Case:
@@ -209,7 +210,7 @@ def a_lake_commit_whose_outcome_is_unknown(place: Place) -> Case:
     yield lambda: tier(place.table(lossy))
     tier(place.table())
     table = place.table()
-    assert ids_of(table.lake.to_arrow()) == list(range(20)), "it repeats nothing that happened"
+    assert ids(table.lake.to_arrow()) == list(range(20)), "it repeats nothing that happened"
 
 
 # -- commits and transactions -----------------------------------------------------------------------------------------
@@ -230,7 +231,7 @@ def a_commit_whose_outcome_is_unknown(place: Place) -> Case:
     yield send
     (attempt,) = re.findall(r"attempt ([0-9a-f]{32})", told[0])
     assert attempt in place.warehouse().view("t$commits").to_arrow()["attempt"].to_pylist(), "so nothing is sent again"
-    assert ids_of(place.table().to_arrow())[-1] == 21
+    assert ids(place.table().to_arrow())[-1] == 21
 
 
 def a_transaction_of_another_query(place: Place) -> Case:
@@ -239,7 +240,7 @@ def a_transaction_of_another_query(place: Place) -> Case:
     place.table().append([{"id": 21}], transaction=Transaction("another app", 1, "second"))
     place.table().forget_transactions("app")
     place.table().append([{"id": 22}], transaction=Transaction("app", 1, "second"))
-    assert ids_of(place.table().to_arrow())[-3:] == [20, 21, 22]
+    assert ids(place.table().to_arrow())[-3:] == [20, 21, 22]
 
 
 # -- what is no longer kept -------------------------------------------------------------------------------------------
@@ -249,7 +250,7 @@ def changes_that_were_trimmed(place: Place) -> Case:
     table = place.table()
     table.log.commit(lambda *_: [Trim({0: 12})])  # nothing trims beyond a lake but damage, or an older version
     yield lambda: place.warehouse().view("t$changelog").to_arrow()
-    assert ids_of(next(iter(place.table().tail(start="earliest"))))[0] == 12
+    assert ids(next(iter(place.table().tail(start="earliest"))))[0] == 12
     place.table().retier(allow_loss=True)
 
 
@@ -260,13 +261,13 @@ def a_time_before_the_log(place: Place) -> Case:
     table.append([{"id": 20}])
     table.truncate()
     yield lambda: place.table().to_arrow(as_of_timestamp_ms=first_ms)
-    assert ids_of(place.table().lake.to_arrow(as_of_timestamp_ms=first_ms)) == list(range(10))
+    assert ids(place.table().lake.to_arrow(as_of_timestamp_ms=first_ms)) == list(range(10))
 
 
 def a_lake_snapshot_that_is_not_there(place: Place) -> Case:
     yield lambda: place.table().lake.to_arrow(as_of_snapshot=12345)
     newest = place.table().lake.newest()
-    assert ids_of(place.table().lake.to_arrow(as_of_snapshot=newest.id)) == list(range(10))
+    assert ids(place.table().lake.to_arrow(as_of_snapshot=newest.id)) == list(range(10))
 
 
 ADVICE: dict[Callable[[Place], Case], Advice] = {

@@ -8,16 +8,18 @@ from unittest import mock
 import numpy as np
 import pytest
 
-import keyed_writes
 from faults.faulty_storage import FaultyStorage
-from streamhouse_spark.errors import CommitConflictError
+from kit import keyed_writes
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import CommitConflictError
 from streamhouse_spark.kv import keyed_writer
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.parquet import partition_rewrite as partition_drop
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.log.append import STAGED_AGE_MS_MAX
 from streamhouse_spark.log.commits import commit_log, failed_commits
-from unit.advice.advice_place import Advice, Case, Place, each_lake, follow, ids_of, tier
+from unit.advice.advice_place import Advice, Case, Place, each_lake, follow
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -49,7 +51,7 @@ def creating_a_table_beside_others(place: Place) -> Case:
     yield lambda: place.warehouse(slow).create_table("n", "id BIGINT")
     table = place.warehouse().create_table("n", "id BIGINT")
     table.append([{"id": 1}])
-    assert ids_of(place.warehouse().table("n").to_arrow()) == [1]
+    assert ids(place.warehouse().table("n").to_arrow()) == [1]
 
 
 def renaming_a_table_beside_others(place: Place) -> Case:
@@ -60,7 +62,7 @@ def renaming_a_table_beside_others(place: Place) -> Case:
     slow = rival_before(place, "default/n/names/", rival)
     yield lambda: place.warehouse(slow).rename_table("t", "n")
     place.warehouse().rename_table("t", "n")
-    assert ids_of(place.warehouse().table("n").to_arrow()) == list(range(20))
+    assert ids(place.warehouse().table("n").to_arrow()) == list(range(20))
     place.warehouse().rename_table("n", "t")
 
 
@@ -78,7 +80,7 @@ def writing_beside_quick_writers(place: Place) -> Case:
 
     yield append
     place.table().append([{"id": 20}])
-    assert ids_of(place.table().to_arrow()) == [*range(21), *range(100, next(rows))]
+    assert ids(place.table().to_arrow()) == [*range(21), *range(100, next(rows))]
 
 
 def rows_staged_for_a_table_that_was_made_anew(place: Place) -> Case:
@@ -87,7 +89,7 @@ def rows_staged_for_a_table_that_was_made_anew(place: Place) -> Case:
     place.create()
     yield lambda: place.table().commit(staged)
     place.table().commit(place.table().stager().stage(place.rows(20)))
-    assert ids_of(place.table().to_arrow()) == [20]
+    assert ids(place.table().to_arrow()) == [20]
 
 
 def rows_staged_long_ago(place: Place) -> Case:
@@ -95,7 +97,7 @@ def rows_staged_long_ago(place: Place) -> Case:
     place.clock.advance(STAGED_AGE_MS_MAX + 1)
     yield lambda: place.table().commit(staged)
     place.table().commit(place.table().stager().stage(place.rows(20)))
-    assert ids_of(place.table().to_arrow()) == list(range(21))
+    assert ids(place.table().to_arrow()) == list(range(21))
 
 
 def rows_staged_by_other_columns(place: Place) -> Case:
@@ -147,7 +149,7 @@ def dropping_a_partition_beside_quick_processes(place: Place) -> Case:
 
     yield drop
     table.drop_partition({"p": "a"})
-    assert ids_of(place.warehouse().table("k").to_arrow()) == [2]
+    assert ids(place.warehouse().table("k").to_arrow()) == [2]
 
 
 def rewriting_rows_that_changed(place: Place) -> Case:
@@ -158,7 +160,7 @@ def rewriting_rows_that_changed(place: Place) -> Case:
     yield lambda: keyed_writes.rewrite(table, rows, np.ones(2, np.bool_), read=read)
     read, rows = ReadBase.of(table.refresh()), table.to_arrow()
     keyed_writes.rewrite(table, rows, np.ones(2, np.bool_), read=read)
-    assert ids_of(place.warehouse().table("k").to_arrow()) == []
+    assert ids(place.warehouse().table("k").to_arrow()) == []
 
 
 def rewriting_rows_of_another_history(place: Place) -> Case:
@@ -172,7 +174,7 @@ def rewriting_rows_of_another_history(place: Place) -> Case:
     yield lambda: keyed_writes.rewrite(table, rows, np.ones(3, np.bool_), read=read)
     read, rows = ReadBase.of(table.refresh()), table.to_arrow()
     keyed_writes.rewrite(table, rows, np.ones(3, np.bool_), read=read)
-    assert ids_of(place.warehouse().table("k").to_arrow()) == []
+    assert ids(place.warehouse().table("k").to_arrow()) == []
 
 
 # -- lakes ------------------------------------------------------------------------------------------------------------
@@ -219,7 +221,7 @@ def dropping_a_partition_beside_quick_engines(place: Place) -> Case:
 
     yield run
     table.drop_partition({"p": "a"})
-    assert ids_of(place.warehouse().table("p").to_arrow()) == [2]
+    assert ids(place.warehouse().table("p").to_arrow()) == [2]
 
 
 ADVICE: dict[Callable[[Place], Case], Advice] = {

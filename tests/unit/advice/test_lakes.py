@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from streamhouse_spark.core.model import OffsetRange
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import LakeRolledBackError, OffsetRange
 from streamhouse_spark.core.paths import checkpoints_prefix, commit_key
-from streamhouse_spark.errors import LakeRolledBackError
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.segments.scan import plan_range
-from unit.advice.advice_place import Advice, Case, Place, each_lake, follow, ids_of, tier
+from unit.advice.advice_place import Advice, Case, Place, each_lake, follow
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -45,7 +46,7 @@ def a_lake_that_was_rolled_back_and_is_rolled_forward(place: Place) -> Case:
     yield lambda: tier(place.table())
     undo()
     tier(place.table())
-    assert ids_of(place.table().lake.to_arrow()) == list(range(20))
+    assert ids(place.table().lake.to_arrow()) == list(range(20))
 
 
 def a_lake_table_that_is_not_there(place: Place) -> Case:
@@ -69,7 +70,7 @@ def a_consumer_that_does_not_say_where_it_is(place: Place) -> Case:
 def a_tag_that_is_not_there(place: Place) -> Case:
     newest = place.table().lake.newest()
     yield lambda: place.table().lake.to_arrow(as_of_snapshot=newest.id + 1)
-    assert ids_of(place.table().lake.to_arrow(as_of_snapshot=newest.id)) == list(range(10))
+    assert ids(place.table().lake.to_arrow(as_of_snapshot=newest.id)) == list(range(10))
 
 
 def following_a_table_that_is_truncated(place: Place) -> Case:
@@ -78,7 +79,7 @@ def following_a_table_that_is_truncated(place: Place) -> Case:
     place.table().truncate()
     place.table().append([{"id": 30}])
     yield lambda: next(batches)
-    assert ids_of(next(iter(place.table().tail(start="earliest")))) == [30]
+    assert ids(next(iter(place.table().tail(start="earliest")))) == [30]
 
 
 def a_commit_that_is_no_longer_known(place: Place) -> Case:
@@ -99,7 +100,7 @@ def rows_that_were_trimmed_before_they_were_asked_for(place: Place) -> Case:
     table.log.commit(lambda *_: [Trim({0: 5})])
     table.log.refresh()
     yield lambda: plan_range(table.state, 0, OffsetRange(0, 10))
-    assert ids_of(table.to_arrow()) == list(range(20)), "the table itself reads them from the lake"
+    assert ids(table.to_arrow()) == list(range(20)), "the table itself reads them from the lake"
 
 
 ADVICE: dict[Callable[[Place], Case], Advice] = {

@@ -9,13 +9,15 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
+from kit.rows import ids
+from kit.tables import tier
 from property.stream_driver import Query
-from streamhouse_spark.core.model import StreamBatch, Transaction
+from streamhouse_spark import StreamhouseError, Transaction
+from streamhouse_spark.core.model import StreamBatch
 from streamhouse_spark.datasource.write.query_identity import begins_under_used_name
-from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.tiering import recording
 from streamhouse_spark.log.commits.actions import Trim
-from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow, ids_of, tier
+from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -75,7 +77,7 @@ def a_fixed_property(place: Place) -> Case:
     yield lambda: table.alter(set_properties={"bucket.num": "4"})
     made = place.warehouse().create_table("u", "id BIGINT", buckets=4)
     made.append(table.to_arrow())
-    assert ids_of(made.to_arrow()) == list(range(20))
+    assert ids(made.to_arrow()) == list(range(20))
 
 
 def the_last_columns(place: Place) -> Case:
@@ -94,7 +96,7 @@ def deletions_that_a_table_takes_not(place: Place) -> Case:
     yield lambda: table.drop_partition({"p": "a"})
     table.alter(set_properties={"table.delete.behavior": "allow"})
     table.drop_partition({"p": "a"})
-    assert ids_of(place.warehouse().table("k").to_arrow()) == [2]
+    assert ids(place.warehouse().table("k").to_arrow()) == [2]
     place.require_healthy("k")
 
 
@@ -104,7 +106,7 @@ def deletions_that_a_table_with_an_engine_takes_not(place: Place) -> Case:
     yield lambda: table.drop_partition({"p": "a"})
     table.alter(set_properties={"table.delete.behavior": "allow"})
     table.drop_partition({"p": "a"})
-    assert ids_of(place.warehouse().table("k").to_arrow()) == [2]
+    assert ids(place.warehouse().table("k").to_arrow()) == [2]
 
 
 def deleting_rows_that_a_table_keeps(place: Place) -> Case:
@@ -112,17 +114,17 @@ def deleting_rows_that_a_table_keeps(place: Place) -> Case:
     yield lambda: table.delete([(1, "a")])
     table.alter(set_properties={"table.delete.behavior": "ignore"})
     table.delete([(1, "a")])
-    assert ids_of(table.to_arrow()) == [1, 2]
+    assert ids(table.to_arrow()) == [1, 2]
     table.alter(set_properties={"table.delete.behavior": "allow"})
     table.delete([(1, "a")])
-    assert ids_of(place.warehouse().table("k").to_arrow()) == [2]
+    assert ids(place.warehouse().table("k").to_arrow()) == [2]
 
 
 def appending_by_key(place: Place) -> Case:
     table = place.keyed()
     yield lambda: table.append([{"id": 3, "p": "a", "n": 1}])
     table.upsert([{"id": 3, "p": "a", "n": 1}])
-    assert ids_of(table.to_arrow()) == [1, 2, 3]
+    assert ids(table.to_arrow()) == [1, 2, 3]
 
 
 # -- partitions and lakes ---------------------------------------------------------------------------------------------
@@ -133,7 +135,7 @@ def a_partition_of_a_table_without_a_lake(place: Place) -> Case:
     yield lambda: table.drop_partition({"p": "a"})
     table.alter(set_properties={"table.datalake.enabled": "true"})
     table.drop_partition({"p": "a"})
-    assert ids_of(place.warehouse().table("p").to_arrow()) == [2]
+    assert ids(place.warehouse().table("p").to_arrow()) == [2]
     place.require_healthy("p")
 
 
@@ -150,7 +152,7 @@ def partitions_of_a_table_without(place: Place) -> Case:
     made = place.partitioned()
     made.drop_partition({"p": "a"})
     place.table().truncate()
-    assert (ids_of(made.to_arrow()), ids_of(place.table().to_arrow())) == ([2], [])
+    assert (ids(made.to_arrow()), ids(place.table().to_arrow())) == ([2], [])
 
 
 def a_partition_that_is_lost_with_its_lake(place: Place) -> Case:
@@ -161,7 +163,7 @@ def a_partition_that_is_lost_with_its_lake(place: Place) -> Case:
     yield lambda: table.drop_partition({"p": "a"})
     place.warehouse().table("p").retier()
     place.warehouse().table("p").drop_partition({"p": "a"})
-    assert ids_of(place.warehouse().table("p").to_arrow()) == [2]
+    assert ids(place.warehouse().table("p").to_arrow()) == [2]
 
 
 def dropped_rows_that_a_new_lake_would_bring_back(place: Place) -> Case:
@@ -171,7 +173,7 @@ def dropped_rows_that_a_new_lake_would_bring_back(place: Place) -> Case:
     yield lambda: place.warehouse().table("p").retier()
     place.warehouse().table("p").retier(allow_loss=True)
     place.warehouse().table("p").drop_partition({"p": "a"})
-    assert ids_of(place.warehouse().table("p").to_arrow()) == [2]
+    assert ids(place.warehouse().table("p").to_arrow()) == [2]
     place.require_healthy("p")
 
 
@@ -192,12 +194,12 @@ def a_table_that_was_dropped_meanwhile(place: Place) -> Case:
     place.create()
     yield lambda: table.append([{"id": 1}])
     place.table().append([{"id": 1}])
-    assert ids_of(place.table().to_arrow()) == [1]
+    assert ids(place.table().to_arrow()) == [1]
 
 
 def a_name_that_is_taken(place: Place) -> Case:
     yield place.create
-    assert ids_of(place.warehouse().create_table("t", "id BIGINT", if_not_exists=True).to_arrow()) == list(range(20))
+    assert ids(place.warehouse().create_table("t", "id BIGINT", if_not_exists=True).to_arrow()) == list(range(20))
     place.warehouse().drop_table("t")
     place.create()
 
@@ -373,7 +375,7 @@ def a_sink_whose_table_was_restored(place: Place) -> Case:
     assert advised == "Table.append([], transaction=Transaction('app', 2, 'q'))"
     place.table().append([], transaction=Transaction("app", 2, "q"))
     place.table().append([{"id": 23}], transaction=batch(3))
-    assert ids_of(place.table().to_arrow())[-2:] == [20, 23]
+    assert ids(place.table().to_arrow())[-2:] == [20, 23]
 
 
 def a_sink_whose_checkpoint_is_older(place: Place) -> Case:
@@ -383,7 +385,7 @@ def a_sink_whose_checkpoint_is_older(place: Place) -> Case:
     yield lambda: place.table().append([{"id": 21}], transaction=batches[1])
     place.table().forget_transactions("app")
     place.table().append([{"id": 21}], transaction=batches[1])
-    assert ids_of(place.table().to_arrow())[-4:] == [20, 21, 21, 22]
+    assert ids(place.table().to_arrow())[-4:] == [20, 21, 21, 22]
 
 
 def a_sink_whose_table_was_made_anew(place: Place) -> Case:

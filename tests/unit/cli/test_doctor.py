@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import streamhouse_spark as sh
+from streamhouse_spark import StorageError
 from streamhouse_spark.cli import doctor
 from streamhouse_spark.cli.doctor import Java, KeyCache, WorkerPython
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import PUBLICATIONS
-from streamhouse_spark.errors import StorageError
 from streamhouse_spark.kv.lmdb.environment import Environment
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS

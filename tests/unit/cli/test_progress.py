@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from kit.tables import tier
+from streamhouse_spark import Warehouse
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.cli.output import Output
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 LONG = {
     "append": ("sales.orders", "-", "--format", "csv"),
@@ -38,7 +37,7 @@ def url(tmp_path):
     warehouse = Warehouse(str(tmp_path / "wh"))
     table = warehouse.create_table("sales.orders", "id BIGINT, day INT", partition_by=["day"])
     table.append([{"id": 1, "day": 1}, {"id": 2, "day": 2}])
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
     table.create_branch("audit")
     return warehouse.url
 

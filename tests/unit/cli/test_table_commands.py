@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from streamhouse_spark import StorageError
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.errors import StorageError
 from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_failure
 from streamhouse_spark.table.refreshing import pause_refreshes
 

@@ -15,14 +15,14 @@ import pytest
 from click.testing import CliRunner
 
 import streamhouse_spark as sh
+from kit.waiting import wait_for
+from streamhouse_spark import StorageError
 from streamhouse_spark.cli import doctor, tier_command
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.cli.output import Output
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.datasource.views.refresh import RefreshReport
 from streamhouse_spark.datasource.views.service import ViewStatus
-from streamhouse_spark.errors import StorageError
-from waiting import wait_for
 
 
 def test_the_service_answers_probes_and_ends_at_sigterm(tmp_path):

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from kit.waiting import wait_for
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.table.refreshing import pause_refreshes
-from waiting import wait_for
 
 SCRIPT = Path(sys.executable).parent / "streamhouse"
 

@@ -6,11 +6,10 @@ import pytest
 from rich.console import Console
 
 from faults.sim import SimClock, sim_world
+from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.cli.top_command import rates, screen, watch
-from streamhouse_spark.errors import StorageError
 from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_failure
 from streamhouse_spark.table.glance import TableGlance
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

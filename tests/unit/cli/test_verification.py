@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from faults.scenarios import tier
+from streamhouse_spark import Warehouse
 from streamhouse_spark.cli import verification
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
 from streamhouse_spark.lake.parquet import partition_rewrite
 from streamhouse_spark.lake.parquet.reader import OffsetFile
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 from pyspark.errors import PySparkException
 
 import streamhouse_spark as sh
+from streamhouse_spark import StreamhouseError
 from streamhouse_spark.cli import doctor, view_commands
 from streamhouse_spark.cli.session import Session
 from streamhouse_spark.cli.spark_session import spark_errors_told
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.datasource.views.refresh import RefreshReport
-from streamhouse_spark.errors import StreamhouseError
 
 QUERY = "SELECT id, 2 * id AS twice FROM default.t"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.config.auto_partition import AutoPartition, parse_auto_partition, period_at, period_of
 from streamhouse_spark.config.properties import altered_properties, parse_properties
-from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of("id BIGINT, day DATE, hour STRING, n INT")

@@ -9,20 +9,21 @@ import pyarrow.compute as pc
 import pytest
 
 from faults.scenarios import tier
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
+from kit.tables import TableCase
+from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.log.segments.match import segment_may_match
 from streamhouse_spark.table.views import open_view
 from unit.lake.filters_of_reads import filter_of
 
 NAME = "sales.orders"
 BIG = 2**40
-
-
-@pytest.fixture
-def table(wh):
-    columns = "id bigint not null, a string, b string, n int, day date"
-    properties = {"bucket.key": "id", "table.statistics.columns": "n, a", "table.log.ttl": "1d"}
-    return wh.create_table(NAME, columns, partition_by=["day"], buckets=2, properties=properties)
+TABLE = TableCase(
+    NAME,
+    "id bigint not null, a string, b string, n int, day date",
+    partition_by=["day"],
+    buckets=2,
+    properties={"bucket.key": "id", "table.statistics.columns": "n, a", "table.log.ttl": "1d"},
+)
 
 
 @pytest.fixture

@@ -10,6 +10,9 @@ import pytest
 from pyiceberg import types as ice
 
 from faults.scenarios import tier
+from kit.rows import rows_by_id
+from kit.tables import TableCase
+from streamhouse_spark import Warehouse, relocate
 from streamhouse_spark.errors import (
     CommitConflictError,
     FormatVersionError,
@@ -22,16 +25,10 @@ from streamhouse_spark.log.commits import checkpoint as checkpoint_module
 from streamhouse_spark.log.commits.actions import Create, Payload, SetSchema, action_from_json, action_to_json
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "sales.orders"
 COLUMNS = "id bigint not null, s struct<a:int,b:string>, items array<struct<x:int>>, m map<string,struct<v:int>>"
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table(NAME, COLUMNS, properties={"table.log.ttl": "1d"})
+TABLE = TableCase(NAME, COLUMNS, properties={"table.log.ttl": "1d"})
 
 
 @pytest.fixture
@@ -39,12 +36,8 @@ def keyed(wh, own_cache):
     return wh.create_table("sales.keyed", COLUMNS, primary_key=["id"])
 
 
-def rows_of(found: pa.Table) -> list[dict]:
-    return sorted(found.to_pylist(), key=lambda row: row["id"])
-
-
 def s_of(found: pa.Table) -> list:
-    return [row["s"] for row in rows_of(found)]
+    return [row["s"] for row in rows_by_id(found)]
 
 
 class TestReads:
@@ -77,7 +70,7 @@ class TestReads:
         keyed.upsert([{"id": 1, "s": {"a": 1, "b": "x"}, "items": [{"x": 1}]}])
         keyed.add_columns("s.c INT, items.element.y INT")
         keyed.upsert([{"id": 1, "m": {"k": {"v": 1}}}], columns=["id", "m"])
-        assert rows_of(keyed.to_arrow()) == [
+        assert rows_by_id(keyed.to_arrow()) == [
             {"id": 1, "s": {"a": 1, "b": "x", "c": None}, "items": [{"x": 1, "y": None}], "m": [("k", {"v": 1})]}
         ]
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.config.properties import (
     ADOPTED,
     TableProperties,
@@ -9,7 +10,6 @@ from streamhouse_spark.config.properties import (
     check_partition_columns,
     parse_properties,
 )
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of(

@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 
+from streamhouse_spark import InvalidOptionError, Transaction
 from streamhouse_spark.config.spark_options import (
     EARLIEST,
     FULL,
@@ -22,8 +23,6 @@ from streamhouse_spark.config.spark_options import (
     table_option,
     warehouse_settings,
 )
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import InvalidOptionError
 
 PARSERS = {
     "read": parse_read_options,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from streamhouse_spark import InvalidNameError
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_branch, parse_table_name
-from streamhouse_spark.errors import InvalidNameError
 
 
 @pytest.mark.parametrize(

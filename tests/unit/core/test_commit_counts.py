@@ -6,9 +6,8 @@ import multiprocessing
 
 import pytest
 
+from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.core.commit_counts import COMMITS
-from streamhouse_spark.errors import StorageError
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

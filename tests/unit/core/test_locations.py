@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from streamhouse_spark import LakeMismatchError, WarehouseMovedError
 from streamhouse_spark.core.locations import is_same_place, plain_location, plain_root, rebased, recorded_root
 from streamhouse_spark.core.paths import WAREHOUSE_KEY
-from streamhouse_spark.errors import LakeMismatchError, WarehouseMovedError
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.log.lifecycle.home import Home, WarehouseFile, read_warehouse_file
 from streamhouse_spark.storage.local import LocalStorage

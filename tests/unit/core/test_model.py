@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.core.model import BucketOffsets, OffsetRange, TableName, TablePath, Transaction
-from streamhouse_spark.errors import InvalidNameError
+from streamhouse_spark import BucketOffsets, InvalidNameError, OffsetRange, Transaction
+from streamhouse_spark.core.model import TableName, TablePath
 
 RANGES = st.tuples(st.integers(0, 20), st.integers(0, 20)).map(lambda t: OffsetRange(min(t), max(t)))
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark import CorruptDataError, OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import CorruptDataError
 
 offset_lists = st.lists(st.integers(0, 400), unique=True).map(sorted)
 

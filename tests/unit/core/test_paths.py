@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamhouse_spark import InvalidNameError
 from streamhouse_spark.core import paths
 from streamhouse_spark.core.model import TableName, TablePath
-from streamhouse_spark.errors import InvalidNameError
 
 UUID = "0123456789abcdef" * 2
 

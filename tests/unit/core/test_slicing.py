@@ -7,13 +7,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from kit.rows import rows_by_id
+from kit.tables import tier
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.core import slicing
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.lookup.lookup import Lookup
 from streamhouse_spark.lookup.lookup_join import LookupPlan
 from streamhouse_spark.schema.conversion import Conversion
-from streamhouse_spark.table.tiering import tier_table
 
 SLICE_BYTES = 400
 ROWS = 60
@@ -60,14 +60,6 @@ def given(ids, turn: int = 0) -> list[dict[str, object]]:
     return [row(i, turn) for i in ids]
 
 
-def found(rows: pa.Table) -> list[dict[str, object]]:
-    return sorted(rows.to_pylist(), key=lambda r: r["id"])
-
-
-def tier(table) -> None:
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
-
-
 @pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
 @pytest.mark.parametrize("buckets", [1, 3])
 def test_every_verb_of_a_log_table(wh, monkeypatch, lake_format, buckets):
@@ -80,19 +72,19 @@ def test_every_verb_of_a_log_table(wh, monkeypatch, lake_format, buckets):
         ids = range(turn * ROWS, (turn + 1) * ROWS)
         table.append(given(ids, turn))
         expected += given(ids, turn)
-    assert found(table.to_arrow()) == expected
+    assert rows_by_id(table.to_arrow()) == expected
     assert table.merge_small() > 0
-    assert found(table.to_arrow()) == expected
+    assert rows_by_id(table.to_arrow()) == expected
     for turn in (9, 10):
         tier(table)
-        assert found(table.to_arrow()) == found(table.lake.to_arrow()) == expected
+        assert rows_by_id(table.to_arrow()) == rows_by_id(table.lake.to_arrow()) == expected
         ids = range(turn * ROWS, (turn + 1) * ROWS)
         table.append(given(ids, turn))
         expected += given(ids, turn)
-        assert found(table.to_arrow()) == expected
+        assert rows_by_id(table.to_arrow()) == expected
     tier(table)
     table.lake.compact()
-    assert found(table.to_arrow()) == found(table.lake.to_arrow()) == expected
+    assert rows_by_id(table.to_arrow()) == rows_by_id(table.lake.to_arrow()) == expected
 
 
 @pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
@@ -106,8 +98,8 @@ def test_every_verb_of_a_table_with_a_primary_key(wh, other_process, monkeypatch
 
     def agree() -> None:
         expected = [rows[i] for i in sorted(rows)]
-        assert found(table.to_arrow()) == expected
-        assert found(other_process().table("t").to_arrow()) == expected
+        assert rows_by_id(table.to_arrow()) == expected
+        assert rows_by_id(other_process().table("t").to_arrow()) == expected
         keys = [*rows, -1]
         looked = table.lookup(keys).to_pylist()
         assert [r["_found"] for r in looked] == [True] * len(rows) + [False]
@@ -126,7 +118,7 @@ def test_every_verb_of_a_table_with_a_primary_key(wh, other_process, monkeypatch
     agree()
     tier(table)
     agree()
-    assert found(table.lake.to_arrow()) == [rows[i] for i in sorted(rows)]
+    assert rows_by_id(table.lake.to_arrow()) == [rows[i] for i in sorted(rows)]
     upsert(range(5, ROWS + 9), 2)
     agree()
     table.upsert([{"id": i, "text": "now"} for i in range(9, 50)], columns=["text"])
@@ -136,9 +128,9 @@ def test_every_verb_of_a_table_with_a_primary_key(wh, other_process, monkeypatch
     tier(table)
     table.lake.compact()
     agree()
-    assert found(table.lake.to_arrow()) == [rows[i] for i in sorted(rows)]
+    assert rows_by_id(table.lake.to_arrow()) == [rows[i] for i in sorted(rows)]
     found_by_prefix = table.prefix_lookup([6])
-    assert found(found_by_prefix) == [rows[6]]
+    assert rows_by_id(found_by_prefix) == [rows[6]]
     plan = LookupPlan.of(table.state, ["k"], {"k": "id"}, None, "left", "")
     asked = pa.record_batch({"k": pa.array([*range(ROWS), 10**6])})
     joined = pa.Table.from_batches(plan.batches(asked, Lookup(table.keyed).matches)).to_pylist()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from kit.tables import TableCase
+from streamhouse_spark import SchemaMismatchError
 from streamhouse_spark.core.text_size import TextSize, TextTooLongError
-from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.table_schema import TableSchema
 
 COLUMNS = "id BIGINT, c CHAR(4), v VARCHAR(3)"
@@ -16,9 +17,7 @@ def texts(*values):
     return pa.chunked_array([values[:1], values[1:]], pa.string())
 
 
-@pytest.fixture
-def table(wh):
-    return wh.create_table("sales.sized", COLUMNS)
+TABLE = TableCase("sales.sized", COLUMNS)
 
 
 class TestTexts:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.core import text_values as values
-from streamhouse_spark.errors import InvalidOptionError
 
 
 @pytest.mark.parametrize(

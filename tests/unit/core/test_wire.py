@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark import OffsetRange
 from streamhouse_spark.core.wire import Portable
 from streamhouse_spark.schema.table_schema import TableSchema
 

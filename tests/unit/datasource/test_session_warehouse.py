@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.datasource.session_warehouse import catalog_connection
-from streamhouse_spark.errors import InvalidOptionError
 
 
 class Conf:

@@ -11,11 +11,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from pyspark.sql.types import StructType
 
-from streamhouse_spark import Warehouse
+from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.datasource.catalog.internal_options import UUID_OPTION
 from streamhouse_spark.datasource.source import StreamhouseDataSource
 from streamhouse_spark.datasource.worker_errors import OneLineErrors, RefusedStream
-from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 
 HIDDEN = "SPARK_HIDE_TRACEBACK"
 

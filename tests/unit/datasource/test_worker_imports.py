@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from kit.tables import tier
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 
 HEAVY = {
     "pandas",
@@ -134,8 +134,7 @@ def warehouse(tmp_path_factory) -> Warehouse:
         table = warehouse.create_table(f"sales.{name}", schema, properties=properties)
         table.append([{"id": 1, "name": "a"}])
         if lake:
-            job = TieringJob(table.log, table.open_lake(), world=table.world)
-            job.run(run_tasks_locally(table.storage, table.settings, table.world))
+            tier(table)
     keyed = warehouse.create_table("sales.keyed", "id BIGINT NOT NULL, name STRING", primary_key=["id"])
     keyed.upsert([{"id": 1, "name": "a"}])
     return warehouse

@@ -16,13 +16,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 import streamhouse_spark as sh
-from streamhouse_spark import StreamhouseError, Warehouse
-from streamhouse_spark.errors import ErrorKind
+from streamhouse_spark import ErrorKind, StreamhouseError, Warehouse
 from unit.wrong_values import WRONG
 
 FUNCTIONS = ("configure", "register", "tier", "lookup_join", "delta_join", "TieringService")
-TAKEN = {"spark", "builder", "df", "on_report", "on_lineage", "trigger"}
-"""Parameters of others' types: anything that looks right is taken, and Spark judges it."""
 KINDS = {"str": str, "int": int | np.integer, "Sequence[str]": object, "Mapping[str, str]": dict, "bool": bool}
 
 

@@ -10,28 +10,14 @@ from faults.sim import sim_world
 from faults.test_relocation_calls import at, filled, opened
 from golden.folder import GoldenFolder
 from golden.make import COPIED, expected
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark import FormatVersionError, Transaction, Warehouse, relocate
 from streamhouse_spark.core.paths import checkpoint_key, commit_key
-from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits import actions, commit_log
 from streamhouse_spark.log.commits.checkpoint import PAST_VERSION, list_checkpoints
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.frame import decode_frame
-from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 GOLDEN = GoldenFolder(COPIED)
-
-
-@pytest.fixture
-def golden() -> MemoryStorage:
-    return GOLDEN.store()
-
-
-@pytest.fixture
-def wh(golden) -> Warehouse:
-    return Warehouse("golden", storage=golden, world=sim_world(4))
 
 
 def test_what_a_reader_sees(wh):

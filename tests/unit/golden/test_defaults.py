@@ -6,25 +6,13 @@ import json
 
 import pytest
 
-from faults.sim import sim_world
 from golden.folder import GoldenFolder, written_again
 from golden.make import DEFAULTS, expected
+from kit.warehouses import new_store
 from streamhouse_spark.core.paths import parse_number
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
-from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 GOLDEN = GoldenFolder(DEFAULTS)
-
-
-@pytest.fixture
-def golden() -> MemoryStorage:
-    return GOLDEN.store()
-
-
-@pytest.fixture
-def wh(golden) -> Warehouse:
-    return Warehouse("golden", storage=golden, world=sim_world(4))
 
 
 def test_what_a_reader_sees(wh):
@@ -51,7 +39,7 @@ def test_records_are_written_to_the_same_bytes(golden, key):
 
 def test_the_checkpoint_is_written_to_the_same_bytes(golden):
     (key,) = (k for k in GOLDEN.files if "/checkpoints/0" in k)
-    store = MemoryStorage(sim_world(0))
+    store = new_store(0)
     write_checkpoint(store, read_checkpoint(golden, key.split("/")[1], parse_number(key)))
     assert store.read(key) == GOLDEN.files[key]
 

@@ -13,11 +13,11 @@ import xxhash
 
 from faults.sim import sim_world
 from golden.make import FOLDER, expected, hot_changes, rows, shown, state_of_v1
+from streamhouse_spark import FormatVersionError, Warehouse
 from streamhouse_spark.config.partition_history import SetPartitioning
 from streamhouse_spark.core.change_archive import Archive, ArchivePage, SetArchive
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import WAREHOUSE_KEY, parse_number, segment_key
-from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits import actions
 from streamhouse_spark.log.commits import frame as frame_module
 from streamhouse_spark.log.commits.actions import Append, Payload
@@ -31,7 +31,6 @@ from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split
 from streamhouse_spark.log.segments.writer import write_file
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 WAREHOUSE = FOLDER / "warehouse"
 FILES = {p.relative_to(WAREHOUSE).as_posix(): p.read_bytes() for p in WAREHOUSE.rglob("*") if p.is_file()}
@@ -55,11 +54,6 @@ def golden() -> MemoryStorage:
     for key, data in FILES.items():
         store.put(key, data)
     return store
-
-
-@pytest.fixture
-def wh(golden) -> Warehouse:
-    return Warehouse("golden", storage=golden, world=sim_world(4))
 
 
 LATER_ACTIONS = {

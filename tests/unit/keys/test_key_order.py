@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from faults.scenarios import tier
-from streamhouse_spark.table.table import Table
+from streamhouse_spark import Table
 from streamhouse_spark.write import intents as keyed_intents
 from streamhouse_spark.write.intents import BucketIntents, IntentWrite
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark import SchemaMismatchError
 from streamhouse_spark.kv.aggregation import fold_of
 
 NAN, INF = math.nan, math.inf

@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from kit.rows import rows_by_id
 from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
 
@@ -20,10 +21,6 @@ def table(warehouse_path, own_cache):
     table = Warehouse(warehouse_path).create_table("t", "id INT, v BIGINT", primary_key=["id"], buckets=2)
     table.upsert(ROWS)
     return table
-
-
-def rows_of(table) -> list[dict]:
-    return sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"])
 
 
 def cached_files(cache):
@@ -42,7 +39,7 @@ class TestDeletedInUse:
             del expected[50 + number]
             shutil.rmtree(own_cache, ignore_errors=True)
             assert table.lookup([number, 50 + number])["v"].to_pylist() == [-1, None]
-        assert rows_of(table) == [expected[key] for key in sorted(expected)]
+        assert rows_by_id(table) == [expected[key] for key in sorted(expected)]
 
     def test_it_is_built_again_for_others(self, table, own_cache):
         shutil.rmtree(own_cache)
@@ -76,7 +73,7 @@ class TestDeletedInUse:
         large = [{"id": i, "v": i} for i in range(60_000)]
         table.upsert(large)
         assert table.lookup([59_999])["v"].to_pylist() == [59_999]
-        assert len(rows_of(table)) == 60_000
+        assert len(rows_by_id(table)) == 60_000
 
 
 class TestUnusable:
@@ -89,7 +86,7 @@ class TestUnusable:
             with pytest.raises(StorageError, match="STREAMHOUSE_CACHE_DIR"):
                 call()
         assert table.refresh().version == before
-        assert len(rows_of(table)) == 100  # reading needs no cache
+        assert len(rows_by_id(table)) == 100  # reading needs no cache
         own_cache.unlink()
         table.upsert([{"id": 1, "v": 5}])
         assert table.lookup([1])["v"].to_pylist() == [5]
@@ -108,7 +105,7 @@ class TestUnusable:
                     raise OSError(errno.ENOSPC, "No space left on device")
                 return real(path, *args, **kwargs)
 
-            expected = rows_of(table)
+            expected = rows_by_id(table)
             given = {"id": at, "v": 10_000 + at}
             with mock.patch.object(os, "open", full):
                 try:
@@ -117,7 +114,7 @@ class TestUnusable:
                     stored += 1
                 except StorageError as error:
                     texts.append(str(error))
-            assert rows_of(table) == expected
+            assert rows_by_id(table) == expected
         assert stored
         assert texts
         assert all("local cache" in text for text in texts)

@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark import Warehouse
-from streamhouse_spark.errors import StorageError
+from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.kv import due_changes, keyed_writer, replay, tablets
 from streamhouse_spark.kv.due_changes import DueChanges
 from streamhouse_spark.kv.tablet import Tablet

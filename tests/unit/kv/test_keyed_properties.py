@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.config.properties import is_keyed_property
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.kv.keyed_properties import (
     Aggregate,
     KeyedProperties,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.errors import CommitConflictError, CorruptDataError
+from kit.tables import TableCase
+from streamhouse_spark import CommitConflictError, CorruptDataError
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.kv.snapshots import due_buckets, write_snapshots
 from streamhouse_spark.kv.tablet import Tablet
@@ -17,12 +18,12 @@ from streamhouse_spark.lookup.lookup import FOUND
 HOUR_MS = 3600 * 1000
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture
-def table(wh):
-    properties = {"table.log.ttl": "1h", "table.datalake.enabled": "false"}
-    return wh.create_table("t", "id INT, name STRING", primary_key=["id"], properties=properties)
+TABLE = TableCase(
+    "t",
+    "id INT, name STRING",
+    primary_key=["id"],
+    properties={"table.log.ttl": "1h", "table.datalake.enabled": "false"},
+)
 
 
 def publish(table, before=lambda: None):

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from faults.faulty_storage import FaultyStorage
+from streamhouse_spark import Warehouse
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

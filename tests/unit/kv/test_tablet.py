@@ -12,7 +12,7 @@ from itertools import count
 
 import pytest
 
-from streamhouse_spark.errors import InvalidOptionError, StorageError
+from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.kv.lmdb import tablet_files
 from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, Reader
 from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles, cache_bytes_max, cached_tablets, evict

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from interop.lake_cases import by_bucket, lake_of, write_round
+from streamhouse_spark import OffsetRange
 from streamhouse_spark.config.properties import LakeFormat
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.lake.model.values import LakeFile
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.schema.partition_fields import parse_field

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interop.lake_cases import lake_of, tier, write_round
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, FormatVersionError, LakeMismatchError
 from streamhouse_spark.lake.offsets import OFFSETS_PROPERTY
 from unit.lake.foreign_commits import COMMITS, rows_from

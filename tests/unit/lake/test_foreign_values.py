@@ -6,17 +6,11 @@ import json
 
 import pytest
 
-from streamhouse_spark.errors import CorruptDataError, InvalidNameError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from kit.tables import tier
+from streamhouse_spark import CorruptDataError, InvalidNameError
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 COLUMNS = "id BIGINT NOT NULL, day STRING NOT NULL, n INT"
-
-
-def tier(table) -> None:
-    TieringJob(table.log, table.open_lake(), world=table.world).run(
-        run_tasks_locally(table.storage, table.settings, table.world)
-    )
 
 
 def made(wh, lake):

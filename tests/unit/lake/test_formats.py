@@ -10,8 +10,9 @@ import pytest
 
 from faults.scenarios import NO_LAKE
 from interop.paimon_cases import Stock
-from streamhouse_spark.errors import MissingExtraError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_task, run_tasks_locally
+from kit.tables import tier
+from streamhouse_spark import MissingExtraError
+from streamhouse_spark.lake.tiering.job import TieringJob, run_task
 
 DAY_MS = 24 * 3600 * 1000
 SCRIPT = """
@@ -66,9 +67,7 @@ def test_an_executor_without_the_library_is_told_what_to_install(wh, monkeypatch
     with pytest.raises(MissingExtraError, match=r"Paimon lake.*pypaimon.*pip install 'streamhouse-spark\[paimon\]'"):
         TieringJob(table.log, table.open_lake(), world=table.world).run(elsewhere)
     monkeypatch.undo()
-    TieringJob(table.log, table.open_lake(), world=table.world).run(
-        run_tasks_locally(table.storage, table.settings, table.world)
-    )
+    tier(table)
     assert table.lake.to_arrow().to_pylist() == [{"id": 1, "n": 1}]
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, rows_of
-from lake_rows import lake_rows
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError
+from kit.lake_rows import lake_rows
+from streamhouse_spark import CommitConflictError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 from unit.lake.filters_of_reads import filter_of
@@ -35,16 +34,12 @@ class KeyedContract:
         table.tier()
         return table
 
-    def agree(self, table: KeyedTable) -> None:
-        assert table.lake_rows() == table.expected()
-        assert table.foreign_rows() == table.expected()
-
     def test_inserts_updates_and_deletes(self, items):
-        self.agree(items)
+        items.require_expected()
         items.change([(1, "b", 1), (9, "new", 9)], [(3,)])
         report = items.tier()
         assert (report.rows, report.conflicts, len(report.snapshots)) == (2, 0, 1)
-        self.agree(items)
+        items.require_expected()
         assert items.lake().newest().offsets == items.state.ends == items.state.lake.offsets
 
     def test_changes_that_cancel_out_move_the_offsets(self, items):
@@ -52,16 +47,16 @@ class KeyedContract:
         items.change([], [(100,)])
         assert items.tier().rows == 0
         assert items.lake().newest().offsets == items.state.ends
-        self.agree(items)
+        items.require_expected()
 
     def test_all_rows_go_and_some_come_back(self, items):
         items.change([], list(items.rows))
         items.tier()
-        self.agree(items)
+        items.require_expected()
         assert items.lake_rows() == []
         items.change(EIGHT[:3])
         items.tier()
-        self.agree(items)
+        items.require_expected()
 
     @pytest.mark.parametrize("before_images", [True, False])
     def test_partitions_buckets_and_keys_of_several_columns(self, before_images):
@@ -74,13 +69,13 @@ class KeyedContract:
             table.change([(day, i, tag, step) for day in days for i in range(step, 9, 2) for tag in ("x", "漢\0")])
             table.change([], [key for key in table.rows if key[2] % 5 == step])
             table.tier(bytes_per_bucket_max=200)
-            self.agree(table)
+            table.require_expected()
         table.add_column("more string")
         table.change([(days[0], 1, "x", 9, "new")])
         table.tier()
-        self.agree(table)
+        table.require_expected()
         table.lake().compact()
-        self.agree(table)
+        table.require_expected()
 
     def test_older_snapshots_keep_their_rows(self, items):
         first, held = items.lake().newest(), items.expected()
@@ -124,19 +119,19 @@ class KeyedContract:
     def test_truncation(self, items):
         items.truncate()
         items.tier()
-        self.agree(items)
+        items.require_expected()
         assert items.lake_rows() == []
         assert items.lake().newest().starts == {0: 8}
         items.change([(1, "after", 1)])
         items.tier()
-        self.agree(items)
+        items.require_expected()
         items.truncate()
         items.change([(1, "again", 1)])
         items.tier()
-        self.agree(items)
+        items.require_expected()
         items.lake().compact()
         assert items.lake().newest().starts == items.state.first_offsets
-        self.agree(items)
+        items.require_expected()
 
     def test_metadata_tables(self, items):
         items.change([(1, "b", 1)], [(3,)])
@@ -156,7 +151,7 @@ class KeyedContract:
         rival = self.table(items.storage, 5)
         report = items.tier(before_commit=rival.tier)
         assert report.conflicts == 1
-        self.agree(items)
+        items.require_expected()
 
     def test_a_compaction_that_lost_its_files_is_refused(self, items):
         for i in range(6):
@@ -173,7 +168,7 @@ class KeyedContract:
         with pytest.raises(CommitConflictError):
             items.lake().compact()
         assert fired[0].files_removed
-        self.agree(items)
+        items.require_expected()
 
     def test_a_compaction_that_a_truncation_overtook_brings_no_row_back(self, items):
         for i in range(6):
@@ -191,7 +186,7 @@ class KeyedContract:
         with pytest.raises(CommitConflictError):
             items.lake().compact()
         items.rows.clear()
-        self.agree(items)
+        items.require_expected()
 
     def before_compaction_commits(self, table: KeyedTable, between) -> None:
         """``between`` runs when a compaction has written its files."""
@@ -216,11 +211,11 @@ class KeyedContract:
         assert done.rows == len(items.rows)
         assert items.lake().newest().offsets == before.offsets
         assert items.lake().newest().id != before.id
-        self.agree(items)
+        items.require_expected()
         assert items.lake().compact().files_removed == 0
         items.change([(1, "later", 1)])
         items.tier()
-        self.agree(items)
+        items.require_expected()
 
 
 class TestIceberg(KeyedContract):

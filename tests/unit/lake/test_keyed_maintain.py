@@ -12,8 +12,8 @@ from pyiceberg.table.snapshots import Operation
 
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, data_files, live_deletes
-from lake_rows import lake_rows
-from streamhouse_spark.errors import CommitConflictError, CorruptDataError
+from kit.lake_rows import lake_rows
+from streamhouse_spark import CommitConflictError, CorruptDataError
 from streamhouse_spark.lake.iceberg.maintenance import compaction_keyed as compaction
 from streamhouse_spark.lake.iceberg.offsets import OFFSETS_PROPERTY
 from streamhouse_spark.lake.iceberg.table import IcebergLake
@@ -42,11 +42,6 @@ def other(table: KeyedTable, seed: int = 5) -> KeyedTable:
     return found
 
 
-def agree(table: KeyedTable) -> None:
-    assert table.lake_rows() == table.expected()
-    assert table.foreign_rows() == table.expected()
-
-
 def foreign_append(table: KeyedTable, rows: list[tuple]) -> None:
     lake = table.lake().place.load()
     schema = lake.schema().as_arrow()
@@ -70,7 +65,7 @@ def test_few_deleted_rows_are_left_alone(items):
     assert (report.files_removed, report.files_added, report.rows) == (3, 1, 18)
     assert report.snapshot.offsets == before.offsets
     assert items.lake().newest() == report.snapshot
-    agree(items)
+    items.require_expected()
     assert live_deletes(items.lake()) == {}
     summary = items.lake().place.load().current_snapshot().summary
     assert summary.operation == Operation.REPLACE
@@ -82,7 +77,7 @@ def test_few_deleted_rows_are_left_alone(items):
     assert items.lake().compact() == compaction.CompactReport()
     items.change([(5, "c", 1)], [(6,)])
     items.tier()
-    agree(items)
+    items.require_expected()
 
 
 def test_many_small_files_become_one_sorted_by_key(items):
@@ -90,7 +85,7 @@ def test_many_small_files_become_one_sorted_by_key(items):
         items.change([(100 - i, "x", i)])
         items.tier()
     assert items.lake().compact().files_removed == 6
-    agree(items)
+    items.require_expected()
     assert lake_rows(items.lake(), items.lake().plan_read())["id"].to_pylist() == sorted(
         row[0] for row in items.rows.values()
     )
@@ -119,11 +114,11 @@ def test_partitions_are_compacted_by_themselves(memory, world):
     table.tier()
     table.change([], [(i, days[0]) for i in range(0, 20, 2)])
     table.tier()
-    agree(table)
+    table.require_expected()
     untouched = [location for location in data_files(table.lake()) if str(days[1]) in location]
     report = table.lake().compact()
     assert (report.files_added, report.rows) == (2, 10)
-    agree(table)
+    table.require_expected()
     assert [location for location in data_files(table.lake()) if str(days[1]) in location] == untouched
     assert live_deletes(table.lake()) == {}
 
@@ -138,11 +133,11 @@ def test_of_rows_with_one_key_the_newest_file_wins(items):
     report = items.lake().compact()
     assert (report.rows, report.healed_rows) == (24, 3)
     items.rows |= {(3,): (3, "last", 0), (4,): (4, "theirs", 0), (50,): (50, "theirs", 0)}
-    agree(items)
+    items.require_expected()
     assert items.lake().place.load().current_snapshot().summary.operation == Operation.OVERWRITE
     items.change([(3, "ours", 1), (4, "ours", 1)])
     items.tier()
-    agree(items)
+    items.require_expected()
 
 
 def test_keys_that_another_engine_added_again_become_one_row_without_a_change(items, caplog):
@@ -157,7 +152,7 @@ def test_keys_that_another_engine_added_again_become_one_row_without_a_change(it
     assert "lake table of d.t" in message
     assert "2 rows were taken away" in message
     items.rows |= {(3,): (3, "last", 0), (50,): (50, "theirs", 0)}
-    agree(items)
+    items.require_expected()
     assert items.lake().compact() == compaction.CompactReport()  # the files are ours again
 
 
@@ -167,7 +162,7 @@ def test_rows_that_another_engine_added_are_theirs_to_keep(items, caplog):
     assert items.lake().compact().healed_rows == 0
     assert caplog.messages == []
     items.rows[(50,)] = (50, "theirs", 0)
-    agree(items)
+    items.require_expected()
 
 
 def test_large_files_of_another_engine_wait(items, monkeypatch):
@@ -186,7 +181,7 @@ def test_files_of_another_engine_are_sorted_part_by_part(items, monkeypatch):
     report = items.lake().compact()
     assert report.rows == 50
     items.rows |= {(row[0],): row for row in theirs}
-    agree(items)
+    items.require_expected()
 
 
 def test_what_is_sorted_at_once_is_bounded(tmp_path, monkeypatch):
@@ -213,10 +208,10 @@ def test_all_rows_deleted_leaves_no_files(items):
     report = items.lake().compact()
     assert (report.files_removed, report.files_added, report.rows) == (2, 0, 0)
     assert data_files(items.lake()) == []
-    agree(items)
+    items.require_expected()
     items.change([(1, "x", 1)])
     items.tier()
-    agree(items)
+    items.require_expected()
 
 
 def test_delete_files_about_files_that_are_gone_go(items):
@@ -224,14 +219,14 @@ def test_delete_files_about_files_that_are_gone_go(items):
     items.tier()
     items.lake().place.load().delete("id = 5")  # another engine writes the file again, without its deleted rows
     del items.rows[(5,)]
-    agree(items)
+    items.require_expected()
     assert len(live_deletes(items.lake())) == 1
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compaction, "FOREIGN_BYTES_MAX", 0)
         report = items.lake().compact()
     assert (report.files_removed, report.files_added) == (1, 0)
     assert live_deletes(items.lake()) == {}
-    agree(items)
+    items.require_expected()
 
 
 def test_rows_larger_than_a_file_become_several(memory, world):
@@ -245,7 +240,7 @@ def test_rows_larger_than_a_file_become_several(memory, world):
         patch.setattr("streamhouse_spark.lake.parquet.file_writer.ROW_GROUP_ROWS_MAX", 100)
         patch.setattr("streamhouse_spark.lake.parquet.reader.BATCH_ROWS", 100)
         table.lake().compact()
-    agree(table)
+    table.require_expected()
     assert len(data_files(table.lake())) > 3
 
 
@@ -280,13 +275,13 @@ def test_expiry_and_cleaning_keep_what_kept_snapshots_need(items, memory):
     assert first in report.snapshots
     assert any("-deletes-" in location for location in report.files)
     assert items.lake().remove_orphans() == []
-    agree(items)
+    items.require_expected()
     lake = items.lake()
     old = lake_rows(lake, lake.plan_read(snapshot_id=middle)).to_pylist()
     assert sorted((tuple(row.values()) for row in old), key=repr) == at_middle
     items.change([(0, "z", 0)])
     items.tier()
-    agree(items)
+    items.require_expected()
 
 
 def test_what_a_lost_round_left_behind_is_cleaned(items, memory):
@@ -296,11 +291,11 @@ def test_what_a_lost_round_left_behind_is_cleaned(items, memory):
         other(items).tier()
 
     items.tier(before_commit=race)
-    agree(items)
+    items.require_expected()
     items.world.clock.advance(25 * HOUR_MS)
     orphans = items.lake().remove_orphans()
     assert sum("-deletes-" in key for key in orphans) == 1
-    agree(items)
+    items.require_expected()
     assert items.lake().remove_orphans() == []
 
 
@@ -345,7 +340,7 @@ def test_a_round_against(items, race, handle):
     assert report.conflicts == (0 if race == "expiry" else 1)
     if race == "foreign delete":
         del items.rows[(7,)]
-    agree(items)
+    items.require_expected()
     assert items.lake().newest().offsets == items.state.ends
 
 
@@ -366,9 +361,9 @@ def test_compaction_against(items, monkeypatch, race):
     if race == "foreign delete":
         del items.rows[(7,)]
     items.tier()
-    agree(items)
+    items.require_expected()
     items.lake().compact()
-    agree(items)
+    items.require_expected()
 
 
 def test_a_round_planned_before_an_expiry_of_its_snapshot_is_planned_again(items, monkeypatch):
@@ -382,7 +377,7 @@ def test_a_round_planned_before_an_expiry_of_its_snapshot_is_planned_again(items
     happens, context = once(happen), IcebergLake.write_context
     monkeypatch.setattr(IcebergLake, "write_context", lambda self: (context(self), happens())[0])
     assert items.tier().conflicts == 1
-    agree(items)
+    items.require_expected()
 
 
 def test_two_services_at_once_write_each_change_once(items):
@@ -395,7 +390,7 @@ def test_two_services_at_once_write_each_change_once(items):
 
     mine = items.tier(before_commit=once(race))
     assert (mine.conflicts, len(mine.snapshots), len(reports[0].snapshots)) == (1, 0, 1)
-    agree(items)
+    items.require_expected()
 
 
 def test_another_engines_delete_that_began_before_a_round_is_refused(items):
@@ -405,7 +400,7 @@ def test_another_engines_delete_that_began_before_a_round_is_refused(items):
     items.tier()
     with pytest.raises(ValidationException, match="data files were found"):
         stale.delete("id = 1")
-    agree(items)
+    items.require_expected()
 
 
 def test_files_are_committed_only_where_they_are(items, memory):
@@ -417,7 +412,7 @@ def test_files_are_committed_only_where_they_are(items, memory):
                 memory.delete(f"lake/d/t/data/{key}")
 
     assert items.tier(before_commit=once(lose)).conflicts == 1
-    agree(items)
+    items.require_expected()
 
 
 def test_positions_are_those_of_the_snapshot_that_is_committed_on(items):

@@ -23,14 +23,14 @@ from interop.lake_cases import (
     write_round,
     written_files,
 )
-from lake_rows import lake_rows
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import (
+from kit.lake_rows import lake_rows
+from streamhouse_spark import (
     CommitConflictError,
     CorruptDataError,
     InvalidNameError,
     LakeMismatchError,
     LakeRolledBackError,
+    OffsetRange,
     OffsetsTrimmedError,
     SchemaMismatchError,
     SnapshotExpiredError,

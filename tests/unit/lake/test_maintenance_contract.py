@@ -18,15 +18,15 @@ from interop.lake_cases import (
     write_round,
     written_files,
 )
-from lake_rows import lake_rows
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import (
+from kit.lake_rows import lake_rows
+from streamhouse_spark import (
     CommitConflictError,
     InvalidOptionError,
-    ObjectNotFoundError,
+    OffsetRange,
     OffsetsTrimmedError,
     SnapshotExpiredError,
 )
+from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.lake.parquet.compaction import COMPACT_FILES_MIN
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interop.lake_cases import PLAIN, lake_of, tier
-from lake_rows import lake_rows
-from streamhouse_spark.errors import CommitConflictError, SnapshotExpiredError
+from kit.lake_rows import lake_rows
+from streamhouse_spark import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.snapshot_times import aged_ms, latest_ms, own_ms, said_ms

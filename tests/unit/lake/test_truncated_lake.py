@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from interop.lake_cases import PLAIN, lake_of, tier, write_round
-from lake_rows import lake_rows
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import (
+from kit.lake_rows import lake_rows
+from streamhouse_spark import (
     CommitConflictError,
     LakeMismatchError,
     LakeRolledBackError,
+    OffsetRange,
     OffsetsTrimmedError,
     SnapshotExpiredError,
 )

@@ -7,25 +7,19 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.core.model import OffsetRange, Transaction
+from kit.rows import ids
+from kit.tables import TableCase
+from streamhouse_spark import CommitConflictError, OffsetRange, TableNotFoundError, Transaction
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.errors import CommitConflictError, TableNotFoundError
 from streamhouse_spark.log.append import STAGED_AGE_MS_MAX, gathered
 from streamhouse_spark.log.commits.actions import Condemn, SetSchema
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
+TABLE = TableCase("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
 
 
 def stage(table, first, count):
     return table.stager().stage(pa.table({"id": pa.array(range(first, first + count), pa.int64())}))
-
-
-def ids(table):
-    return sorted(table.to_arrow()["id"].to_pylist())
 
 
 def test_staged_rows_are_seen_by_nobody(table):

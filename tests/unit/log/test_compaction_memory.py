@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark import OffsetRange, Warehouse
 from streamhouse_spark.lake.tiering.plan import plan_tiering
 from streamhouse_spark.log.compaction import MERGED_BYTES_MAX, MergeRun, merge
 from streamhouse_spark.log.segments.scan import cut_split, plan_range
 from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 MIB = 1 << 20
 TEXT = "x" * 4096

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.core.model import OffsetRange, Transaction
+from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, Transaction
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.log.append import truncating
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.deletions import Truncation

@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from keyed_writes import change
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from kit.keyed_writes import change
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Transaction
 from streamhouse_spark.lookup.delta_join import DELETE, KIND_COLUMN, DeltaPlan, Join, Lookups
 from streamhouse_spark.lookup.lookup import Lookup
 

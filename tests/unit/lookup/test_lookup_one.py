@@ -9,8 +9,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, TableNotFoundError
+from streamhouse_spark import InvalidOptionError, OffsetRange, SchemaMismatchError, TableNotFoundError
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lookup.lookup import Lookup
 

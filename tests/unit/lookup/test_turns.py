@@ -10,9 +10,9 @@ from concurrent.futures import Future
 
 import pytest
 
+from kit.waiting import wait_for
 from streamhouse_spark.lookup import turns as module
 from streamhouse_spark.lookup.turns import LOOKUPS_MAX, ThreadTurns
-from waiting import wait_for
 
 FOR_EVER_S = 600.0
 ANSWER_S = 60.0

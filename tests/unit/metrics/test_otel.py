@@ -12,9 +12,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from starlette.testclient import TestClient
 
 import streamhouse_spark as sh
+from streamhouse_spark import InvalidOptionError, MissingExtraError, StorageError, Warehouse
 from streamhouse_spark.datasource.views.measures import view_measures
 from streamhouse_spark.datasource.views.service import ViewStatus
-from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError
 from streamhouse_spark.metrics.measures import Measure, process_measures
 from streamhouse_spark.metrics.otel import exporting
 from streamhouse_spark.metrics.prometheus import as_prometheus
@@ -22,7 +22,6 @@ from streamhouse_spark.serve import overview
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.service.metrics import service_measures
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 class Collected:

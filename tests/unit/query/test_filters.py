@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 
 from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Warehouse
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.query.projection import narrowed, parse_filter
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DDL = (
     "k BIGINT NOT NULL, i INT, f DOUBLE, g FLOAT, s STRING, d DATE, ts TIMESTAMP, ntz TIMESTAMP_NTZ, "

@@ -9,7 +9,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.query.partition_match import NULL_NAME, PartitionMatch, PartitionMatches
 from streamhouse_spark.schema.table_schema import TableSchema
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark import StreamhouseError
 from streamhouse_spark.query.projection import narrowed, parse_filter
 from streamhouse_spark.query.sql_condition import parse_where
 

@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from kit.tables import tier
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
-from streamhouse_spark.table.tiering import tier_table
 
 DAY = dt.date(2026, 1, 1)
 TIME = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -39,7 +38,7 @@ def test_a_row_is_found_in_its_bucket(wh, data_type, lake_format, tiered):
     values = VALUES[data_type]
     table.append([{"k": value, "n": n} for n, value in enumerate(values)] + [{"k": None, "n": -1}])
     if tiered:
-        tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+        tier(table)
     field = table.schema.field("k")
     for n in (0, 7, 39):
         literal = pa.scalar(values[n], field.type)
@@ -65,7 +64,7 @@ def test_other_buckets_are_not_planned(wh, given, buckets_max):
     projection = Projection.of(table.state.schema, None, parse_filter(given))
     sources = plan_pin(table, pin_newest(table.state), Wanted.of(projection))
     assert 1 <= len(sources.pieces) <= buckets_max
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
     sources = plan_pin(table, pin_newest(table.refresh()), Wanted.of(projection))
     assert sources.lake is not None
     assert 1 <= len({file.bucket for file in sources.lake.files}) <= buckets_max

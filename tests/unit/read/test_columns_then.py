@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kit.rows import rows_by_id
+from kit.tables import tier
+from streamhouse_spark import FormatVersionError, SchemaMismatchError, SnapshotExpiredError
 from streamhouse_spark.config.schema_history import SchemaChange, first_after, followed_by
-from streamhouse_spark.errors import FormatVersionError, SchemaMismatchError, SnapshotExpiredError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.history import state_at
@@ -33,15 +34,6 @@ def put(table, *rows) -> None:
     (table.upsert if table.state.primary_key else table.append)([*rows])
 
 
-def tier(table) -> None:
-    run = run_tasks_locally(table.storage, table.settings, table.world)
-    TieringJob(table.log, table.open_lake(), world=table.world).run(run)
-
-
-def rows(found) -> list[dict]:
-    return sorted(found.to_pylist(), key=lambda row: row["id"])
-
-
 CHANGES = {
     "added": lambda table: table.add_columns("late INT"),
     "renamed": lambda table: table.rename_column("n", "m"),
@@ -66,12 +58,14 @@ def test_a_time_and_a_version_show_the_same_columns(table, clock, is_tiered, nam
     tier(table)
     at_version, at_time = table.read_version(version), table.to_arrow(as_of_timestamp_ms=then)
     assert at_time.schema.equals(at_version.schema)
-    assert rows(at_time) == rows(at_version) == old
-    assert rows(table.to_arrow(as_of_timestamp_ms=then, filter=[("n", ">", 1)])) == old[1:]
-    assert rows(table.to_arrow(as_of_timestamp_ms=then, columns=["id"], filter=[("gone", "=", "b")])) == [{"id": 2}]
+    assert rows_by_id(at_time) == rows_by_id(at_version) == old
+    assert rows_by_id(table.to_arrow(as_of_timestamp_ms=then, filter=[("n", ">", 1)])) == old[1:]
+    assert rows_by_id(table.to_arrow(as_of_timestamp_ms=then, columns=["id"], filter=[("gone", "=", "b")])) == [
+        {"id": 2}
+    ]
     now = table.to_arrow(as_of_timestamp_ms=clock.now_ms())
     assert now.schema.equals(table.to_arrow().schema)
-    assert rows(now) == rows(table.to_arrow())
+    assert rows_by_id(now) == rows_by_id(table.to_arrow())
     with pytest.raises(SchemaMismatchError):
         table.to_arrow(as_of_timestamp_ms=then, columns=["late"])
 

@@ -7,20 +7,16 @@ from dataclasses import replace
 
 import pytest
 
+from kit.tables import TableCase
+from streamhouse_spark import InvalidOptionError, Transaction, Warehouse
 from streamhouse_spark.core.clock import Author, World, system_author
-from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.commits.actions import LakePair
 from streamhouse_spark.log.commits.frame import decode_frame
 from streamhouse_spark.log.commits.record import encode_record, read_record
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
+TABLE = TableCase("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
 
 
 def history(table, limit=None):

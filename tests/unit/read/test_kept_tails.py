@@ -10,7 +10,7 @@ import pytest
 
 from faults.faulty_storage import FaultyStorage
 from property.stream_driver import Opened
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark import OffsetRange, Warehouse
 from streamhouse_spark.datasource.read.partitions import partitions, read_plan
 from streamhouse_spark.keys.collapsed_changes import CollapsedChanges, KeySet
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
@@ -22,7 +22,6 @@ from streamhouse_spark.read.parts import joined_by_changes
 from streamhouse_spark.read.pieces import KeyedPiece
 from streamhouse_spark.read.union_read import plan_union
 from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 FILES = 6
 ROWS = 500

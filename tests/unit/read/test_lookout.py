@@ -7,32 +7,26 @@ from dataclasses import replace
 
 import pytest
 
-from faults.faulty_storage import FaultyStorage
+from streamhouse_spark import Warehouse
 from streamhouse_spark.core import forks
 from streamhouse_spark.read import lookout
 from streamhouse_spark.read.lookout import LOCAL, REMOTE, Lookout, Pace, lookout_of
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 QUIET = {"table.datalake.enabled": "false"}
 
 
 @pytest.fixture
-def counting(memory):
-    return FaultyStorage(memory)
+def table(counted, world):
+    return Warehouse("wh", storage=counted, world=world).create_table("t", "id INT", properties=QUIET)
 
 
-@pytest.fixture
-def table(counting, world):
-    return Warehouse("wh", storage=counting, world=world).create_table("t", "id INT", properties=QUIET)
-
-
-def looks(counting, clock, follow, duration_ms: int) -> int:
+def looks(counted, clock, follow, duration_ms: int) -> int:
     """The number of requests while time passes."""
-    counting.trace.clear()
+    counted.trace.clear()
     until_ms = clock.boot_ms() + duration_ms
     while clock.boot_ms() < until_ms:
         follow()
-    return len(counting.trace)
+    return len(counted.trace)
 
 
 class TestPace:
@@ -62,24 +56,24 @@ class Following:
         return self.state.version > before.version
 
 
-def test_requests_fade_while_nothing_happens_and_come_back(table, clock, counting):
+def test_requests_fade_while_nothing_happens_and_come_back(table, clock, counted):
     following = Following(table, clock)
-    first_second = looks(counting, clock, following, 1_000)
+    first_second = looks(counted, clock, following, 1_000)
     assert 20 <= first_second <= 45
-    looks(counting, clock, following, 60_000)
-    assert looks(counting, clock, following, 60_000) <= 60 / 2 + 3, (
+    looks(counted, clock, following, 60_000)
+    assert looks(counted, clock, following, 60_000) <= 60 / 2 + 3, (
         "a request each two seconds; one in a minute asks for a floor"
     )
     table.append([{"id": 1}])
     before_ms = clock.boot_ms()
     while not following():
         assert clock.boot_ms() - before_ms < 2_100
-    assert looks(counting, clock, following, 300) >= 10, "it is busy again"
+    assert looks(counted, clock, following, 300) >= 10, "it is busy again"
 
 
-def test_several_followers_ask_as_often_as_one(table, clock, counting, world):
+def test_several_followers_ask_as_often_as_one(table, clock, counted, world):
     """Also those that opened the table for themselves."""
-    others = [Warehouse("wh", storage=counting, world=world).table("t") for _ in range(4)]
+    others = [Warehouse("wh", storage=counted, world=world).table("t") for _ in range(4)]
     followers = [Following(t, clock) for t in (table, *others)]
     assert len({id(f.lookout) for f in followers}) == 1
 
@@ -87,8 +81,8 @@ def test_several_followers_ask_as_often_as_one(table, clock, counting, world):
         for follower in followers:
             follower()
 
-    looks(counting, clock, follow, 60_000)
-    assert looks(counting, clock, follow, 60_000) <= 40
+    looks(counted, clock, follow, 60_000)
+    assert looks(counted, clock, follow, 60_000) <= 40
     table.append([{"id": 1}])
     seen = set()
     before_ms = clock.boot_ms()
@@ -98,8 +92,8 @@ def test_several_followers_ask_as_often_as_one(table, clock, counting, world):
     assert {f.state.version for f in followers} == {table.state.version}
 
 
-def test_tables_and_clocks_have_lookouts_of_their_own(table, counting, clock, other_process):
-    warehouse = Warehouse("wh", storage=counting, world=table.world)
+def test_tables_and_clocks_have_lookouts_of_their_own(table, counted, clock, other_process):
+    warehouse = Warehouse("wh", storage=counted, world=table.world)
     other = warehouse.create_table("other", "id INT", properties=QUIET)
     assert lookout_of(other) is not lookout_of(table)
     kept = lookout_of(table)

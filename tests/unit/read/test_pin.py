@@ -6,15 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import OffsetsTrimmedError
+from kit.tables import TableCase
+from streamhouse_spark import OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.log.commits.actions import LakePair, Trim
 from streamhouse_spark.read.pin import offset_after, offset_at, pin_as_of, pin_newest
 
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
+TABLE = TableCase("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
 
 
 def fill(table, clock, batches=4):

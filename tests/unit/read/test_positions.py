@@ -7,8 +7,8 @@ import json
 import pytest
 
 import streamhouse_spark as sh
+from streamhouse_spark import LogPosition
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError, FormatVersionError, InvalidOptionError
-from streamhouse_spark.log.commits.position import LogPosition
 from unit.restored_place import Place
 
 

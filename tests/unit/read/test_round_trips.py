@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from round_trips import RemoteStorage
+from kit.tables import tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake import file_access
 from streamhouse_spark.lake.file_access import SMALL_BYTES_MAX, FilesAhead
 from streamhouse_spark.lake.model.values import LakeSplit
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 FORMATS = ["iceberg", "paimon"]
 BUCKETS = 4
@@ -25,22 +23,12 @@ def memory(world, request) -> MemoryStorage:
 
 
 @pytest.fixture
-def remote(memory) -> RemoteStorage:
-    return RemoteStorage(memory)
-
-
-@pytest.fixture
 def wh(memory, world) -> Warehouse:
     return Warehouse("wh", storage=memory, world=world)
 
 
 def new_process(remote, world) -> Warehouse:
     return Warehouse("wh", storage=remote, world=world)
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def write(table: Table, first: int, rows: int = ROWS) -> None:

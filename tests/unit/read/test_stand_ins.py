@@ -8,7 +8,7 @@ import pytest
 
 from faults.scenarios import tier
 from property.stream_driver import Opened
-from streamhouse_spark import SnapshotExpiredError, Warehouse
+from streamhouse_spark import SnapshotExpiredError, Table, Warehouse
 from streamhouse_spark.datasource.catalog.ddl.partitions import partition_rows
 from streamhouse_spark.datasource.catalog.scan import scan
 from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
@@ -17,17 +17,11 @@ from streamhouse_spark.datasource.read.partitions import read_plan
 from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.read.union_read import plan_union
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows
 
 NAME = "sales.gone"
 COLUMNS = ("id", "day", "n")
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture(params=["iceberg", "paimon"])
-def lake_format(request) -> str:
-    return request.param
 
 
 @pytest.fixture(params=[(), ("id", "day")], ids=["log", "by key"])

@@ -5,15 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import SchemaMismatchError
+from kit.tables import TableCase
+from streamhouse_spark import SchemaMismatchError, Transaction
 from streamhouse_spark.log.commits.actions import LakePair
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, bucket_lags
 
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT", buckets=2, properties={"bucket.key": "id", "comment": "x"})
+TABLE = TableCase("t", "id BIGINT", buckets=2, properties={"bucket.key": "id", "comment": "x"})
 
 
 def test_each_has_its_columns_even_when_empty(wh, table):

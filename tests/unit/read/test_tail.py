@@ -11,17 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.errors import OffsetsTrimmedError, SchemaMismatchError
+from kit.tables import TableCase
+from streamhouse_spark import OffsetsTrimmedError, SchemaMismatchError, Warehouse
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.read.tail import LOCAL_POLL_MS, REMOTE_POLL_MS
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT, s STRING", properties={"table.datalake.enabled": "false"})
+TABLE = TableCase("t", "id BIGINT, s STRING", properties={"table.datalake.enabled": "false"})
 
 
 def ids(batches) -> list[int]:

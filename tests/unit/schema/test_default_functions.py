@@ -9,12 +9,11 @@ import pyarrow as pa
 import pytest
 
 from faults.scenarios import LAKE, PAIMON, tier
+from streamhouse_spark import CommitConflictError, SchemaMismatchError, Warehouse
 from streamhouse_spark.core.clock import Author
-from streamhouse_spark.errors import CommitConflictError, SchemaMismatchError
 from streamhouse_spark.schema.default_functions import Now
 from streamhouse_spark.schema.defaults import SqlText, evaluated
 from streamhouse_spark.schema.table_schema import Column, TableSchema
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 COLUMNS = "id INT, at TIMESTAMP DEFAULT current_timestamp(), day DATE DEFAULT current_date(), by STRING DEFAULT user()"
 

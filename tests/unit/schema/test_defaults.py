@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from faults.scenarios import LAKE, PAIMON, tier
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
+from kit.tables import TableCase
+from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError, Table
 from streamhouse_spark.schema.rows import filled
 from streamhouse_spark.schema.table_schema import Column, TableSchema
-from streamhouse_spark.table.table import Table
 
 NAME = "sales.orders"
 D = decimal.Decimal
@@ -31,11 +31,7 @@ EVERY_TYPE = {
     "at": ("timestamp", dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)),
     "local": ("timestamp_ntz", dt.datetime(2026, 1, 31, 12)),
 }
-
-
-@pytest.fixture
-def table(wh) -> Table:
-    return wh.create_table(NAME, "id bigint not null, country string default 'CH', n int")
+TABLE = TableCase(NAME, "id bigint not null, country string default 'CH', n int")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import itertools
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark import SchemaMismatchError
 from streamhouse_spark.schema.ddl import parse_type, type_name
 from streamhouse_spark.schema.evolution import (
     ambiguous_columns,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark import SchemaMismatchError
 from streamhouse_spark.schema.ddl import parse_type, type_name
 from streamhouse_spark.schema.inner_fields import (
     FieldIds,

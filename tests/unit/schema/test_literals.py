@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark import SchemaMismatchError
 from streamhouse_spark.schema.ddl import parse_type
 from streamhouse_spark.schema.literals import TEXT_LENGTH_MAX, from_json, parse, to_json, to_sql
 

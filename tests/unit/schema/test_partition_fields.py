@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyiceberg import transforms as ice
 from pyiceberg import types
 
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.partition_fields import (
     PartitionField,
     join_fields,

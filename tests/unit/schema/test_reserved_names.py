@@ -8,15 +8,14 @@ import pyarrow as pa
 import pytest
 
 from faults.scenarios import tier
+from streamhouse_spark import SchemaMismatchError, Table
 from streamhouse_spark.datasource.write.changed_rows import KIND, arriving_schema
 from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan
 from streamhouse_spark.datasource.write.row_level import RowLevelPlan
-from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS
 from streamhouse_spark.schema import evolution as schema_evolution
 from streamhouse_spark.schema import table_schema as schema
 from streamhouse_spark.schema.reserved_names import INTERNAL, RESERVED_NAMES
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse import creation
 from streamhouse_spark.warehouse.first_rows import first_rows
 

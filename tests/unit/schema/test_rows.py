@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark import SchemaMismatchError
 from streamhouse_spark.schema import conversion
 from streamhouse_spark.schema.rows import coerce
 from streamhouse_spark.schema.table_schema import TableSchema

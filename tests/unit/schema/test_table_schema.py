@@ -6,7 +6,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark import SchemaMismatchError
 from streamhouse_spark.schema.reserved_names import RESERVED_NAMES, RESERVED_PREFIXES
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streamhouse_spark.errors import CorruptDataError, SchemaMismatchError
+from streamhouse_spark import CorruptDataError, SchemaMismatchError
 from streamhouse_spark.schema import ddl, inner_fields
 from streamhouse_spark.schema.rows import coerce
 from streamhouse_spark.schema.table_schema import TableSchema, canonical_type

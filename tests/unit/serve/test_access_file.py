@@ -8,8 +8,8 @@ import pytest
 
 from doc_pages import ROOT
 from faults.sim import SimClock
+from streamhouse_spark import InvalidNameError, InvalidOptionError
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
 from streamhouse_spark.serve.access import Access
 from streamhouse_spark.serve.access_file import WatchedAccess, parse_access, parse_tokens
 from streamhouse_spark.serve.rights import ALL_TABLES, ANYBODY, Client, parse_pattern

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.testclient import TestClient
 
+from kit.network import arrow_stream
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve import bad_rows, rows_api
-from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.bad_rows import body_of
 from streamhouse_spark.serve.row_bodies import ARROW, CSV, JSON, JSON_LINES
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ROWS = "/api/v1/tables/sales.orders/rows"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -28,18 +26,6 @@ def warehouse(tmp_path):
     warehouse.create_table("sales.orders", "id BIGINT NOT NULL, name STRING, price DECIMAL(9,2)", properties=properties)
     warehouse.create_table("sales.keyed", "id BIGINT NOT NULL, name STRING, n INT", primary_key=["id"])
     return warehouse
-
-
-@pytest.fixture
-def client(warehouse):
-    return TestClient(make_app(warehouse))
-
-
-def arrow_stream(rows):
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return sink.getvalue()
 
 
 LINES = b"""{"id": 1, "name": "a"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from streamhouse_spark import InvalidNameError
 from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.errors import InvalidNameError
 from streamhouse_spark.serve import rights
 
 

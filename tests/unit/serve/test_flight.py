@@ -12,20 +12,15 @@ import pytest
 from pyarrow import flight
 
 from doc_pages import PAGES
-from flight_client import Client, flights, told
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from kit.flight_client import Client, flights, told
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import Warehouse
 from streamhouse_spark.read import parts
 from streamhouse_spark.schema.variant import VARIANT
 from streamhouse_spark.schema.variant_values import readable_rows
 from streamhouse_spark.serve.flight import bulk_reads
 from streamhouse_spark.serve.flight.requests import PARTS_MAX
-from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
-
-
-@pytest.fixture
-def warehouse(tmp_path):
-    return Warehouse(str(tmp_path / "wh"))
 
 
 @pytest.fixture
@@ -45,16 +40,8 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(parts, "TARGET_BYTES_MIN", 1)
 
 
-def tier(table):
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
-
-
 def rows(*ids, n=1):
     return pa.table({"id": pa.array(ids, pa.int64()), "n": pa.array([n] * len(ids), pa.int64())})
-
-
-def ids(found):
-    return sorted(found["id"].to_pylist())
 
 
 def made(warehouse, *, keyed=False, lake="iceberg"):

@@ -11,9 +11,9 @@ import pytest
 from pyarrow import flight
 from starlette.testclient import TestClient
 
-from certificates import own_certificate
-from flight_client import Client, command, flights, told
-from streamhouse_spark.errors import InvalidOptionError, StorageError
+from kit.certificates import own_certificate
+from kit.flight_client import Client, command, flights, told
+from streamhouse_spark import InvalidOptionError, StorageError, Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
@@ -24,7 +24,6 @@ from streamhouse_spark.serve.listening import Listening
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.rights import Client as Rights
 from streamhouse_spark.serve.rights import parse_pattern
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 TOKENS = {"none": "token-of-none", "shop": "token-of-shop", "board": "token-of-board"}
 CLIENTS = {

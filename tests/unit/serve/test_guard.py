@@ -11,7 +11,7 @@ from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
 from faults.sim import SimClock
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark import InvalidOptionError, Warehouse
 from streamhouse_spark.serve import admission
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.app import make_app
@@ -19,7 +19,6 @@ from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.rate_limit import RateLimit
 from streamhouse_spark.serve.rights import Client, parse_pattern
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 TOKENS = {"none": "token-of-none", "shop": "token-of-shop", "board": "token-of-board"}
 CLIENTS = {

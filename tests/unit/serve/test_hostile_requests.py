@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pyarrow as pa
 import pytest
-from starlette.testclient import TestClient
 
+from kit.network import arrow_stream
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve import row_bodies, rows_api
-from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.arrow_input import ArrowLimits
 
 ROWS = "/api/v1/tables/s.t/rows"
@@ -25,18 +22,6 @@ def warehouse(tmp_path):
     return warehouse
 
 
-@pytest.fixture
-def client(warehouse):
-    return TestClient(make_app(warehouse))
-
-
-def arrow(rows):
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return sink.getvalue()
-
-
 def message(answer, status=400):
     assert answer.status_code == status, answer.text
     return answer.json()["error"]["message"]
@@ -46,15 +31,15 @@ def message(answer, status=400):
 def test_arrow_that_would_end_the_process(client, warehouse, more):
     offsets = pa.py_buffer(np.array([0, 90_000_000, 3], "<i4").tobytes())
     rows = pa.table({"s": pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"abc")])})
-    assert "holds no rows" in message(client.post(f"{ROWS}{more}", content=arrow(rows), headers=ARROW))
+    assert "holds no rows" in message(client.post(f"{ROWS}{more}", content=arrow_stream(rows), headers=ARROW))
     assert warehouse.table("s.t").state.version == 1
 
 
 def test_arrow_of_more_rows_than_it_has_bytes(client, monkeypatch):
-    body = arrow(pa.table({"s": pa.nulls(10**9)}))
+    body = arrow_stream(pa.table({"s": pa.nulls(10**9)}))
     assert "more than 4,194,304 rows" in message(client.post(ROWS, content=body, headers=ARROW))
     monkeypatch.setattr(row_bodies, "_LIMITS", ArrowLimits(rows=10, bytes=1 << 20))
-    body = arrow(pa.table({"id": range(11)}))
+    body = arrow_stream(pa.table({"id": range(11)}))
     assert "more than 10 rows" in message(client.post(ROWS, content=body, headers=ARROW))
 
 
@@ -68,7 +53,7 @@ def test_arrow_of_more_rows_than_it_has_bytes(client, monkeypatch):
 )
 def test_times_that_json_cannot_show(client, column):
     name = "y" if pa.types.is_date(column.type) else "t"
-    assert client.post(ROWS, content=arrow(pa.table({name: column})), headers=ARROW).status_code == 200
+    assert client.post(ROWS, content=arrow_stream(pa.table({name: column})), headers=ARROW).status_code == 200
     for kind in (row_bodies.JSON, row_bodies.JSON_LINES):
         assert "beyond the years 1 to 9999" in message(client.get(ROWS, headers={"Accept": kind}))
     answer = client.get(ROWS, headers={"Accept": row_bodies.ARROW})
@@ -79,7 +64,7 @@ def test_times_that_json_cannot_show(client, column):
 
 def test_a_bad_row_that_json_cannot_show_is_named_all_the_same(client):
     rows = pa.table({"t": pa.array([2**62], pa.int64()).cast(pa.timestamp("s", "UTC"))})
-    answer = client.post(ROWS, content=arrow(rows), headers=ARROW)
+    answer = client.post(ROWS, content=arrow_stream(rows), headers=ARROW)
     assert "column 't'" in message(answer)
     assert [bad["row"] for bad in answer.json()["error"]["bad_rows"]] == [0]
 

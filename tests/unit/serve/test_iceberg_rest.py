@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 
+from streamhouse_spark import Warehouse
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 TABLES = "/iceberg/v1/namespaces/sales/tables"
 

@@ -12,8 +12,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from faults.sim import SimClock
-from streamhouse_spark.errors import StorageError
+from streamhouse_spark import StorageError
 from streamhouse_spark.serve.oidc import SigningKeys, TokenIssuer
 from streamhouse_spark.serve.rights import ALL_TABLES, Client
 
@@ -51,11 +50,6 @@ class Provider:
 @pytest.fixture
 def provider():
     return Provider()
-
-
-@pytest.fixture
-def clock():
-    return SimClock()
 
 
 @pytest.fixture

@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from browser import CHROMIUM, browser
-from serving import served
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import StorageError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from kit.browser import CHROMIUM, browser
+from kit.serving import served
+from kit.tables import tier
+from streamhouse_spark import StorageError, Transaction, Warehouse
 from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_failure
 from streamhouse_spark.serve import overview
-from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 PICTURES = os.environ.get("STREAMHOUSE_TEST_PICTURES")
@@ -54,7 +51,7 @@ def test_charts_of_rows_in_tiered_and_lag(warehouse, page):
         assert "Rows in a second: 0 now" not in rows_in
         assert tiered.startswith("Rows tiered a second: 0 now, 0 at most")
         assert lag.startswith("Rows that are not in the lake: 640 now, 640 at most")
-        tier_table(orders, run_tasks_locally(orders.storage, orders.settings, orders.world))
+        tier(orders)
         page.run("look()")
         rows_in, tiered, lag = page.run(LABELS)
         assert rows_in.startswith("Rows in a second: 0 now")
@@ -98,7 +95,7 @@ def test_facts_of_a_table(warehouse, page):
     orders.move_consumer("dashboard", {0: 30})
     orders.append([{"id": 1}], transaction=Transaction("checkout", 7))
     for _ in range(2):
-        tier_table(orders, run_tasks_locally(orders.storage, orders.settings, orders.world))
+        tier(orders)
         orders.append([{"id": n} for n in range(5)])
     with served(warehouse) as url:
         page.show(url)
@@ -152,7 +149,7 @@ def test_rounds_that_fail(warehouse, page):
         assert upkeep.startswith("maintenance failed ")
         assert upkeep.endswith("RuntimeError, whose text is in the log of that process; nobody has tried since")
         assert "4711" not in page.run("document.body.textContent")
-        tier_table(orders, run_tasks_locally(orders.storage, orders.settings, orders.world))
+        tier(orders)
         page.run("look(); open('sales.orders')")
         page.wait("document.querySelectorAll('span.failing').length == 0")
         page.wait("document.querySelector('#facts li').textContent.endsWith('; it succeeded since')")
@@ -168,7 +165,7 @@ def test_it_can_be_looked_at(warehouse, tmp_path, scheme, size):
         for number in range(8):
             orders.append([{"id": n} for n in range(50 * (number % 3 + 1))])
             if number % 3 == 2:
-                tier_table(orders, run_tasks_locally(orders.storage, orders.settings, orders.world))
+                tier(orders)
             page.run("look()")
         orders.alter_properties({"table.datalake.freshness": "0s"})
         orders.append([{"id": 1}])

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from storage.policies import allows
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.serve.iceberg.read_policy import read_policy
 
 PREFIXES = ["team/wh/lake/sales/orders/", "team/wh/lake/.virtual/0f0e-"]

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from faults.sim import sim_world
-from round_trips import RemoteStorage
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from kit.round_trips import RemoteStorage
+from kit.tables import tier
+from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
-from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture
 def remote():
-    return RemoteStorage(MemoryStorage(sim_world()))
+    return RemoteStorage(new_store())
 
 
 def test_an_unchanged_table_and_one_with_new_rows(remote):
-    warehouse = Warehouse("wh", storage=remote, world=sim_world(1))
+    warehouse = open_warehouse(remote, 1)
     table = warehouse.create_table("s.t", "id BIGINT", buckets=2)
     table.append([{"id": n} for n in range(100)])
-    TieringJob(table.log, table.open_lake(), world=table.world).run(
-        run_tasks_locally(table.storage, table.settings, table.world)
-    )
+    tier(table)
     table.append([{"id": 100}])
     served = VirtualTables(warehouse)
     with remote.measured() as first:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from contextlib import ExitStack
 
@@ -11,15 +10,16 @@ import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 
-from serving import served
+from kit.network import arrow_stream
+from kit.serving import served
+from kit.waiting import wait_for
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve import rows_api
 from streamhouse_spark.serve.access_file import parse_tokens
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.warehouse.warehouse import Warehouse
-from waiting import wait_for
 
 ROWS = "/api/v1/tables/sales.orders/rows"
 
@@ -30,18 +30,6 @@ def warehouse(tmp_path):
     warehouse.create_table("sales.orders", "id BIGINT, name STRING, day DATE, price DECIMAL(9,2)")
     warehouse.create_table("sales.keyed", "id BIGINT NOT NULL, name STRING", primary_key=["id"])
     return warehouse
-
-
-@pytest.fixture
-def client(warehouse):
-    return TestClient(make_app(warehouse))
-
-
-def arrow_stream(rows):
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return sink.getvalue()
 
 
 BODIES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.listening import Listening
 from streamhouse_spark.serve.rights import ANYBODY

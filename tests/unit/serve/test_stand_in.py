@@ -9,18 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from starlette.testclient import TestClient
 
-from streamhouse_spark.errors import InvalidOptionError, StorageError, TableNotFoundError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from kit.iceberg_documents import rows_of
+from kit.tables import tier
+from kit.waiting import wait_for
+from streamhouse_spark import InvalidOptionError, StorageError, TableNotFoundError, Warehouse
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.iceberg.rest import _warning
 from streamhouse_spark.serve.iceberg.stand_in import StandIns
 from streamhouse_spark.serve.iceberg.virtual_tables import ServedTable, VirtualTables
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
-from virtual_rows import rows_of
-from waiting import wait_for
 
 PATH = "/iceberg/v1/namespaces/s/tables/t"
 
@@ -30,7 +28,7 @@ def warehouse(tmp_path):
     warehouse = Warehouse(str(tmp_path / "wh"))
     table = warehouse.create_table("s.t", "id BIGINT")
     table.append([{"id": 1}])
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
     table.append([{"id": 2}])
     return warehouse
 

@@ -6,23 +6,17 @@ import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 
-from faults.sim import SimClock, sim_world
-from serving import served
-from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from faults.sim import sim_world
+from kit.iceberg_documents import rows_of
+from kit.serving import served
+from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.iceberg import system_documents
 from streamhouse_spark.serve.iceberg.system_documents import PAUSE_MS, SHOWN, SystemDocuments
 from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
-from virtual_rows import rows_of
 
 GRACE_MS = 600_000
-
-
-@pytest.fixture
-def clock():
-    return SimClock()
 
 
 @pytest.fixture

@@ -5,17 +5,14 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
+from kit.tables import tier
+from streamhouse_spark import StorageError, Transaction, Warehouse
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import StorageError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.lifecycle.failed_rounds import failed_round, note_failure
 from streamhouse_spark.serve import overview
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.table_facts import failed_rounds, table_facts
 from streamhouse_spark.table.refreshing import pause_refreshes
-from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture
@@ -23,10 +20,6 @@ def table(tmp_path):
     warehouse = Warehouse(str(tmp_path / "wh"))
     properties = {"bucket.key": "id", "table.log.ttl": "3d"}
     return warehouse.create_table("s.t", "id BIGINT NOT NULL, name STRING", buckets=2, properties=properties)
-
-
-def tier(table):
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def test_a_new_table(table):

@@ -6,16 +6,14 @@ import json
 
 import pytest
 
-from faults.sim import SimClock
+from kit.tables import tier
+from streamhouse_spark import InvalidOptionError, LakeMismatchError, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.serve.iceberg import vending
 from streamhouse_spark.serve.iceberg.vending import Vending
 from streamhouse_spark.serve.options import VendOptions
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.s3.temporary import TemporaryCredentials
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ROLE = "arn:aws:iam::123456789012:role/team/readers"
 
@@ -36,21 +34,11 @@ class Counted:
 
 
 @pytest.fixture
-def clock():
-    return SimClock()
-
-
-@pytest.fixture
 def warehouse(clock):
     world = World(clock=clock)
     found = Warehouse("s3://shop/wh", storage=S3Memory(world), world=world)
     found.create_table("s.t", "id BIGINT").append([{"id": 1}])
     return found
-
-
-def tier(table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def test_they_are_given_again_until_half_of_their_life_is_over(warehouse, clock):

@@ -10,25 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-import foreign_lake
-from faults.sim import SimClock, sim_world
+from faults.sim import sim_world
+from interop import foreign_iceberg as foreign_lake
+from kit.iceberg_documents import rows_of
+from kit.tables import tier
+from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX
-from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.lake.iceberg import virtual
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.lake.tiering.job import TieringJob
 from streamhouse_spark.serve.iceberg import virtual_tables
 from streamhouse_spark.serve.iceberg.virtual_tables import BACKDATED_MS, ROUNDS_MAX, VirtualTables
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
-from virtual_rows import rows_of
 
 GRACE_MS = 600_000
 COLUMNS = "id BIGINT, name STRING"
-
-
-@pytest.fixture
-def clock():
-    return SimClock()
 
 
 @pytest.fixture
@@ -48,12 +43,6 @@ def served(warehouse):
 
 def rows(*ids, name="x"):
     return pa.table({"id": pa.array(ids, pa.int64()), "name": [name] * len(ids)})
-
-
-def tier(table):
-    TieringJob(table.log, table.open_lake(), world=table.world).run(
-        run_tasks_locally(table.storage, table.settings, table.world)
-    )
 
 
 def shown(storage, served, name="s.t"):

@@ -14,14 +14,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import streamhouse_spark as sh
-from streamhouse_spark.errors import InvalidOptionError, StorageError
+from kit.waiting import wait_for
+from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.service.endpoint import STUCK_MS, parsed_address, serving
 from streamhouse_spark.service.known_tables import KnownTables
 from streamhouse_spark.service.tiering_service import Service, ServiceHealth, TableStatus
 from streamhouse_spark.storage.requests import METER, Requests
 from streamhouse_spark.warehouse.connection import Connection
-from waiting import wait_for
 
 LOOPBACK = ("127.0.0.1", 0)
 

@@ -8,7 +8,8 @@ import pytest
 
 import streamhouse_spark as sh
 from faults.faulty_storage import FaultyStorage
-from streamhouse_spark.errors import LakeMismatchError, TableNotFoundError
+from kit.waiting import wait_for
+from streamhouse_spark import LakeMismatchError, TableNotFoundError, Warehouse
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.lifecycle.failed_rounds import known_failures
 from streamhouse_spark.service import failure_notes, tiering_service
@@ -16,8 +17,6 @@ from streamhouse_spark.service.failure_notes import FailureNotes
 from streamhouse_spark.service.tiering_service import Service, Stopped
 from streamhouse_spark.table.maintain import maintain
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
-from waiting import wait_for
 
 
 @pytest.fixture

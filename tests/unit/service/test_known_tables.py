@@ -5,29 +5,18 @@ from __future__ import annotations
 import pytest
 
 from faults.faulty_storage import Crash, Fault, FaultyStorage
+from streamhouse_spark import CorruptDataError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.paths import name_key, parse_name_key, parse_table_name
-from streamhouse_spark.errors import CorruptDataError, TableNotFoundError
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.service.known_tables import KnownTables
 from streamhouse_spark.service.tiering_service import LOOK_MS_MAX, POLL_MS, Service
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse import connection as connection_module
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture
-def counted(memory, world, monkeypatch) -> FaultyStorage:
-    """The store of the only warehouse, which connections open."""
-    storage = FaultyStorage(memory)
-    monkeypatch.setattr(connection_module, "Warehouse", lambda *_, **__: Warehouse("wh", storage=storage, world=world))
-    connection_module._opened.cache_clear()
-    yield storage
-    connection_module._opened.cache_clear()
-
-
-@pytest.fixture
-def wh(counted, memory, world) -> Warehouse:
+def wh(connected_store, memory, world) -> Warehouse:
     return Warehouse("wh", storage=memory, world=world)
 
 
@@ -76,19 +65,19 @@ def test_a_table_without_a_lake_is_found_once_it_has_one(wh, known):
     assert [t.properties.datalake_enabled for t in known.found().tables] == [True]
 
 
-def test_nothing_of_unchanged_names_is_read(wh, known, counted):
+def test_nothing_of_unchanged_names_is_read(wh, known, connected_store):
     for i in range(20):
         wh.create_table(f"db.t{i}", "id BIGINT")
     wh.drop_table("db.t3")
     assert len(known.found().tables) == 19
-    counted.trace.clear()
+    connected_store.trace.clear()
     assert len(known.found().tables) == 19
-    assert [key for _, method, key in counted.trace if method == "list"] == ["db/"]
-    assert not [key for _, _, key in counted.trace if "/names/" in key or key.startswith("tables/")]
+    assert [key for _, method, key in connected_store.trace if method == "list"] == ["db/"]
+    assert not [key for _, _, key in connected_store.trace if "/names/" in key or key.startswith("tables/")]
 
 
 @pytest.mark.parametrize("verb", ["rename", "drop", "undrop"])
-def test_a_verb_that_is_killed_between_any_two_of_its_calls(memory, world, counted, wh, known, verb):
+def test_a_verb_that_is_killed_between_any_two_of_its_calls(memory, world, connected_store, wh, known, verb):
     """At each step the service has the same tables as a service that begins anew, and finds them in the end."""
     wh.create_table("db.a", "id BIGINT")
     if verb == "undrop":
@@ -131,17 +120,17 @@ def test_a_damaged_name_does_not_hide_the_others(wh, known, memory):
     assert found(known) == ["db.a", "db.b"]
 
 
-def test_an_idle_table_is_looked_at_seldom_and_waiting_rows_in_time(wh, counted, clock):
+def test_an_idle_table_is_looked_at_seldom_and_waiting_rows_in_time(wh, connected_store, clock):
     """Looks double their pace towards the moment at which a round has to begin."""
     table = wh.create_table("db.t", "id BIGINT", properties={"table.datalake.freshness": "5min"})
     service = Service(lambda _: [], Connection.of("wh", {}))
     service._list()
     assert service._due() == []
-    counted.trace.clear()
+    connected_store.trace.clear()
     for _ in range(int(600_000 / POLL_MS)):
         clock.advance(POLL_MS)
         assert service._due() == [] or service._entries  # upkeep may be due
-    requests = [key for _, _, key in counted.trace if "/commits/" in key]
+    requests = [key for _, _, key in connected_store.trace if "/commits/" in key]
     assert len(requests) <= 1.5 * 600_000 / LOOK_MS_MAX  # a look is a request or two
     table.append([{"id": 1}])
     appended_ms = clock.boot_ms()

@@ -10,12 +10,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 import streamhouse_spark as sh
-from streamhouse_spark.errors import InvalidOptionError, StorageError
+from kit.waiting import wait_for
+from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.lake.tiering.job import TieringReport, run_tasks_locally
 from streamhouse_spark.service.lineage import RoundEvents, event_of, listener_to
 from streamhouse_spark.service.tiering_service import Service, Stopped
 from streamhouse_spark.warehouse.connection import Connection
-from waiting import wait_for
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ import threading
 import pytest
 
 import streamhouse_spark as sh
+from kit.tables import TableCase, tier
 from soak.lake_rounds import rounds_in_memory
-from streamhouse_spark.errors import CommitConflictError, StorageError
+from streamhouse_spark import CommitConflictError, StorageError
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.model.values import CompactReport
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
@@ -16,7 +17,6 @@ from streamhouse_spark.service import maintenance_schedule as tiering_upkeep
 from streamhouse_spark.service import tiering_service
 from streamhouse_spark.service.maintenance_schedule import MAINTENANCE_MS, ORPHANS_MS, Upkeep, UpkeepStatus
 from streamhouse_spark.service.tiering_service import Service
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.connection import Connection
 
 HOUR_MS = 3600 * 1000
@@ -42,15 +42,13 @@ def test_over_sixty_rounds_nothing_piles_up(own_cache, is_keyed):
     assert all(after[kind] <= 1.2 * before[kind] + 5 for kind in after), (before, after)
 
 
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT", properties=AUTOMATIC)
+TABLE = TableCase("t", "id BIGINT", properties=AUTOMATIC)
 
 
 def rounds_of(table, upkeep: Upkeep, num_rounds: int, asked: list) -> None:
     for i in range(num_rounds):
         table.append([{"id": i}])
-        tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+        tier(table)
         upkeep.add_rounds(1)
         asked.append(upkeep.run(table, table.world.clock.boot_ms()))
 

@@ -7,11 +7,11 @@ import shutil
 import threading
 
 import streamhouse_spark as sh
+from kit.waiting import wait_for
 from streamhouse_spark.lake.tiering.job import TieringReport, run_tasks_locally
 from streamhouse_spark.service import maintenance_schedule as tiering_upkeep
 from streamhouse_spark.service.tiering_service import Service
 from streamhouse_spark.warehouse.connection import Connection
-from waiting import wait_for
 
 PROPERTIES = {"table.datalake.freshness": "1s", "table.datalake.auto-compaction": "true"}
 

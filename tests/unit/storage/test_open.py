@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from streamhouse_spark.errors import InvalidOptionError, StorageError
+from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.storage import open as stores
 from streamhouse_spark.storage.hdfs.storage import HdfsStorage
 from streamhouse_spark.storage.local import LocalStorage

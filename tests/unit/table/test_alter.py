@@ -9,13 +9,14 @@ import pyarrow.compute as pc
 import pytest
 
 from faults.scenarios import tier
-from streamhouse_spark import Warehouse
-from streamhouse_spark.errors import (
+from kit.tables import TableCase
+from streamhouse_spark import (
     CommitConflictError,
     InvalidOptionError,
     LakeMismatchError,
     SchemaMismatchError,
     TableNotFoundError,
+    Warehouse,
 )
 from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
@@ -23,11 +24,7 @@ from streamhouse_spark.log.segments.match import segment_may_match
 from streamhouse_spark.query.arrow_filter import ArrowFilter
 
 NAME = "sales.orders"
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table(NAME, "id bigint not null, text string", properties={"table.log.ttl": "1d"})
+TABLE = TableCase(NAME, "id bigint not null, text string", properties={"table.log.ttl": "1d"})
 
 
 def by_id(rows: pa.Table) -> dict[int, dict]:

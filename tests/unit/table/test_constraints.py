@@ -9,17 +9,17 @@ import pyarrow as pa
 import pytest
 
 from faults.scenarios import tier
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     CommitConflictError,
     ConstraintViolatedError,
     FormatVersionError,
     InvalidOptionError,
+    Table,
 )
 from streamhouse_spark.log.commits import checkpoint as checkpoint_module
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
 from streamhouse_spark.schema.checks.check import parse_checks
 from streamhouse_spark.table.checked_rows import CheckedRows, LookAgainError
-from streamhouse_spark.table.table import Table
 
 POSITIVE = "table.constraint.positive"
 COLUMNS = "id bigint not null, amount decimal(10,2), note string default 'new'"

@@ -7,23 +7,17 @@ from pathlib import Path
 import pytest
 
 from faults.faulty_storage import FaultyStorage
+from kit.tables import tier
+from streamhouse_spark import InvalidOptionError, SnapshotExpiredError, Warehouse
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.archive.pages import read_page
 from streamhouse_spark.read import archive
 from streamhouse_spark.storage.requests import NO_REQUESTS
 from streamhouse_spark.table import costs
 from streamhouse_spark.table.costs import GIB, Prices, Workload, estimate
-from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOUR_MS = 3_600_000
 FREE = {"puts_usd_per_1000": 0, "gets_usd_per_1000": 0, "stored_usd_per_gib_month": 0}
-
-
-def tier(table) -> None:
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def test_an_estimate_by_hand():

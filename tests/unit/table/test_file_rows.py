@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from changes_replayed import changes, replayed, version
-from foreign_engines import ENGINES
-from foreign_lake import NAME, ids, lake_of, row, tier
+from interop.foreign_engines import ENGINES
+from interop.foreign_iceberg import NAME, ids, lake_of, row, tier
+from kit.change_replay import changes, replayed, version
+from kit.row_replacement import replace_rows
 from property.stream_driver import Query
-from row_changes import replace_rows
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.core.offset_runs import OffsetRuns

@@ -9,9 +9,10 @@ import pyarrow.compute as pc
 import pytest
 
 from faults.scenarios import tier
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from kit.rows import ids
+from kit.tables import TableCase
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Table
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.table.table import Table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DDL = "id BIGINT, ts TIMESTAMP, region STRING"
@@ -28,13 +29,7 @@ def rows(*numbers: int) -> list[dict]:
     return [row(number) for number in numbers]
 
 
-def ids(found: pa.Table) -> list[int]:
-    return sorted(found["id"].to_pylist())
-
-
-@pytest.fixture
-def table(wh) -> Table:
-    return wh.create_table("d.t", DDL, partition_by=FIELDS, buckets=2, properties={"bucket.key": "id"})
+TABLE = TableCase("d.t", DDL, partition_by=FIELDS, buckets=2, properties={"bucket.key": "id"})
 
 
 def lake_of(table: Table):

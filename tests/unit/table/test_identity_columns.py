@@ -10,12 +10,10 @@ import pyarrow.compute as pc
 import pytest
 
 from faults.scenarios import LAKE, PAIMON, tier
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark import Transaction, Warehouse, relocate
 from streamhouse_spark.errors import ConstraintViolatedError, FormatVersionError, InvalidOptionError
 from streamhouse_spark.log.commits import checkpoint as checkpoint_module
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ALWAYS = {"table.identity.id": "ALWAYS"}
 BY_DEFAULT = {"table.identity.id": "by default start with 10 increment by -5"}

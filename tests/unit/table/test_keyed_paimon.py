@@ -6,11 +6,9 @@ import pyarrow as pa
 import pytest
 from pypaimon import CatalogFactory
 
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from kit.tables import tier
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Table, Warehouse
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 COLUMNS = "shop STRING, id BIGINT, day DATE, n INT"
 PAIMON = {"table.datalake.format": "paimon"}
@@ -34,11 +32,6 @@ def table(request, warehouse_path, own_cache) -> Table:
         buckets=5,
         properties={**PAIMON, "bucket.key": request.param},
     )
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def stock(table: Table):

@@ -7,11 +7,9 @@ import random
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from kit.tables import tier
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Table, Transaction
 from streamhouse_spark.kv.part_replacement import PartStager
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.table.table import Table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DDL = "id BIGINT, day INT, n BIGINT"
@@ -41,11 +39,6 @@ def changes(table: Table):
     for batch in table.tail("earliest", until_ms=0, poll_ms=0):
         found += [(row["_change_type"], row["id"], row["n"]) for row in batch.to_pylist()]
     return found
-
-
-def tier(table: Table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    return job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def test_the_changelog_has_the_net_changes(table):

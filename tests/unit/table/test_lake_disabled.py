@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import InvalidOptionError
 
 KINDS = [("iceberg", False), ("iceberg", True), ("paimon", False), ("paimon", True)]
 HOUR_MS = 3_600_000
 
 
-def tier(table) -> None:
-    tasks = run_tasks_locally(table.storage, table.settings, table.world)
-    TieringJob(table.log, table.open_lake(), world=table.world).run(tasks)
-
-
 def write(table, *ids) -> None:
     rows = [{"id": i} for i in ids]
     table.upsert(rows) if table.state.primary_key else table.append(rows)
-
-
-def ids_of(rows) -> list[int]:
-    return sorted(rows["id"].to_pylist())
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: f"{kind[0]}{' keyed' if kind[1] else ''}")
@@ -39,8 +31,8 @@ def table(request, wh, own_cache):
 
 def test_reads_go_on_and_tiering_stops(table):
     write(table, 5)
-    assert ids_of(table.to_arrow()) == [1, 2, 3, 4, 5]
-    assert ids_of(table.lake.to_arrow()) == [1, 2, 3]
+    assert ids(table.to_arrow()) == [1, 2, 3, 4, 5]
+    assert ids(table.lake.to_arrow()) == [1, 2, 3]
     with pytest.raises(InvalidOptionError, match=r"table\.datalake\.enabled is false"):
         tier(table)
     assert table.refresh().lake.offsets == {0: 3}
@@ -52,10 +44,10 @@ def test_trimming_keeps_what_the_lake_lacks_and_enabled_again_it_goes_on(table, 
         write(table, number)
         table.maintain()
     assert table.state.buckets[0].start <= 3
-    assert ids_of(table.to_arrow()) == [1, 2, 3, 4, 5, 6]
+    assert ids(table.to_arrow()) == [1, 2, 3, 4, 5, 6]
     table.alter(set_properties={"table.datalake.enabled": "true"})
     tier(table)
-    assert ids_of(table.lake.to_arrow()) == ids_of(table.to_arrow()) == [1, 2, 3, 4, 5, 6]
+    assert ids(table.lake.to_arrow()) == ids(table.to_arrow()) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_pin_whose_snapshot_was_expired_is_taken_anew(table):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from kit.tables import tier
+from streamhouse_spark import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.values import CompactReport, ExpireReport
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.table import lake_maintain as lake_upkeep
-from streamhouse_spark.table.tiering import tier_table
 
 HOUR_MS = 3600 * 1000
 
@@ -17,7 +16,7 @@ HOUR_MS = 3600 * 1000
 def rounds(table, numbers) -> None:
     for turn, i in enumerate(numbers):
         (table.upsert if table.state.primary_key else table.append)([{"id": i, "text": f"n{i} {turn}"}])
-        tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+        tier(table)
 
 
 @pytest.fixture
@@ -57,9 +56,9 @@ def test_verbs_know_of_columns_that_others_changed(wh, lake_format, key):
     shown = other.lake.compact(dry_run=True)  # the lake has the older columns until the next round
     assert (shown.files_added, shown.rows) == (1, 7)
     assert other.open_lake().plan_read().projection.schema.names == ("id", "text")
-    tier_table(other, run_tasks_locally(other.storage, other.settings, other.world))
+    tier(other)
     other.drop_column("note")
-    tier_table(other, run_tasks_locally(other.storage, other.settings, other.world))
+    tier(other)
     assert table.schema.names == ["id", "text"]  # it has not looked since
     assert table.lake.compact().files_added == 1
     assert table.lake.to_arrow().sort_by("number") == table.to_arrow().sort_by("number")

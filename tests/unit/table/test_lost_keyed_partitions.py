@@ -13,11 +13,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from changes_replayed import changes, replayed, version
+from kit.change_replay import changes, replayed, version
+from kit.rows import ids
+from kit.tables import tier
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.table.rollback import rollback_to_version
-from streamhouse_spark.table.tiering import tier_table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 NAME = "sales.orders"
@@ -49,10 +49,6 @@ def table(request, store, world, wh, own_cache, tmp_path):
     return wh.table(NAME)
 
 
-def ids(found: pa.Table) -> list[int]:
-    return sorted(found["id"].to_pylist())
-
-
 def test_changes_and_a_rollback(table):
     table.upsert([{"id": 6, "region": "eu"}, {"id": 7, "region": "us"}])
     before = table.refresh().version
@@ -61,8 +57,8 @@ def test_changes_and_a_rollback(table):
     found = changes(table, before + 1, now)
     assert sorted(one["id"] for one in found if one["_change_type"] == "delete") == [0, 2, 4, 6]
     assert replayed(version(table, before), found) == version(table, now)
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
     assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == [1, 3, 5, 7]
     rollback_to_version(table, before)
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
     assert ids(table.to_arrow()) == ids(table.lake.to_arrow()) == list(range(8))

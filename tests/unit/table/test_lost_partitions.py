@@ -8,10 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from changes_replayed import changes, replayed, version
-from foreign_engines import ENGINES
-from foreign_lake import NAME, ids, row, tier
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
+from interop.foreign_engines import ENGINES
+from interop.foreign_iceberg import NAME, row
+from kit.change_replay import changes, replayed, version
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.lake.tiering import recording
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.deletions import NameDropped

@@ -9,16 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
+from kit.tables import tier
+from streamhouse_spark import CommitConflictError, InvalidOptionError, OffsetRange, SchemaMismatchError
 from streamhouse_spark.lake.model.values import CompactReport
 from streamhouse_spark.lake.parquet import clustering
 from streamhouse_spark.lake.parquet.file_writer import cluster_of
 from streamhouse_spark.lake.parquet.reader import has_whole_footer
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.query.projection import Projection, parse_filter
 from streamhouse_spark.table import lake_maintain
-from streamhouse_spark.table.tiering import tier_table
 
 COLUMNS = "id BIGINT, a INT, b INT, name STRING, day DATE"
 ROUNDS, ROWS = 5, 400
@@ -34,10 +32,6 @@ def rows_of(turn: int, num_rows: int = ROWS) -> pa.Table:
         "name": pc.binary_join_element_wise("name", pa.array(a).cast(pa.string()), "-"),
         "day": pa.array(np.where(b % 2, 20_000, 20_001), pa.int32()).cast(pa.date32()),
     })  # fmt: skip
-
-
-def tier(table) -> None:
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def filled(wh, **shape):

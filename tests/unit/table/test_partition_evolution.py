@@ -11,15 +11,17 @@ import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
 from faults.scenarios import tier
-from faults.sim import sim_world
-from streamhouse_spark.config.view_definition import VIEW
-from streamhouse_spark.errors import (
+from kit.rows import ids
+from kit.warehouses import open_warehouse
+from streamhouse_spark import (
     CommitConflictError,
     FormatVersionError,
     InvalidOptionError,
     LakeMismatchError,
     SchemaMismatchError,
+    Table,
 )
+from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.maintenance import compaction
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
@@ -29,8 +31,6 @@ from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.log.lifecycle.retention import plan_trim
 from streamhouse_spark.table import partitioning
 from streamhouse_spark.table.replacement import ChosenRows
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DDL = "id BIGINT, ts TIMESTAMP, region STRING, day DATE"
@@ -46,10 +46,6 @@ def row(number: int) -> dict:
 
 def rows(*numbers: int) -> list[dict]:
     return [row(number) for number in numbers]
-
-
-def ids(found: pa.Table) -> list[int]:
-    return sorted(found["id"].to_pylist())
 
 
 @pytest.fixture(autouse=True)
@@ -597,6 +593,6 @@ def test_records_are_as_small_as_they_can_be(wh):
     (action,) = record.actions
     assert (action.schema_id, action.columns, action.fields) == (2, ("day",), "day, hours(ts)")
     table.set_partitioning(["day"])
-    again = Warehouse("wh", storage=table.storage, world=sim_world(9)).table("d.r")
+    again = open_warehouse(table.storage, 9).table("d.r")
     assert again.state.former_partitionings == table.state.former_partitionings
     assert again.state.parsed.partitioned_by == ("day",)

@@ -6,11 +6,11 @@ import datetime as dt
 
 import pytest
 
+from kit.tables import tier
+from streamhouse_spark import Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.lifecycle.retention import plan_trim
 from streamhouse_spark.table.views import open_view
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DAY_MS = 86_400_000
 BY_DAY = {"table.auto-partition.enabled": "true", "table.auto-partition.num-retention": "1"}
@@ -19,11 +19,6 @@ BY_DAY = {"table.auto-partition.enabled": "true", "table.auto-partition.num-rete
 @pytest.fixture
 def wh(memory, world):
     return Warehouse("wh", storage=memory, world=world)
-
-
-def tier(table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def today(clock) -> dt.date:

@@ -10,15 +10,14 @@ import pytest
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import FileScanTask
 
-from streamhouse_spark.errors import InvalidNameError
+from kit.tables import tier
+from streamhouse_spark import InvalidNameError, Warehouse
 from streamhouse_spark.kv import snapshots
 from streamhouse_spark.lake.iceberg.scan_files import _num_deleted
 from streamhouse_spark.lake.iceberg.schema import PATH_ID
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.segments.scan import read_split
 from streamhouse_spark.table import partition_stats as partition_inspect
 from streamhouse_spark.table.views import open_view
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 MON, TUE, WED = (dt.date(2026, 3, day) for day in (2, 3, 4))
 COUNTS = ["hot_rows", "lake_rows", "lake_files", "lake_size_bytes"]
@@ -27,16 +26,6 @@ COUNTS = ["hot_rows", "lake_rows", "lake_files", "lake_size_bytes"]
 @pytest.fixture
 def wh(memory, world):
     return Warehouse("wh", storage=memory, world=world)
-
-
-@pytest.fixture(params=["iceberg", "paimon"])
-def lake_format(request):
-    return request.param
-
-
-def tier(table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def shown(table):

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from kit.rows import ids
+from streamhouse_spark import OffsetRange, Warehouse
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
-from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     InvalidOptionError,
     LakeRolledBackError,
@@ -30,7 +31,6 @@ from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.table import partitions as partition_life
 from streamhouse_spark.table.views import open_view
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 MON, TUE = dt.date(2026, 3, 2), dt.date(2026, 3, 3)
 HOUR_MS = 3_600_000
@@ -71,10 +71,6 @@ def rows(first: int, count: int, day: dt.date | None = MON, land: str | None = "
 
 def people(first: int, count: int, day: dt.date = MON) -> list[dict]:
     return [{"id": i, "day": day, "n": i} for i in range(first, first + count)]
-
-
-def ids(found) -> list[int]:
-    return sorted(found["id"].to_pylist())
 
 
 def job(table) -> TieringJob:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.lineage import Lineage, SourceVersion
-from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.table.refreshing import (
     RefreshStep,
     commit_step,
@@ -16,7 +16,6 @@ from streamhouse_spark.table.refreshing import (
     pause_refreshes,
     resume_refreshes,
 )
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DEFINITION = ViewDefinition("SELECT k FROM db.source", "incremental", 1000, ("k",), "natural", {"spark.x": "é"})
 

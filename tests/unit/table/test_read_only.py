@@ -8,11 +8,11 @@ import os
 import pytest
 from botocore.exceptions import ClientError
 
-from streamhouse_spark.errors import CommitStateUnknownError, ErrorKind, StorageError, StorageRefusedError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from kit.tables import tier
+from streamhouse_spark import CommitStateUnknownError, ErrorKind, StorageError, Warehouse
+from streamhouse_spark.errors import StorageRefusedError
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.s3.errors import storage_error
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 TEXTS = {errno.EROFS: "read-only", errno.EACCES: "permission denied", errno.EPERM: "not permitted"}
 
@@ -31,12 +31,6 @@ class Mount(LocalStorage):
         if self.refuses is not None:
             raise self._translated(OSError(self.refuses, ""), key, "delete")
         super().delete(key)
-
-
-def tier(table):
-    return TieringJob(table.log, table.open_lake(), world=table.world).run(
-        run_tasks_locally(table.storage, table.settings, table.world)
-    )
 
 
 WORK = {

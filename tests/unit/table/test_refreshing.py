@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from kit.tables import tier
 from streamhouse_spark.core.lineage import Lineage, SourceVersion
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.table.refreshing import commit_step, lag_behind, next_step
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -24,12 +24,6 @@ def source(wh):
 def view(wh, own_cache):
     yield wh.create_table("d.v", "day INT, n BIGINT", primary_key=["day"])
     close_tablets()
-
-
-def tier(table):
-    TieringJob(table.log, table.open_lake(), world=table.world).run(
-        run_tasks_locally(table.storage, table.settings, table.world)
-    )
 
 
 def refreshed(view, source):

@@ -8,50 +8,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import (
+from kit.rows import ids, rows
+from kit.tables import TableCase, tier, trim_tiered
+from streamhouse_spark import (
     CommitConflictError,
     InvalidOptionError,
     OffsetsTrimmedError,
     SchemaMismatchError,
     TableNotFoundError,
+    Transaction,
 )
 from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.read.history import history_rows
 from streamhouse_spark.table.replacement import ChosenRows, commit_replacement
 from streamhouse_spark.table.row_parts import condition_choice
-from streamhouse_spark.table.table import Table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 HOT = {"table.datalake.enabled": "false"}
 DAY_1 = [("day", "=", 1)]
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("d.t", "id BIGINT, day INT", buckets=2, partition_by=["day"])
-
-
-def rows(*numbers):
-    return [{"id": number, "day": number % 3} for number in numbers]
-
-
-def ids(found):
-    return sorted(found["id"].to_pylist())
-
-
-def tier(table: Table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    return job.run(run_tasks_locally(table.storage, table.settings, table.world))
-
-
-def trim(table: Table) -> None:
-    state = table.refresh()
-    starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
-    if starts:
-        table.log.commit(lambda _s, _t: (Trim(starts),))
+TABLE = TableCase("d.t", "id BIGINT, day INT", buckets=2, partition_by=["day"])
 
 
 class TestWhatIsReplaced:
@@ -124,7 +99,7 @@ class TestTheLake:
         assert ids(table.to_arrow()) == [2, 5, 8, 9, 10]
         tier(table)
         assert ids(table.lake.to_arrow()) == ids(table.to_arrow()) == [2, 5, 8, 9, 10]
-        trim(table)
+        trim_tiered(table)
         table.overwrite(rows(13), where=DAY_1)
         tier(table)
         assert ids(table.lake.to_arrow()) == ids(table.to_arrow()) == [2, 5, 8, 9, 13]
@@ -177,7 +152,7 @@ class TestOthers:
                 other.append(rows(22))
                 other.delete(where=[("id", "=", 22)])
                 tier(other)
-                trim(other)
+                trim_tiered(other)
             else:
                 other.add_columns(f"c{number} INT")
 
@@ -308,7 +283,7 @@ def test_many_random_replacements(table, other_process):
             case 5:
                 tier(table)
                 if chance.random() < 0.5:
-                    trim(table)
+                    trim_tiered(table)
                 assert ids(table.lake.to_arrow()) == sorted(row["id"] for row in model)
         assert ids(table.to_arrow()) == sorted(row["id"] for row in model)
         assert table.refresh().num_rows == len(model)

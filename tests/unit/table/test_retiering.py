@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
-from changes_replayed import changes
-from streamhouse_spark.errors import (
+from kit.change_replay import changes
+from kit.rows import ids
+from streamhouse_spark import (
     FormatVersionError,
     InvalidOptionError,
     OffsetsTrimmedError,
@@ -37,10 +38,6 @@ def tier(table, between=None) -> None:
     TieringJob(table.log, table.open_lake(), world=table.world).run(run_tasks)
 
 
-def ids_of(rows) -> list[int]:
-    return sorted(rows["id"].to_pylist())
-
-
 def made(wh, lake, *, keyed=False, buckets=2, **more):
     properties = {"table.datalake.format": lake, "table.log.ttl": "1h"}
     if not keyed:
@@ -61,16 +58,16 @@ def lose_at(table, location) -> None:
 
 def healthy(table, expected) -> None:
     """Union read, tiering, lake read, maintenance: all of it, with these rows."""
-    assert ids_of(table.to_arrow()) == expected, "before the next round"
+    assert ids(table.to_arrow()) == expected, "before the next round"
     tier(table)
-    assert ids_of(table.lake.to_arrow()) == expected
-    assert ids_of(table.to_arrow()) == expected
+    assert ids(table.lake.to_arrow()) == expected
+    assert ids(table.to_arrow()) == expected
     table.maintain()
     again = max(expected) + 1
     row = [{"id": again, "n": 0}]
     table.upsert(row) if table.state.primary_key else table.append(row)
     tier(table)
-    assert ids_of(table.lake.to_arrow()) == ids_of(table.to_arrow()) == [*expected, again]
+    assert ids(table.lake.to_arrow()) == ids(table.to_arrow()) == [*expected, again]
 
 
 @pytest.mark.parametrize("lake", LAKES)
@@ -130,7 +127,7 @@ def test_trimmed_rows_are_refused_with_numbers_and_given_up_where_that_is_said(w
         with pytest.raises(OffsetsTrimmedError, match=r"7 rows .*bucket 0: offsets .*0, 7.*allow_loss"):
             table.retier(dry_run=dry_run)
     assert table.refresh().version == before
-    assert ids_of(table.to_arrow()) == list(range(20)), "nothing was changed"
+    assert ids(table.to_arrow()) == list(range(20)), "nothing was changed"
     report = table.retier(allow_loss=True)
     assert (report.rows, report.lost_rows) == (13, 7)
     healthy(table, list(range(7, 20)))
@@ -153,12 +150,12 @@ def partitioned(wh, lake):
 
 def whole(table, *expected) -> None:
     """The table and its lake have these rows, before and after the next round."""
-    assert ids_of(table.to_arrow()) == [*expected]
+    assert ids(table.to_arrow()) == [*expected]
     tier(table)
-    assert ids_of(table.lake.to_arrow()) == ids_of(table.to_arrow()) == [*expected]
+    assert ids(table.lake.to_arrow()) == ids(table.to_arrow()) == [*expected]
     table.append([{"id": 9, "d": "a"}])
     tier(table)
-    assert ids_of(table.lake.to_arrow()) == ids_of(table.to_arrow()) == [*expected, 9]
+    assert ids(table.lake.to_arrow()) == ids(table.to_arrow()) == [*expected, 9]
     assert table.state.num_rows == len(expected) + 1
 
 
@@ -170,9 +167,9 @@ def test_rows_of_dropped_partitions_stay_dropped(wh):
     whole(table, 2, 4, 5)
     table.retier()
     whole_again = [2, 4, 5, 9]
-    assert ids_of(table.to_arrow()) == whole_again
+    assert ids(table.to_arrow()) == whole_again
     tier(table)
-    assert ids_of(table.lake.to_arrow()) == whole_again
+    assert ids(table.lake.to_arrow()) == whole_again
 
 
 @pytest.mark.paimon
@@ -184,9 +181,9 @@ def test_they_stay_dropped_in_a_paimon_lake(wh):
     whole(table, 2, 4, 5)
     table.retier()
     whole_again = [2, 4, 5, 9]
-    assert ids_of(table.to_arrow()) == whole_again
+    assert ids(table.to_arrow()) == whole_again
     tier(table)
-    assert ids_of(table.lake.to_arrow()) == whole_again
+    assert ids(table.lake.to_arrow()) == whole_again
     assert [(c["id"], c["_change_type"]) for c in changes(table, before, table.state.version)] == [
         (5, "insert"),
         (9, "insert"),
@@ -304,7 +301,7 @@ def test_a_round_that_is_under_way_does_not_bring_the_former_lake_back(wh, other
 
     tier(slow, between=once)
     assert table.refresh().lake_location == retiered[0].lake_location
-    assert ids_of(table.to_arrow()) == list(range(20))
+    assert ids(table.to_arrow()) == list(range(20))
     healthy(table, list(range(20)))
 
 
@@ -365,9 +362,9 @@ def test_versions_from_before_are_read_from_the_former_lake(wh, own_cache, lake,
     for number in (version, "before", trimmed):
         found = table.read_version(number)
         assert found.schema.equals(expected.schema)
-        assert ids_of(found) == ids_of(expected), number
-        assert ids_of(table.read_version(number, filter=[("id", ">", 8)])) == [9, 10]
-    assert 11 in ids_of(table.to_arrow())
+        assert ids(found) == ids(expected), number
+        assert ids(table.read_version(number, filter=[("id", ">", 8)])) == [9, 10]
+    assert 11 in ids(table.to_arrow())
 
 
 @pytest.mark.parametrize("lake", LAKES)
@@ -382,4 +379,4 @@ def test_a_former_lake_that_is_gone_is_an_error_that_says_so(wh, lake):
     lose_at(table, former)
     with pytest.raises(SnapshotExpiredError, match=rf"built anew since .*at {former} is gone; bring its files back"):
         table.read_version(tiered)
-    assert ids_of(table.read_version(in_log)) == ids_of(table.to_arrow()) == [1]
+    assert ids(table.read_version(in_log)) == ids(table.to_arrow()) == [1]

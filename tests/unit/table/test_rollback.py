@@ -7,15 +7,12 @@ import random
 import pyarrow.compute as pc
 import pytest
 
-from changes_replayed import check_history
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.log.commits.actions import Trim
+from kit.change_replay import check_history
+from kit.tables import add_rows, new_table, tier, trim_tiered
+from streamhouse_spark import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.table import rollback
-from streamhouse_spark.table.tiering import tier_table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
-HOT = {"table.datalake.enabled": "false"}
 KEY = {"primary_key": ["id"]}
 
 
@@ -34,27 +31,6 @@ def content_of(found):
 def partitioned(wh, lake):
     properties = {"table.datalake.format": lake}
     return wh.create_table("d.p", "id BIGINT NOT NULL, day INT", partition_by=["day"], properties=properties)
-
-
-def new_table(wh, *, keyed=False, lake=None, name="d.t"):
-    how, properties = KEY if keyed else {}, {"table.datalake.format": lake} if lake else HOT
-    return wh.create_table(name, "id BIGINT NOT NULL, day INT", buckets=2, properties=properties, **how)
-
-
-def tier(table):
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
-
-
-def trim(table):
-    """Trim the log of all that the recorded lake snapshot holds."""
-    state = table.refresh()
-    starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
-    if starts:
-        table.log.commit(lambda _s, _t: (Trim(starts),))
-
-
-def add(table, found):
-    return (table.upsert if table.state.primary_key else table.append)(found)
 
 
 class TestLogTables:
@@ -147,7 +123,7 @@ class TestLogTables:
         table.delete(where=pc.field("id") == 2)
         if tiers:
             tier(table)
-            trim(table)
+            trim_tiered(table)
         table.append(rows(4))
         version = table.refresh().version
         table.truncate()
@@ -234,7 +210,7 @@ class TestLogTables:
         table.append(rows(1, 2, 3))
         version = table.refresh().version
         tier(table)
-        trim(table)
+        trim_tiered(table)
         table.drop_partition({"day": 1})
         left = content(table)
         assert table.rollback_to_version(version, dry_run=True).rows_added == 1
@@ -270,7 +246,7 @@ class TestLogTables:
 
         def late(*given):
             tier(other.table("d.t"))
-            trim(other.table("d.t"))
+            trim_tiered(other.table("d.t"))
             really(*given)
 
         monkeypatch.setattr(rollback, "_commit", late)
@@ -332,7 +308,10 @@ class TestKeyedTables:
 
     def test_a_merge_engine_is_refused(self, wh):
         table = wh.create_table(
-            "d.f", "id BIGINT NOT NULL", properties={**HOT, "table.merge-engine": "first_row"}, **KEY
+            "d.f",
+            "id BIGINT NOT NULL",
+            properties={"table.datalake.enabled": "false", "table.merge-engine": "first_row"},
+            **KEY,
         )
         with pytest.raises(InvalidOptionError, match="merge engine"):
             table.rollback_to_version(1)
@@ -356,7 +335,7 @@ def test_histories_beside_the_contents_of_each_version(wh, keyed, lake, seed):
     for _ in range(14):
         step = random_.choice(["add", "add", "delete", "tier", "merge", "trim", "back"])
         if step == "add":
-            add(table, rows(*range(number, number + 4), day=random_.randrange(5)))
+            add_rows(table, rows(*range(number, number + 4), day=random_.randrange(5)))
             number += random_.choice([2, 4]) if keyed else 4
         elif step == "delete":
             gone = random_.randrange(number + 1)
@@ -367,7 +346,7 @@ def test_histories_beside_the_contents_of_each_version(wh, keyed, lake, seed):
         elif step == "tier":
             tier(table)
         elif step == "trim" and not keyed:  # with a primary key `maintain` publishes the rows first
-            trim(table)
+            trim_tiered(table)
         elif step in ("merge", "trim"):
             table.merge_inline()
         else:

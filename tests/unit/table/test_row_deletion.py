@@ -7,7 +7,9 @@ import random
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.core.model import Transaction
+from kit.rows import ids, rows
+from kit.tables import TableCase
+from streamhouse_spark import Transaction
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.kv.read_base import ReadBase
@@ -22,19 +24,7 @@ from streamhouse_spark.table.views import changelog_batches
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 HOT = {"table.datalake.enabled": "false"}
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("d.t", "id BIGINT, day INT", buckets=2, partition_by=["day"], properties=HOT)
-
-
-def rows(*numbers):
-    return [{"id": number, "day": number % 3} for number in numbers]
-
-
-def ids(found):
-    return sorted(found["id"].to_pylist())
+TABLE = TableCase("d.t", "id BIGINT, day INT", buckets=2, partition_by=["day"], properties=HOT)
 
 
 def runs(*offsets):

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from streamhouse_spark import Warehouse
 from streamhouse_spark.lake.parquet import file_writer, footer_seal
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.query.filters import Filter
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 STEP_ROWS = 2_000
 """Rows of an append, and so of a row group."""

@@ -11,27 +11,25 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 
-from changes_replayed import changes
 from faults.sim import SimClock
 from interop.paimon_cases import Stock
-from row_changes import replace_rows
-from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
-from streamhouse_spark.core.model import OffsetRange
+from kit.change_replay import changes
+from kit.row_replacement import replace_rows
+from kit.rows import ids, rows
+from kit.tables import require_verified, tier, trim_tiered
+from streamhouse_spark import CommitConflictError, OffsetRange, OffsetsTrimmedError, Table
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.iceberg.maintenance import compaction
 from streamhouse_spark.lake.model.values import CompactReport
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits import deletions
-from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.read.deleted_rows import dropped_by
 from streamhouse_spark.read.executor import read_batches
 from streamhouse_spark.read.ranges import plan_ranges
 from streamhouse_spark.service.tiering_service import oldest_waiting_ms
 from streamhouse_spark.table.row_deletion import commit_deletion, lost_partitions
-from streamhouse_spark.table.table import Table
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 by_position = pytest.mark.parametrize("lake", ["iceberg"])
@@ -50,35 +48,6 @@ def table(wh, lake):
 
 def new_table(wh, lake, **shape):
     return wh.create_table("d.t", "id BIGINT, day INT", properties={"table.datalake.format": lake}, **shape)
-
-
-def rows(*numbers):
-    return [{"id": number, "day": number % 3} for number in numbers]
-
-
-def ids(found):
-    return sorted(found["id"].to_pylist())
-
-
-def tier(table: Table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    return job.run(run_tasks_locally(table.storage, table.settings, table.world))
-
-
-def trim(table: Table) -> None:
-    """Trim the log of all that the recorded lake snapshot holds."""
-    state = table.refresh()
-    starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
-    if starts:
-        table.log.commit(lambda _s, _t: (Trim(starts),))
-
-
-def require_verified(table: Table) -> None:
-    state, result = table.refresh(), Verification(table.name)
-    verify_log(table, state, result, lambda _: None)
-    if (plan := open_lake_plan(table, state, result)) is not None:
-        verify_lake(table, state, plan, result, lambda _: None)
-    assert result.problems == []
 
 
 def stock(table: Table) -> list[int]:
@@ -146,7 +115,7 @@ def test_they_are_forgotten_when_the_log_is_trimmed(table):
     table.delete(where=[("id", "=", 2)])
     tier(table)
     assert table.refresh().deleted
-    trim(table)
+    trim_tiered(table)
     assert table.refresh().deleted == {}
     assert ids(table.to_arrow()) == [0, 1, 3, 4, 5]
     assert table.state.num_rows == 5
@@ -266,7 +235,7 @@ def test_random_lives(wh, lake, other_process, seed, monkeypatch):
                 assert ids(table.lake.to_arrow()) == expected
                 require_verified(table)
             case "trim":
-                trim(table)
+                trim_tiered(table)
         state = table.refresh()
         assert ids(table.to_arrow()) == expected
         assert as_stored(state) == as_stored(as_stored(state))

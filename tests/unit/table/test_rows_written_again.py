@@ -5,18 +5,19 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from faults.sim import sim_world
-from foreign_engines import ENGINES
-from foreign_lake import NAME, ids, row, tier
-from round_trips import RemoteStorage
-from row_changes import replace_rows
+from interop.foreign_engines import ENGINES
+from interop.foreign_iceberg import NAME, row
+from kit.round_trips import RemoteStorage
+from kit.row_replacement import replace_rows
+from kit.rows import ids
+from kit.tables import tier
+from kit.warehouses import open_warehouse
+from streamhouse_spark import CommitConflictError
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.table import replacement, rollback, row_deletion
 from streamhouse_spark.table.rollback import rollback_to_version
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 OLD = list(range(6))
@@ -130,7 +131,7 @@ def test_a_round_of_ours_in_between_is_none(table, engine, other_process):
 def test_a_look_opens_no_file_where_all_are_ours(table, store, clock):
     """A statement beside a tiering service looks at a snapshot that was recorded meanwhile, and knows no other."""
     remote = RemoteStorage(store)
-    mine = Warehouse("wh", storage=remote, world=sim_world(99, clock)).table(NAME)
+    mine = open_warehouse(remote, 99, clock).table(NAME)
     read = ReadBase.of(mine.refresh())
     table.append([row(20)])
     tier(table)

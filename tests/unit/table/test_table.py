@@ -15,7 +15,8 @@ import pytest
 
 from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
-from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction
+from kit.tables import TableCase
+from streamhouse_spark import BucketOffsets, OffsetRange, Transaction, Warehouse
 from streamhouse_spark.core.paths import commit_key, segments_prefix
 from streamhouse_spark.errors import (
     CommitStateUnknownError,
@@ -27,7 +28,6 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
 from streamhouse_spark.log.commits.record import RECORD_BYTES_MAX
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DDL = "id BIGINT NOT NULL, name STRING, amount DECIMAL(12,2), ts TIMESTAMP"
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=dt.UTC)
@@ -35,11 +35,7 @@ ROWS = [
     {"id": 1, "name": "a", "amount": decimal.Decimal("1.50"), "ts": MOMENT},
     {"id": 2, "name": None, "amount": None, "ts": None},
 ]
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("sales.orders", DDL)
+TABLE = TableCase("sales.orders", DDL)
 
 
 def ids(table) -> list[int]:

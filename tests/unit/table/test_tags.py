@@ -7,52 +7,22 @@ import shutil
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.log.commits.actions import Trim
+from kit.rows import ids
+from kit.tables import add, new_table, tier, trim_tiered
+from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotExpiredError, Warehouse, relocate
 from streamhouse_spark.log.commits.checkpoint import write_checkpoint
 from streamhouse_spark.table import lake_maintain, tags
 from streamhouse_spark.table.lake_maintain import claim_of
-from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
-HOT = {"table.datalake.enabled": "false"}
 DAY_MS = 24 * 3600 * 1000
-
-
-def rows(*numbers):
-    return [{"id": number, "day": number % 3} for number in numbers]
-
-
-def new_table(wh, *, keyed=False, lake=None, name="d.t"):
-    how = {"primary_key": ["id"]} if keyed else {}
-    properties = HOT if lake is None else {"table.datalake.format": lake}
-    return wh.create_table(name, "id BIGINT NOT NULL, day INT", buckets=2, properties=properties, **how)
-
-
-def add(table, *numbers):
-    (table.upsert if table.state.primary_key else table.append)(rows(*numbers))
-
-
-def ids(found):
-    return sorted(found["id"].to_pylist())
-
-
-def tier(table):
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def upkeep(table, clock):
     """Do everything that takes files away, with days between."""
-    state = table.refresh()
     if table.has_lake:
-        tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
-        state = table.refresh()
-        starts = {b: state.lake_offset(b) for b, log in state.buckets.items() if state.lake_offset(b) > log.start}
-        if starts:
-            table.log.commit(lambda _s, _t: (Trim(starts),))
+        tier(table)
+        trim_tiered(table)
     for _ in range(3):
         clock.advance(2 * DAY_MS)
         table.maintain()
@@ -66,7 +36,7 @@ def test_a_tagged_version_is_read_after_everything_else_went(wh, clock, other_pr
     table = new_table(wh, keyed=keyed, lake=lake)
     add(table, *range(10))
     if lake:
-        tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+        tier(table)
     add(table, *range(10, 14))
     made = table.create_tag("before")
     for step in range(60):

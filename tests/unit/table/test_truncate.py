@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.core.model import OffsetRange, Transaction
+from kit.tables import TableCase
+from streamhouse_spark import OffsetRange, Transaction
 from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError, SchemaMismatchError, TableNotFoundError
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.query.projection import Projection
 from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.read.union_read import read_pin
 
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT NOT NULL", properties={"table.datalake.enabled": "false"})
+TABLE = TableCase("t", "id BIGINT NOT NULL", properties={"table.datalake.enabled": "false"})
 
 
 def rows(*ids):

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from faults.scenarios import tier
-from streamhouse_spark.errors import FormatVersionError, SchemaMismatchError
+from kit.tables import TableCase
+from streamhouse_spark import FormatVersionError, SchemaMismatchError
 from streamhouse_spark.log.commits import checkpoint as checkpoint_module
 from streamhouse_spark.log.commits.actions import Create, Payload, SetSchema, Trim, action_from_json, action_to_json
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
@@ -16,11 +17,7 @@ from streamhouse_spark.schema.variant_values import readable_rows
 PAIMON = {"table.datalake.format": "paimon"}
 NO_LAKE = {"table.datalake.enabled": "false"}
 VALUES = [{"a": [1, None, {"b": 2.5}]}, [], "text", 5, None]
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("sales.events", "id bigint not null, v variant", properties=PAIMON)
+TABLE = TableCase("sales.events", "id bigint not null, v variant", properties=PAIMON)
 
 
 def found(rows: pa.Table, column: str = "v") -> dict:

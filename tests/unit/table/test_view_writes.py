@@ -6,14 +6,12 @@ import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 
-from kills.workers import tier
+from kit.tables import tier
+from streamhouse_spark import InvalidOptionError, Transaction, Warehouse
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.lineage import Lineage, SourceVersion
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.table.refreshing import RefreshStep, commit_step
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DEFINITION = ViewDefinition("SELECT k, v FROM db.source", "incremental", 1000, ("k", "v"), "natural", {})
 REFUSED = r"gold\.view is a materialised table, to which its refreshes alone write; write to the tables that its query"

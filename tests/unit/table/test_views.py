@@ -5,14 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.errors import OffsetsTrimmedError, TableNotFoundError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from kit.tables import TableCase, tier
+from streamhouse_spark import OffsetsTrimmedError, TableNotFoundError
 from streamhouse_spark.log.commits.actions import Trim
 
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("sales.orders", "id BIGINT, name STRING", buckets=2, properties={"bucket.key": "id"})
+TABLE = TableCase("sales.orders", "id BIGINT, name STRING", buckets=2, properties={"bucket.key": "id"})
 
 
 class TestChangelog:
@@ -118,5 +115,4 @@ def test_a_view_of_a_dropped_table(wh, table, other_process):
 
 
 def _tier(table) -> None:
-    run = run_tasks_locally(table.storage, table.settings, table.world)
-    TieringJob(table.log, table.open_lake(), world=table.world).run(run)
+    tier(table)

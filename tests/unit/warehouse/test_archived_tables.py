@@ -6,14 +6,13 @@ import shutil
 
 import pytest
 
+from streamhouse_spark import Warehouse, relocate
 from streamhouse_spark.cli.verification import Verification, verify_log
 from streamhouse_spark.core.paths import manifest_key, table_prefix
 from streamhouse_spark.log.archive.pages import ArchivedKeys, read_page
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.table.views import open_view
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOUR_MS = 3_600_000
 KEEPING = {

@@ -7,43 +7,18 @@ import shutil
 import pytest
 
 from faults.sim import SimClock, sim_world
+from kit.rows import ids, rows
+from kit.tables import add, new_table, tier
+from streamhouse_spark import Transaction, Warehouse, relocate
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.lineage import REFRESHES
-from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError, TableNotFoundError
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
-HOT = {"table.datalake.enabled": "false"}
 DAY_MS = 24 * 3600 * 1000
 STORES = pytest.mark.parametrize("store", ["memory"], indirect=True)
 pytestmark = STORES
 KINDS = pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
-
-
-def rows(*numbers):
-    return [{"id": number, "day": number % 3} for number in numbers]
-
-
-def new_table(wh, *, keyed=False, lake="iceberg", name="d.t"):
-    how = {"primary_key": ["id"]} if keyed else {}
-    properties = HOT if lake is None else {"table.datalake.format": lake}
-    return wh.create_table(name, "id BIGINT NOT NULL, day INT", buckets=2, properties=properties, **how)
-
-
-def add(table, *numbers):
-    (table.upsert if table.state.primary_key else table.append)(rows(*numbers))
-
-
-def ids(found):
-    return sorted(found["id"].to_pylist())
-
-
-def tier(table):
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def lake_files(table):
@@ -93,7 +68,7 @@ def test_a_clone_has_the_rows_and_both_live_on_alone(wh, clock, keyed, lake):
 
 @KINDS
 def test_a_clone_reads_what_the_other_table_no_longer_has(wh, clock, keyed):
-    table = new_table(wh, keyed=keyed)
+    table = new_table(wh, keyed=keyed, lake="iceberg")
     add(table, *range(10))
     tier(table)
     clone = wh.clone_table("d.t", "d.c")
@@ -108,7 +83,7 @@ def test_a_clone_reads_what_the_other_table_no_longer_has(wh, clock, keyed):
 
 @KINDS
 def test_a_clone_that_was_rewritten_and_expired_leaves_the_other_tables_files(wh, clock, keyed):
-    table = new_table(wh, keyed=keyed)
+    table = new_table(wh, keyed=keyed, lake="iceberg")
     for number in range(6):
         add(table, number)
         tier(table)
@@ -124,7 +99,7 @@ def test_a_clone_that_was_rewritten_and_expired_leaves_the_other_tables_files(wh
 
 
 def test_a_dropped_table_is_kept_until_its_clones_are_gone(wh, clock):
-    table = new_table(wh)
+    table = new_table(wh, lake="iceberg")
     add(table, *range(10))
     tier(table)
     location = table.state.lake_location
@@ -147,7 +122,7 @@ def test_a_dropped_table_is_kept_until_its_clones_are_gone(wh, clock):
 
 
 def test_the_tag_of_a_clone_goes_with_the_clone(wh, clock):
-    table = new_table(wh)
+    table = new_table(wh, lake="iceberg")
     add(table, 1)
     tier(table)
     clone = wh.clone_table("d.t", "d.c")
@@ -164,7 +139,7 @@ def test_the_tag_of_a_clone_goes_with_the_clone(wh, clock):
 
 
 def test_a_clone_of_a_clone_outlives_both(wh, clock):
-    table = new_table(wh)
+    table = new_table(wh, lake="iceberg")
     add(table, *range(5))
     tier(table)
     first = wh.clone_table("d.t", "d.c")
@@ -182,7 +157,7 @@ def test_a_clone_of_a_clone_outlives_both(wh, clock):
 
 
 def test_an_older_version_and_a_tag_are_cloned(wh, clock):
-    table = new_table(wh)
+    table = new_table(wh, lake="iceberg")
     add(table, 1)
     tier(table)
     at = table.refresh().version
@@ -201,7 +176,7 @@ def test_an_older_version_and_a_tag_are_cloned(wh, clock):
 
 
 def test_streams_transactions_and_offsets_go_on_from_the_version(wh):
-    table = new_table(wh)
+    table = new_table(wh, lake="iceberg")
     table.append(rows(1), transaction=Transaction("app", 1))
     clone = wh.clone_table("d.t", "d.c")
     clone.append(rows(1), transaction=Transaction("app", 1))
@@ -213,7 +188,7 @@ def test_streams_transactions_and_offsets_go_on_from_the_version(wh):
 
 
 def test_history_of_a_clone_begins_with_it(wh):
-    table = new_table(wh)
+    table = new_table(wh, lake="iceberg")
     for number in range(5):
         add(table, number)
     version = table.refresh().version
@@ -226,7 +201,7 @@ def test_history_of_a_clone_begins_with_it(wh):
 
 
 def test_a_name_that_is_taken_and_tables_that_cannot_be_cloned(wh):
-    table = new_table(wh)
+    table = new_table(wh, lake="iceberg")
     add(table, 1)
     with pytest.raises(TableExistsError, match=r"table d\.t cannot be cloned to d\.t"):
         wh.clone_table("d.t", "d.t")
@@ -244,7 +219,7 @@ def test_a_name_that_is_taken_and_tables_that_cannot_be_cloned(wh):
 
 @KINDS
 def test_a_version_from_before_a_comment_a_default_or_a_constraint(wh, keyed):
-    table = new_table(wh, keyed=keyed)
+    table = new_table(wh, keyed=keyed, lake="iceberg")
     add(table, 1, 2)
     tier(table)
     add(table, 3)
@@ -295,7 +270,7 @@ def test_a_lake_in_a_catalog_outside_is_not_shared(tmp_path):
     (tmp_path / "there").mkdir()
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": str(tmp_path / "there")}
     wh = Warehouse(tmp_path / "wh", {f"lake.iceberg.catalog.{key}": value for key, value in catalog.items()})
-    table = new_table(wh)
+    table = new_table(wh, lake="iceberg")
     add(table, 1)
     tier(table)
     with pytest.raises(InvalidOptionError, match="is in a catalog outside the warehouse, so other engines may delete"):
@@ -305,7 +280,7 @@ def test_a_lake_in_a_catalog_outside_is_not_shared(tmp_path):
 
 @KINDS
 def test_other_engines_read_a_clone_and_are_told_to_delete_nothing(wh, keyed):
-    table = new_table(wh, keyed=keyed)
+    table = new_table(wh, keyed=keyed, lake="iceberg")
     add(table, *range(5))
     tier(table)
     clone = wh.clone_table("d.t", "d.c")
@@ -322,7 +297,7 @@ def test_other_engines_read_a_clone_and_are_told_to_delete_nothing(wh, keyed):
 @KINDS
 def test_a_warehouse_with_a_clone_is_moved_whole_and_becomes_no_copy(tmp_path, keyed):
     wh = Warehouse(tmp_path / "a")
-    table = new_table(wh, keyed=keyed)
+    table = new_table(wh, keyed=keyed, lake="iceberg")
     for number in range(4):
         add(table, number)
         tier(table)
@@ -355,7 +330,7 @@ def test_a_warehouse_becomes_a_copy_without_its_clones(tmp_path):
         return Warehouse(str(tmp_path / folder), storage=storage, world=world)
 
     wh = at("a")
-    table = new_table(wh)
+    table = new_table(wh, lake="iceberg")
     add(table, 1)
     tier(table)
     wh.clone_table("d.t", "d.c")
@@ -397,7 +372,7 @@ def test_the_clone_of_a_view_is_a_table_that_nobody_refreshes(wh):
 
 
 def test_what_another_engine_expired_is_told_before_anything_is_written(wh):
-    table = new_table(wh)
+    table = new_table(wh, lake="iceberg")
     add(table, 1)
     tier(table)
     at = table.refresh().version

@@ -6,12 +6,11 @@ from dataclasses import fields
 
 import pytest
 
+from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.paths import commit_key, table_prefix
-from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.requests import METER, Requests
 from streamhouse_spark.table.costs import CostEstimate
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PLAIN = {"table.datalake.enabled": "false"}
 

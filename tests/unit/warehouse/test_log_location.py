@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from faults.faulty_storage import FaultyStorage
-from round_trips import RemoteStorage
+from kit.round_trips import RemoteStorage
+from kit.rows import ids
+from kit.tables import tier
 from streamhouse_spark import (
     CorruptDataError,
     FormatVersionError,
     InvalidOptionError,
     StorageError,
+    Table,
     TableNotFoundError,
     Warehouse,
     WarehouseMovedError,
@@ -27,7 +30,6 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import is_placed, location_key, owner_key, table_prefix
 from streamhouse_spark.handle import log_url
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.frame import decode_frame
 from streamhouse_spark.log.lifecycle import location, names
@@ -36,8 +38,6 @@ from streamhouse_spark.log.lifecycle.location import LogPlaces, log_settings, ne
 from streamhouse_spark.storage.base import url_of
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.placed import placed
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.creation import create_action
 from streamhouse_spark.warehouse.replacement import publish_table, stage_table
 
@@ -72,14 +72,6 @@ def write(table, *ids: int) -> None:
     table.upsert(rows) if table.state.primary_key else table.append(rows)
 
 
-def ids_of(table) -> list[int]:
-    return sorted(table.to_arrow()["id"].to_pylist())
-
-
-def tier(table) -> None:
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
-
-
 def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
@@ -96,7 +88,7 @@ def test_the_log_lies_there_and_the_lake_and_the_name_here(wh, table, fast, tmp_
     assert all(key.startswith(folder) for key in files(fast))
     assert {f"{folder}commits/{1:020d}.json", owner_key(table.uuid)} <= set(files(fast))
     again = Warehouse(tmp_path / "wh").table(NAME)
-    assert ids_of(again) == [1, 2, 3]
+    assert ids(again) == [1, 2, 3]
     assert sorted(again.lake.to_arrow()["id"].to_pylist()) == [1, 2]
     assert again.properties.log_location == str(fast)
 
@@ -106,7 +98,7 @@ def test_primary_keys(keyed, fast, tmp_path):
     tier(keyed)
     keyed.delete([{"id": 0}])
     other = Warehouse(tmp_path / "wh").table("sales.stock")
-    assert ids_of(other) == list(range(1, 8))
+    assert ids(other) == list(range(1, 8))
     assert other.lookup([{"id": 3}])["text"].to_pylist() == ["row 3"]
     assert not [key for key in files(tmp_path / "wh") if "/commits/" in key or "/segments/" in key]
 
@@ -116,8 +108,8 @@ def test_many_tables_share_a_place_and_a_name_can_be_used_again(wh, table, fast)
     wh.drop_table(NAME)
     again = wh.create_table(NAME, COLUMNS, properties={"table.log.location": str(fast)})
     write(again, 7)
-    assert ids_of(again) == [7]
-    assert ids_of(wh.undrop_table(NAME, to="sales.former")) == [1]
+    assert ids(again) == [7]
+    assert ids(wh.undrop_table(NAME, to="sales.former")) == [1]
     assert wh.tables() == ["sales.former", NAME]
 
 
@@ -147,7 +139,7 @@ def test_orphans_are_found_there(wh, table, fast):
 
 def test_it_is_pickled_with_the_way_to_its_log(table):
     write(table, 1)
-    assert ids_of(pickle.loads(pickle.dumps(table))) == [1]
+    assert ids(pickle.loads(pickle.dumps(table))) == [1]
 
 
 class TestPlaces:
@@ -204,12 +196,12 @@ class TestElsewhere:
         write(table, 1)
         shutil.copytree(tmp_path / "wh", tmp_path / "copy")
         copy = Warehouse(tmp_path / "copy")
-        assert ids_of(copy.table(NAME)) == [1]
+        assert ids(copy.table(NAME)) == [1]
         with pytest.raises(WarehouseMovedError, match=r"relocate --copy"):
             write(copy.table(NAME), 2)
         with pytest.raises(WarehouseMovedError):
             copy.drop_table(NAME)
-        assert ids_of(wh.table(NAME)) == [1]
+        assert ids(wh.table(NAME)) == [1]
 
     def test_a_copy_gets_a_log_of_its_own(self, wh, table, keyed, fast, tmp_path):
         write(table, 1)
@@ -224,13 +216,13 @@ class TestElsewhere:
         copied = copy.table(NAME)
         write(copied, 3)
         tier(copied)
-        assert (ids_of(copied), ids_of(copy.table("sales.stock"))) == ([1, 2, 3], [5, 6])
+        assert (ids(copied), ids(copy.table("sales.stock"))) == ([1, 2, 3], [5, 6])
         assert "table.log.location" not in copied.state.properties
         assert not is_placed(copied.uuid)
         write(wh.table(NAME), 4)
-        assert (ids_of(wh.table(NAME)), ids_of(copied)) == ([1, 2, 4], [1, 2, 3])
+        assert (ids(wh.table(NAME)), ids(copied)) == ([1, 2, 4], [1, 2, 3])
         shutil.rmtree(fast)
-        assert ids_of(Warehouse(tmp_path / "copy").table(NAME)) == [1, 2, 3]
+        assert ids(Warehouse(tmp_path / "copy").table(NAME)) == [1, 2, 3]
 
     def test_a_moved_warehouse_takes_its_logs_with_it(self, wh, table, tmp_path):
         write(table, 1)
@@ -242,7 +234,7 @@ class TestElsewhere:
         moved = Warehouse(tmp_path / "moved").table(NAME)
         write(moved, 2)
         tier(moved)
-        assert ids_of(moved) == [1, 2]
+        assert ids(moved) == [1, 2]
 
     def test_two_warehouses_share_a_place(self, table, fast, tmp_path):
         other = Warehouse(tmp_path / "other")
@@ -251,7 +243,7 @@ class TestElsewhere:
         write(theirs, 2)
         other.drop_table(NAME)
         other.clean_dropped()
-        assert ids_of(table) == [1]
+        assert ids(table) == [1]
 
     def test_a_folder_of_others_is_not_written(self, table, fast, tmp_path):
         write(table, 1)
@@ -376,7 +368,7 @@ def test_a_log_is_moved_by_a_new_table(wh, table, tmp_path):
     wh.drop_table(NAME)
     wh.rename_table("sales.next", NAME)
     moved = Warehouse(wh.url).table(NAME)
-    assert ids_of(moved) == [1, 2]
+    assert ids(moved) == [1, 2]
     assert moved.properties.log_location == str(tmp_path / "faster")
 
 

@@ -6,23 +6,12 @@ import gc
 
 import pytest
 
-from faults.faulty_storage import FaultyStorage
+from streamhouse_spark import Warehouse
 from streamhouse_spark.service.tiering_service import LOOK_MS_MAX, REMOTE_LISTING_MS, Service
 from streamhouse_spark.warehouse import connection as connection_module
 from streamhouse_spark.warehouse.connection import Connection, OpenTables
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NUM_TABLES = 100
-
-
-@pytest.fixture
-def counted(memory, world, monkeypatch) -> FaultyStorage:
-    """The store of the only warehouse, which connections open."""
-    storage = FaultyStorage(memory)
-    monkeypatch.setattr(connection_module, "Warehouse", lambda *_, **__: Warehouse("wh", storage=storage, world=world))
-    connection_module._opened.cache_clear()
-    yield storage
-    connection_module._opened.cache_clear()
 
 
 def some_tables(memory, world, num_tables: int, num_records: int = 1) -> list:
@@ -42,14 +31,14 @@ def looks(service: Service, clock) -> None:
     assert service._due() == []
 
 
-def test_a_name_is_resolved_once(counted, memory, world):
+def test_a_name_is_resolved_once(connected_store, memory, world):
     some_tables(memory, world, 3)
     connection = Connection.of("wh", {})
 
     def pointers(name: str) -> list[str]:
-        counted.trace.clear()
+        connected_store.trace.clear()
         assert connection.find_table(name).name == f"default.{name}"
-        return [key for _, _, key in counted.trace if key.endswith("/names/00000001.json")]
+        return [key for _, _, key in connected_store.trace if key.endswith("/names/00000001.json")]
 
     assert len(pointers("t0")) == 1
     assert len(pointers("t1")) == 1, "another table is open"
@@ -58,7 +47,7 @@ def test_a_name_is_resolved_once(counted, memory, world):
 
 @pytest.mark.parametrize("entries_max", [None, 10], ids=["all are kept", "few are kept"])
 def test_a_round_over_a_hundred_idle_tables_reads_only_what_is_new(
-    counted, memory, world, clock, monkeypatch, entries_max
+    connected_store, memory, world, clock, monkeypatch, entries_max
 ):
     """The next record of each table, and one listing of a database for all names. No table is opened again."""
     if entries_max is not None:
@@ -66,15 +55,15 @@ def test_a_round_over_a_hundred_idle_tables_reads_only_what_is_new(
     some_tables(memory, world, NUM_TABLES)
     service = Service(lambda _: [], Connection.of("wh", {}))
     looks(service, clock)
-    opened = len(counted.trace)
-    counted.trace.clear()
+    opened = len(connected_store.trace)
+    connected_store.trace.clear()
     looks(service, clock)
-    of_log = [key for _, method, key in counted.trace if method == "read" and "/commits/" in key]
-    others = [(method, key) for _, method, key in counted.trace if "/commits/" not in key]
+    of_log = [key for _, method, key in connected_store.trace if method == "read" and "/commits/" in key]
+    others = [(method, key) for _, method, key in connected_store.trace if "/commits/" not in key]
     assert len(of_log) == NUM_TABLES
     assert [method for method, _ in others].count("list") == 1
     assert len(others) <= 6, others
-    assert len(counted.trace) < opened
+    assert len(connected_store.trace) < opened
 
 
 def test_what_is_kept_is_bounded_by_entries_and_the_last_used_stay(memory, world, monkeypatch):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.log.commits.position import LogPosition
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import InvalidOptionError, LogPosition, Warehouse
 
 
 def test_a_number_of_too_many_digits_in_a_list(tmp_path):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from faults.scenarios import tier
+from streamhouse_spark import InvalidNameError, TableExistsError, TableNotFoundError
 from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.errors import InvalidNameError, TableExistsError, TableNotFoundError
 from streamhouse_spark.log.lifecycle import names
 
 OLD, NEW = "sales.orders", "archive.sold"

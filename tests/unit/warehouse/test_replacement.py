@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from faults.sim import sim_world
-from round_trips import RemoteStorage
-from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.errors import (
+from kit.round_trips import RemoteStorage
+from kit.warehouses import open_warehouse
+from streamhouse_spark import (
     CommitConflictError,
     OffsetsTrimmedError,
     SnapshotExpiredError,
     TableExistsError,
     TableNotFoundError,
 )
+from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.log.commits.actions import Drop
 from streamhouse_spark.log.commits.checkpoint import as_stored
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.lifecycle import succession
 from streamhouse_spark.warehouse.creation import create_action
 from streamhouse_spark.warehouse.replacement import abandon_table, publish_table, stage_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 PATH = TablePath("d", "t")
@@ -225,7 +224,7 @@ class TestTheTimeBefore:
     def test_what_it_costs(self, store, times, clock):
         """A time of now reads two pointers, and the end of the old table's log; an earlier one its state and rows."""
         far = RemoteStorage(store)
-        table = Warehouse("wh", storage=far, world=sim_world(77, clock)).table("d.t")
+        table = open_warehouse(far, 77, clock).table("d.t")
         depths = {}
         for name, time in zip(("before", "while filled", "now"), times, strict=True):
             with far.measured() as cost:

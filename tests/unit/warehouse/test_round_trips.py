@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from round_trips import RemoteStorage
+from kit.round_trips import RemoteStorage
+from streamhouse_spark import CorruptDataError, StorageError, TableNotFoundError, Warehouse, WarehouseNotFoundError
 from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, commit_key
-from streamhouse_spark.errors import CorruptDataError, StorageError, TableNotFoundError, WarehouseNotFoundError
 from streamhouse_spark.log.commits.checkpoint import HINT_EVERY, HINT_FIRST
 from streamhouse_spark.log.commits.opening import LEAP_AFTER
 from streamhouse_spark.log.commits.state import TableState
@@ -18,14 +18,8 @@ from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.read_ahead import FIRST, WINDOW, ReadAhead, ReadsMany, at_once, delete_all
 from streamhouse_spark.warehouse import listing
 from streamhouse_spark.warehouse.opened_tables import open_all
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PLAIN = {"table.datalake.enabled": "false"}
-
-
-@pytest.fixture
-def remote(memory) -> RemoteStorage:
-    return RemoteStorage(memory)
 
 
 @pytest.fixture

@@ -5,23 +5,18 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from faults.sim import SimClock, SimIds
+from faults.sim import SimIds
+from kit.rows import ids
+from kit.tables import TableCase, tier
 from streamhouse_spark import StorageError, TableExistsError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.commits.checkpoint import DROPPED_FLOOR, read_floor
 from streamhouse_spark.log.lifecycle import names, renaming
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.tiering import tier_table
 
 NAME = "sales.orders"
-
-
-@pytest.fixture
-def clock():
-    return SimClock()
 
 
 @pytest.fixture
@@ -30,19 +25,9 @@ def wh(clock):
     return Warehouse("", storage=MemoryStorage(world), world=world)
 
 
-@pytest.fixture
-def table(wh):
-    made = wh.create_table(NAME, "id BIGINT, text STRING", primary_key=["id"], buckets=2)
-    made.upsert([{"id": i, "text": "a"} for i in range(10)])
-    return made
-
-
-def tier(table):
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
-
-
-def rows_of(table):
-    return sorted(table.to_arrow()["id"].to_pylist())
+TABLE = TableCase(
+    NAME, "id BIGINT, text STRING", primary_key=["id"], buckets=2, rows=[{"id": i, "text": "a"} for i in range(10)]
+)
 
 
 def test_all_of_it_comes_back(tmp_path):
@@ -66,7 +51,7 @@ def test_all_of_it_comes_back(tmp_path):
     tier(back)
     assert sorted(back.lake.to_arrow()["id"].to_pylist()) == list(range(12))
     wh.drop_table(NAME)
-    assert rows_of(wh.undrop_table(NAME)) == list(range(12))
+    assert ids(wh.undrop_table(NAME)) == list(range(12))
 
 
 def test_whoever_had_the_table_open_goes_on(wh, table):
@@ -76,13 +61,13 @@ def test_whoever_had_the_table_open_goes_on(wh, table):
         writer.upsert([{"id": 20}])
     wh.undrop_table(NAME)
     writer.upsert([{"id": 20}])
-    assert rows_of(wh.table(NAME)) == [*range(10), 20]
+    assert ids(wh.table(NAME)) == [*range(10), 20]
 
 
 def test_a_database_comes_back_with_its_table(wh, table):
     wh.drop_database("sales", cascade=True)
     assert not wh.database_exists("sales")
-    assert rows_of(wh.undrop_table(NAME)) == list(range(10))
+    assert ids(wh.undrop_table(NAME)) == list(range(10))
     assert wh.databases() == ["sales"]
 
 
@@ -92,7 +77,7 @@ class TestNames:
         wh.create_table(NAME, "a INT").append([{"a": 1}])
         with pytest.raises(TableExistsError, match="to="):
             wh.undrop_table(NAME)
-        assert rows_of(wh.undrop_table(NAME, to="sales.before")) == list(range(10))
+        assert ids(wh.undrop_table(NAME, to="sales.before")) == list(range(10))
         assert wh.tables() == ["sales.before", "sales.orders"]
         assert wh.table(NAME).to_arrow().to_pylist() == [{"a": 1}]
         wh.drop_table(NAME)
@@ -141,7 +126,7 @@ class TestCleaning:
         for _ in range(3):
             clock.advance(GRACE_MS + 1)
             assert wh.clean_dropped().deleted == []
-        assert rows_of(wh.table(NAME)) == list(range(10))
+        assert ids(wh.table(NAME)) == list(range(10))
 
     @pytest.mark.parametrize("first", ["undrop", "clean"])
     def test_a_race_has_one_winner(self, wh, table, clock, monkeypatch, first):
@@ -168,7 +153,7 @@ class TestCleaning:
             monkeypatch.setattr(type(table.log), "commit", late)
             wh.clean_dropped()
             assert read_floor(wh.storage, table.uuid, 1) is None
-            assert rows_of(wh.table(NAME)) == list(range(10))
+            assert ids(wh.table(NAME)) == list(range(10))
         assert begun
 
 
@@ -191,7 +176,7 @@ def test_a_creator_that_takes_the_name_meanwhile_has_it(wh, table, monkeypatch):
     assert created
     assert wh.table(NAME).to_arrow() == pa.table({"a": pa.array([1], pa.int32())})
     assert [t.uuid for t in wh.dropped_tables()] == [table.uuid]
-    assert rows_of(wh.undrop_table(NAME, to="sales.old")) == list(range(10))
+    assert ids(wh.undrop_table(NAME, to="sales.old")) == list(range(10))
 
 
 @pytest.mark.parametrize("lost", ["request", "answer"])
@@ -220,7 +205,7 @@ def test_a_failure_at_every_write(wh, table, lost):
         if not wh.exists(NAME):
             wh.undrop_table(NAME)
         assert wh.tables() == [NAME]
-        assert rows_of(wh.table(NAME)) == list(range(10))
+        assert ids(wh.table(NAME)) == list(range(10))
         assert wh.dropped_tables() == []
         if len(calls) <= number:
             break

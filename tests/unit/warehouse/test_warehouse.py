@@ -9,21 +9,21 @@ import pyarrow as pa
 import pytest
 
 from faults.sim import sim_world
-from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.core.paths import WAREHOUSE_KEY, commit_key, name_key
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     FormatVersionError,
     InvalidNameError,
     InvalidOptionError,
     SchemaMismatchError,
     TableExistsError,
     TableNotFoundError,
+    Warehouse,
     WarehouseNotFoundError,
 )
+from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.paths import WAREHOUSE_KEY, commit_key, name_key
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ORDERS = "id BIGINT NOT NULL, note STRING"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark import SchemaMismatchError
 from streamhouse_spark.write.arrow_input import ArrowLimits, require_readable, require_sound
 from streamhouse_spark.write.row_files import TextRules, rows_of_body
 

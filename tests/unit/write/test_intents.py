@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +10,12 @@ import pytest
 
 from faults.faulty_storage import Fault, FaultyStorage
 from faults.sim import sim_world
-from streamhouse_spark.core.model import Transaction
+from kit.tables import TableCase
+from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError, Transaction, Warehouse
 from streamhouse_spark.core.paths import commit_key, segment_key
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.read_base import ReadBase
-from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log.commits.actions import Condemn
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.intents import BucketIntents, IntentWrite, commit, prepare
 
 NAME = "sales.orders"
@@ -29,28 +25,12 @@ BUCKETS = 3
 HOUR_MS = 3600 * 1000
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table(NAME, COLUMNS, primary_key=["id"], buckets=BUCKETS)
+TABLE = TableCase(NAME, COLUMNS, primary_key=["id"], buckets=BUCKETS)
 
 
 @pytest.fixture
 def sums(wh):
     return wh.create_table(NAME, COLUMNS, primary_key=["id"], buckets=BUCKETS, properties=SUMS)
-
-
-@pytest.fixture
-def on_host(monkeypatch, tmp_path):
-    """Go to another host: one with a cache of its own, whose folder this gives."""
-
-    def go(name):
-        close_tablets()
-        monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path / "hosts" / name))
-        return Path(os.environ["STREAMHOUSE_CACHE_DIR"])
-
-    return go
 
 
 def row(key, name=None, n=None):

@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark import SchemaMismatchError, StreamhouseError, Warehouse
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError, StreamhouseError, Warehouse
 from streamhouse_spark.datasource.catalog.transforms import parse_partitioning
-from streamhouse_spark.errors import InvalidOptionError
 
 
 @pytest.fixture

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import (
+from kit.rows import rows_by_id
+from streamhouse_spark import (
     ConstraintViolatedError,
     InvalidOptionError,
     ProducerFencedError,
     SchemaMismatchError,
+    Warehouse,
 )
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 LONG_MS = 3_600_000
 
@@ -40,10 +41,6 @@ def sums(real):
     )
 
 
-def rows_of(table) -> list[dict]:
-    return sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"])
-
-
 def test_sends_and_deletions_count_in_their_order_and_are_few_commits(table):
     table.upsert([{"id": 9, "name": "old", "n": 0}])
     before = table.refresh().version
@@ -57,7 +54,7 @@ def test_sends_and_deletions_count_in_their_order_and_are_few_commits(table):
             writer.send({"id": 2, "name": "again", "n": 5}),
         ]
         writer.flush()
-    assert rows_of(table) == [
+    assert rows_by_id(table) == [
         {"id": 1, "name": "b", "n": 2},
         {"id": 2, "name": "again", "n": 5},
         {"id": 3, "name": "d", "n": 4},
@@ -74,7 +71,7 @@ def test_turns_of_rows_with_other_columns_are_a_commit_each(table):
         writer.delete(1)
         writer.send({"id": 1, "name": "whole", "n": 2})
         writer.delete(2)
-    assert rows_of(table) == [{"id": 1, "name": "whole", "n": 2}]
+    assert rows_by_id(table) == [{"id": 1, "name": "whole", "n": 2}]
     assert table.refresh().version == before + 2
 
 
@@ -87,7 +84,7 @@ def test_turns_of_an_identity_column_are_a_commit_each(real):
     with table.writer(flush_ms=LONG_MS) as writer:
         writer.delete(1)
         writer.send({"id": 1})
-    assert rows_of(table)[0]["n"] != 1
+    assert rows_by_id(table)[0]["n"] != 1
     assert table.refresh().version >= before + 2
 
 
@@ -105,7 +102,7 @@ def test_turns_where_a_table_ignores_deletions_or_computes_a_column(real):
         assert table.refresh().version == 2
     twice = [{"id": 1, "v": 2, "twice": 4}]
     first = [{"id": 1, "v": 1, "twice": None}, {"id": 2, "v": 3, "twice": None}]
-    assert (rows_of(real.table("a.first")), rows_of(real.table("a.twice"))) == (first, twice)
+    assert (rows_by_id(real.table("a.first")), rows_by_id(real.table("a.twice"))) == (first, twice)
 
 
 def test_columns_that_change_between_turns(table):
@@ -128,7 +125,7 @@ def test_columns_that_a_row_lacks_have_the_default_of_the_commit(table):
         writer.send({"id": 1})
         table.set_default("name", "later")
         writer.flush()
-    assert rows_of(table) == [{"id": 1, "name": "later", "n": None}]
+    assert rows_by_id(table) == [{"id": 1, "name": "later", "n": None}]
 
 
 def test_bad_rows_and_keys_are_refused_where_they_are_sent(table):
@@ -140,7 +137,7 @@ def test_bad_rows_and_keys_are_refused_where_they_are_sent(table):
             with pytest.raises(SchemaMismatchError):
                 writer.delete(key)
         writer.send({"id": 1})
-    assert [row["id"] for row in rows_of(table)] == [1]
+    assert [row["id"] for row in rows_by_id(table)] == [1]
 
 
 def test_a_table_that_takes_no_deletions_refuses_them_where_they_are_sent(real):
@@ -165,7 +162,7 @@ def test_a_check_is_looked_at_where_a_row_is_sent_if_the_row_stays_as_it_is(real
     table.upsert([{"id": 1, "v": -5}])
     with table.writer(flush_ms=LONG_MS) as writer:
         writer.send({"id": 1, "v": 10})
-    assert rows_of(table) == [{"id": 1, "v": 5}]
+    assert rows_by_id(table) == [{"id": 1, "v": 5}]
 
 
 def test_a_producer_that_comes_back_writes_nothing_twice(sums):
@@ -176,7 +173,7 @@ def test_a_producer_that_comes_back_writes_nothing_twice(sums):
         assert writer.last_sequence == 3
         for sequence in range(6):
             writer.send([{"id": sequence % 2, "total": 1 << sequence}], sequence=sequence)
-    assert rows_of(sums) == [{"id": 0, "total": 0b010101}, {"id": 1, "total": 0b101010}]
+    assert rows_by_id(sums) == [{"id": 0, "total": 0b010101}, {"id": 1, "total": 0b101010}]
 
 
 def test_an_older_writer_of_the_id_writes_nothing_more(sums):
@@ -188,7 +185,7 @@ def test_an_older_writer_of_the_id_writes_nothing_more(sums):
             old.flush()
         with pytest.raises(ProducerFencedError):
             answer.result()
-    assert rows_of(sums) == [{"id": 1, "total": 10}]
+    assert rows_by_id(sums) == [{"id": 1, "total": 10}]
 
 
 def test_an_older_writer_that_repeats_what_is_stored_hears_of_the_newer_one(sums):
@@ -200,7 +197,7 @@ def test_an_older_writer_that_repeats_what_is_stored_hears_of_the_newer_one(sums
             old.flush()
         with pytest.raises(ProducerFencedError):
             answer.result()
-    assert rows_of(sums) == [{"id": 1, "total": 10}]
+    assert rows_by_id(sums) == [{"id": 1, "total": 10}]
 
 
 def test_columns_that_change_meanwhile(table):

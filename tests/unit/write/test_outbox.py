@@ -7,8 +7,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from faults.sim import SimClock
-from streamhouse_spark.errors import InvalidOptionError, WriterFullError, WriterStoppedError
+from streamhouse_spark import InvalidOptionError, WriterFullError, WriterStoppedError
 from streamhouse_spark.write.outbox import COLUMN_BYTES, SEND_BYTES, Limits, Outbox
 
 ONE_BYTES = SEND_BYTES + COLUMN_BYTES + 8
@@ -16,11 +15,6 @@ ONE_BYTES = SEND_BYTES + COLUMN_BYTES + 8
 
 def one(value: int = 1, name: str = "id") -> pa.Table:
     return pa.table({name: pa.array([value], pa.int64())})
-
-
-@pytest.fixture
-def clock():
-    return SimClock()
 
 
 def outbox(clock, *, flush_ms=10, flush_bytes=3 * ONE_BYTES, in_flight_bytes_max=6 * ONE_BYTES, stored=None) -> Outbox:

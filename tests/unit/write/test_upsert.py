@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import keyed_writes
-from streamhouse_spark.core.model import OffsetRange, Transaction
+from kit import keyed_writes
+from kit.tables import TableCase
+from streamhouse_spark import OffsetRange, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidNameError,
@@ -27,11 +28,7 @@ COLUMNS = "id BIGINT, name STRING, n INT"
 VERSIONED = "table.merge-engine.versioned"
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("sales.orders", COLUMNS, primary_key=["id"], buckets=3)
+TABLE = TableCase("sales.orders", COLUMNS, primary_key=["id"], buckets=3)
 
 
 def row(key, name=None, n=None):

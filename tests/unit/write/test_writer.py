@@ -14,8 +14,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from streamhouse_spark import BucketOffsets, OffsetRange, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -27,7 +27,6 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write import producer
 from streamhouse_spark.write.append import Appends
 from streamhouse_spark.write.plain_rows import PlainRow

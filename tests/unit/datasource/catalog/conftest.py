@@ -12,6 +12,13 @@ def connection(warehouse_path: str) -> Connection:
 
 
 @pytest.fixture
+def scans(connection: Connection):
+    from unit.datasource.catalog.scans import Scans
+
+    return Scans(connection)
+
+
+@pytest.fixture
 def catalog(connection: Connection) -> Catalog:
     """A catalog on an empty place, with the database ``sales``."""
     catalog = Catalog(connection)

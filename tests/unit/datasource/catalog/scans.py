@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
+from streamhouse_spark import Table
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.catalog.scan import aggregates, scan
 from streamhouse_spark.datasource.catalog.scan.python_plan import PythonPlan
@@ -25,7 +26,6 @@ from streamhouse_spark.datasource.catalog.scan.python_reader import (
     partitions_of,
 )
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
 
 

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 import streamhouse_spark
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.datasource.catalog.jar import catalog_class, jar_path
 from streamhouse_spark.datasource.catalog.session import configuration
-from streamhouse_spark.errors import InvalidOptionError
 
 
 @pytest.mark.long

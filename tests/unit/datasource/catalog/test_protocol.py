@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructType
 
+from streamhouse_spark import StreamhouseError
 from streamhouse_spark.datasource.catalog import internal_options
 from streamhouse_spark.datasource.catalog.calls import OPERATIONS, answer, operation_of
 from streamhouse_spark.datasource.catalog.ddl import alter
@@ -29,7 +30,6 @@ from streamhouse_spark.datasource.catalog.transforms import parse_partitioning, 
 from streamhouse_spark.datasource.source import StreamhouseDataSource
 from streamhouse_spark.datasource.write import row_level
 from streamhouse_spark.datasource.write.staging_task import StagedMessage, counted
-from streamhouse_spark.errors import StreamhouseError
 from unit.datasource.catalog.calls import struct
 from unit.datasource.catalog.procedures.job_driver import JobDriver
 

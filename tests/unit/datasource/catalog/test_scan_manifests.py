@@ -8,9 +8,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark import Warehouse
-from streamhouse_spark.errors import SnapshotExpiredError
-from streamhouse_spark.table.table import Table
+from streamhouse_spark import SnapshotExpiredError, Table, Warehouse
 from streamhouse_spark.warehouse.connection import Connection
 from unit.datasource.catalog.scans import Scans, tier
 

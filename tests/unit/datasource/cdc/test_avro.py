@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from faults.sim import sim_world
-from schema_registry import running_registry
+from kit.schema_registry import running_registry
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.datasource.cdc import avro
 from streamhouse_spark.datasource.cdc.avro import AvroSchemas
 from streamhouse_spark.datasource.cdc.registry import SchemaRegistry
-from streamhouse_spark.errors import InvalidOptionError
 
 
 class JavaPackage:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from faults.sim import SimClock, sim_world
-from schema_registry import running_registry
+from faults.sim import sim_world
+from kit.schema_registry import running_registry
 from streamhouse_spark.datasource.cdc.registry import Answer, SchemaRegistry
 from streamhouse_spark.errors import InvalidOptionError, StorageError, StorageRefusedError
 
@@ -16,11 +16,6 @@ SCHEMA = '{"type": "string"}'
 def server():
     with running_registry() as registry:
         yield registry
-
-
-@pytest.fixture
-def clock():
-    return SimClock()
 
 
 @pytest.fixture

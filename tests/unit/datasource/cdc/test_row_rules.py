@@ -7,10 +7,9 @@ import random
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark import Warehouse
+from streamhouse_spark import SchemaMismatchError, Warehouse
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.cdc.row_rules import RowRules, judged
-from streamhouse_spark.errors import SchemaMismatchError
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 DDL = "id BIGINT, amount INT, code VARCHAR(3), twice BIGINT"

@@ -8,18 +8,17 @@ import random
 import pyarrow as pa
 import pytest
 
+from kit.tables import tier
 from property.stream_driver import Opened, Query
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.read.added_columns import AddedColumns, first_offsets_with
 from streamhouse_spark.datasource.read.stream import StreamhouseStreamReader
 from streamhouse_spark.datasource.read.target import stream_target
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits.actions import Append, SetSchema, Trim, Truncate
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.schema.table_schema import Column, TableSchema
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.log.commits.states import SCHEMA, appended, record, segment
 
 PICKS_UP = {"schemaevolutionmode": "addNewColumns"}
@@ -237,8 +236,7 @@ def test_rows_that_were_trimmed_unseen_are_for_the_next_run(wh, clock):
 
 
 def _tier(table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
 
 
 @pytest.mark.long

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from streamhouse_spark import OffsetRange
 from streamhouse_spark.config.spark_options import parse_stream_read_options
-from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.datasource.read.bounds import starting_offsets
 from streamhouse_spark.log.commits.record import CLOCKS_APART_MS, time_behind
 from streamhouse_spark.read.pin import pin_as_of

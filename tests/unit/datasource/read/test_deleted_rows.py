@@ -4,16 +4,13 @@ import json
 
 import pytest
 
+from kit.tables import TableCase
 from property.stream_driver import Query
+from streamhouse_spark import OffsetsTrimmedError
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.errors import OffsetsTrimmedError
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("d.t", "id BIGINT", properties={"table.datalake.enabled": "false"})
+TABLE = TableCase("d.t", "id BIGINT", properties={"table.datalake.enabled": "false"})
 
 
 def append(table, *numbers):

@@ -3,12 +3,12 @@
 import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
+from kit.tables import tier
 from property.stream_driver import Query
+from streamhouse_spark import OffsetsTrimmedError
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.datasource.read.follow import backlog
 from streamhouse_spark.datasource.read.start_rows import initial_offset
-from streamhouse_spark.errors import OffsetsTrimmedError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -22,12 +22,6 @@ def table(wh, request):
 
 def append(table, *numbers, day):
     table.append([{"id": number, "day": day} for number in numbers])
-
-
-def tier(table):
-    TieringJob(table.log, table.open_lake(), world=table.world).run(
-        run_tasks_locally(table.storage, table.settings, table.world)
-    )
 
 
 def trim(table):

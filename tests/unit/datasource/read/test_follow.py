@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from kit.tables import TableCase, tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource.catalog.scan.query_pin import pin_of
 from streamhouse_spark.datasource.catalog.scan.real_time import begin_real_time, finish_real_time, follow_log
@@ -21,12 +23,8 @@ from streamhouse_spark.errors import (
     SchemaMismatchError,
     TableNotFoundError,
 )
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.commits.actions import Trim
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture
@@ -34,11 +32,13 @@ def wh(warehouse_path: str) -> Warehouse:
     return Warehouse(warehouse_path)
 
 
-@pytest.fixture
-def table(wh: Warehouse) -> Table:
-    table = wh.create_table("db.t", "id BIGINT, name STRING", buckets=3, properties={"bucket.key": "id"})
-    table.append([{"id": i, "name": "a"} for i in range(10)])
-    return table
+TABLE = TableCase(
+    "db.t",
+    "id BIGINT, name STRING",
+    buckets=3,
+    properties={"bucket.key": "id"},
+    rows=[{"id": i, "name": "a"} for i in range(10)],
+)
 
 
 class Query:
@@ -154,7 +154,7 @@ def test_rows_that_need_micro_batches_first(wh, table):
         Query(wh, "db.k$binlog").begin()
     query = Query(wh, "db.t")
     start = query.begin()
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
     table.log.commit(lambda state, _: (Trim({b: log.end for b, log in state.buckets.items()}),))
     with pytest.raises(InvalidOptionError, match=f"rows that are in the lake only, which {catch_up}"):
         query.follow(start)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource.read.lag import lag_ms
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

@@ -6,10 +6,8 @@ import pytest
 
 from faults.sim import sim_world
 from property.stream_driver import Query
-from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark import StreamhouseError, Warehouse, relocate
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

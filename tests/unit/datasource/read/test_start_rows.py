@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from kit.tables import TableCase
 from property.stream_driver import Query
+from streamhouse_spark import CorruptDataError, OffsetsTrimmedError, SnapshotExpiredError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.datasource.read.admission import files_within
 from streamhouse_spark.datasource.read.start_rows import initial_offset
 from streamhouse_spark.datasource.read.stream_offset import StartRows
-from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.kv import snapshots, tablet
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOUR_MS = 3600 * 1000
 DAY_MS = 24 * HOUR_MS
@@ -29,15 +29,18 @@ def _tiny_files(monkeypatch, own_cache):
     monkeypatch.setattr(tablet, "ITEMS_PER_STEP", 1)
 
 
+TABLE = TableCase(
+    "t",
+    "id INT, n INT",
+    primary_key=["id"],
+    buckets=2,
+    properties={"table.log.ttl": "1h", "table.datalake.enabled": "false"},
+)
+
+
 @pytest.fixture
 def wh(memory, world):
     return Warehouse("wh", storage=memory, world=world)
-
-
-@pytest.fixture
-def table(wh):
-    properties = {"table.log.ttl": "1h", "table.datalake.enabled": "false"}
-    return wh.create_table("t", "id INT, n INT", primary_key=["id"], buckets=2, properties=properties)
 
 
 def put(table, *ids, n=0):

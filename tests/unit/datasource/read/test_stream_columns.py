@@ -9,12 +9,11 @@ import pyarrow as pa
 import pytest
 
 from property.stream_driver import Opened, Query
+from streamhouse_spark import SchemaMismatchError, TableNotFoundError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.read.stream import StreamhouseStreamReader
 from streamhouse_spark.datasource.read.target import stream_target
-from streamhouse_spark.errors import SchemaMismatchError, TableNotFoundError
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 CHANGES = {
     "rename": ({"rename_columns": {"name": "title"}}, "column 'name' was renamed to 'title'"),

@@ -4,14 +4,12 @@ import json
 
 import pytest
 
+from kit.tables import TableCase
 from property.stream_driver import Query
+from streamhouse_spark import DifferentHistoryError
 from streamhouse_spark.datasource.read.stream_offset import StreamOffset
-from streamhouse_spark.errors import DifferentHistoryError
 
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("d.t", "id BIGINT", buckets=2)
+TABLE = TableCase("d.t", "id BIGINT", buckets=2)
 
 
 def ids(query):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from streamhouse_spark import CorruptDataError, FormatVersionError
 from streamhouse_spark.datasource.read.stream_offset import StartRows, StreamOffset
-from streamhouse_spark.errors import CorruptDataError, FormatVersionError
 
 UUID = "1e2feb89414c343c1027c4d1c386bbc4"
 GOLDEN = Path(__file__).parents[3] / "golden" / "stream-offsets"

@@ -7,16 +7,14 @@ import pickle
 
 import pytest
 
-from faults.faulty_storage import FaultyStorage
+from streamhouse_spark import TableNotFoundError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.read.stream import StreamhouseStreamReader
 from streamhouse_spark.datasource.read.target import stream_target
-from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.log.lifecycle import names
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 SPARK_MS = 10
 """Spark's own pause between two questions."""
@@ -38,13 +36,8 @@ class Kept:
 
 
 @pytest.fixture
-def counting(memory):
-    return FaultyStorage(memory)
-
-
-@pytest.fixture
-def remote(counting, world):
-    return Warehouse("wh", storage=counting, world=world)
+def remote(counted, world):
+    return Warehouse("wh", storage=counted, world=world)
 
 
 @pytest.fixture
@@ -76,25 +69,25 @@ def spin(reader, start, clock, duration_ms: int) -> int:
     return times
 
 
-def test_an_idle_stream_makes_few_requests(reader, clock, counting):
+def test_an_idle_stream_makes_few_requests(reader, clock, counted):
     begin = reader.initialOffset()
     end = ask(reader, begin, clock)
     spin(reader, end, clock, 60_000)
-    counting.trace.clear()
+    counted.trace.clear()
     spin(reader, end, clock, 60_000)
-    assert len(counting.trace) <= 60, "at most a request a second; the name is looked up each ten"
+    assert len(counted.trace) <= 60, "at most a request a second; the name is looked up each ten"
 
 
-def test_the_name_is_resolved_once_a_batch(reader, clock, counting, table):
+def test_the_name_is_resolved_once_a_batch(reader, clock, counted, table):
     begin = reader.initialOffset()
     table.append([{"id": 7}])
-    counting.trace.clear()
+    counted.trace.clear()
     end = ask(reader, begin, clock)
-    assert len(counting.trace) == LOOKS_OF_A_NAME + 2, "and the log: the new record, and none behind it"
-    counting.trace.clear()
+    assert len(counted.trace) == LOOKS_OF_A_NAME + 2, "and the log: the new record, and none behind it"
+    counted.trace.clear()
     assert reader.reportLatestOffset()["offsets"] == end["offsets"]
     assert reader.partitions(begin, end)
-    assert len(counting.trace) == 1, "the log"
+    assert len(counted.trace) == 1, "the log"
 
 
 def test_each_answer_is_from_a_look_within_the_call(reader, clock, table):
@@ -108,7 +101,7 @@ def test_each_answer_is_from_a_look_within_the_call(reader, clock, table):
         end = newer
 
 
-def test_a_query_that_had_other_work_is_answered_at_once(reader, clock, counting):
+def test_a_query_that_had_other_work_is_answered_at_once(reader, clock, counted):
     end = ask(reader, reader.initialOffset(), clock)
     spin(reader, end, clock, 60_000)
     for _ in range(5):

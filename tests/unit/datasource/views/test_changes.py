@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kit.rows import sorted_tuples
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core.lineage import Lineage, SourceVersion
 from streamhouse_spark.datasource.views import changes as module
@@ -40,10 +41,6 @@ def row(number, a, b="x"):
     return {"id": number, "a": a, "b": b}
 
 
-def rows_of(table: pa.Table) -> list[tuple]:
-    return sorted(tuple(row.values()) for row in table.to_pylist())
-
-
 def since(table, ends, columns=("id", "a", "b")) -> LocalChanges:
     state = table.refresh()
     found = read_changes(table, state, ends, state.ends, list(columns))
@@ -59,17 +56,17 @@ def test_changes_that_cancel_each_other_out_are_none(keyed):
     keyed.delete([3, 4])
     found = since(keyed, ends)
     assert found.weights.sum() == -1
-    assert rows_of(found.netted(["a"])) == [(2, -1), (3, -1), (6, 1)]
-    assert rows_of(found.netted(["id", "b"])) == [(1, "x", -1), (1, "y", 1), (3, "x", -1)]
+    assert sorted_tuples(found.netted(["a"])) == [(2, -1), (3, -1), (6, 1)]
+    assert sorted_tuples(found.netted(["id", "b"])) == [(1, "x", -1), (1, "y", 1), (3, "x", -1)]
 
 
 def test_rows_that_came_twice_stay_two(wh):
     table = wh.create_table("db.l", "a INT, b STRING", properties=HOT)
     table.append([{"a": 1, "b": "x"}, {"a": 1, "b": "x"}])
     found = since(table, {0: 0}, ("a", "b"))
-    assert rows_of(found.netted(["a"])) == [(1, 1), (1, 1)]
+    assert sorted_tuples(found.netted(["a"])) == [(1, 1), (1, 1)]
     both = LocalChanges(pa.table({"a": [1, 1, 1, 2]}), np.array([1, 1, -1, -1]))
-    assert rows_of(both.netted(["a"])) == [(1, 1), (2, -1)]
+    assert sorted_tuples(both.netted(["a"])) == [(1, 1), (2, -1)]
     twice = LocalChanges(pa.table({"a": [1, 1, 2]}), np.array([1, 1, -1]))
     assert twice.netted(["a"])[WEIGHT].to_pylist().count(1) == 2
 
@@ -95,13 +92,13 @@ def test_texts_that_spark_pads_are_left_to_it(wh):
 
 def test_rows_before_changes(keyed):
     keyed.upsert([row(1, 1), row(2, 2), row(3, 3)])
-    ends, before = keyed.refresh().ends, rows_of(keyed.to_arrow())
+    ends, before = keyed.refresh().ends, sorted_tuples(keyed.to_arrow())
     keyed.delete([1])
     keyed.upsert([row(1, 7), row(2, 8), row(4, 9)])
     keyed.upsert([row(2, 2), row(4, 10)])
-    assert rows_of(rows_before(keyed.to_arrow(), since(keyed, ends), ["id"])) == before
+    assert sorted_tuples(rows_before(keyed.to_arrow(), since(keyed, ends), ["id"])) == before
     nothing = LocalChanges(keyed.to_arrow().slice(0, 0), np.zeros(0, np.int64))
-    assert rows_of(rows_before(keyed.to_arrow(), nothing, ["id"])) == rows_of(keyed.to_arrow())
+    assert sorted_tuples(rows_before(keyed.to_arrow(), nothing, ["id"])) == sorted_tuples(keyed.to_arrow())
 
 
 USE = Beside("t1", ("id",), ("id", "b"), "t0", ("cust",))
@@ -122,8 +119,8 @@ def test_rows_are_those_of_the_version(keyed):
     keyed.delete([3])
     found = rows_beside(USE, keyed, state, naming(1, 2, 3, 5, 6, None, 2), own)
     assert found is not None
-    assert rows_of(found.new) == [(1, "one"), (2, "TWO"), (3, "three"), (5, "five")]
-    assert rows_of(found.old) == [(1, "one"), (2, "two"), (3, "three")]
+    assert sorted_tuples(found.new) == [(1, "one"), (2, "TWO"), (3, "three"), (5, "five")]
+    assert sorted_tuples(found.old) == [(1, "one"), (2, "two"), (3, "three")]
 
 
 def test_rows_of_a_table_that_was_altered_are_read(wh, keyed):

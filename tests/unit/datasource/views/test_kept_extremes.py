@@ -14,7 +14,7 @@ import pytest
 
 from faults.extreme_refresh import ADDED, answer, between, compiled, groups_of, hashed, listing, made, opened, shown
 from faults.extreme_refresh import refresh as refresh_view
-from faults.sim import sim_world
+from kit.warehouses import new_store
 from property.test_kept_extremes import OTHER, in_shares
 from streamhouse_spark.core.lineage import Lineage
 from streamhouse_spark.datasource.views import between as between_module
@@ -22,7 +22,6 @@ from streamhouse_spark.datasource.views import kept_extremes
 from streamhouse_spark.datasource.views.kept_extremes import KeptExtremes
 from streamhouse_spark.datasource.views.packed_firsts import PackedFirsts
 from streamhouse_spark.kv.tablets import tablet
-from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.refreshing import RefreshStep, next_step
 from streamhouse_spark.zset.extremes import ROOM, First, Firsts, ValueChanges
 from streamhouse_spark.zset.statements import KEY
@@ -68,7 +67,7 @@ def test_no_bytes_at_all(name):
 
 @pytest.fixture
 def storage(own_cache):
-    storage = MemoryStorage(sim_world())
+    storage = new_store()
     made(storage)
     source, _ = opened(storage, 2)
     source.upsert([{"id": n, "k": n % 3, "v": n} for n in range(30)])

@@ -6,10 +6,10 @@ from unittest import mock
 
 import pytest
 
-from kills.workers import tier
+from kit.tables import tier
+from streamhouse_spark import TableNotFoundError
 from streamhouse_spark.datasource.views import refresh
 from streamhouse_spark.datasource.views.materialize import materialized
-from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.table import refreshing
 from view_histories.history import from_the_sources
 from view_histories.house import House

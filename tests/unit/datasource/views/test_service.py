@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 import pytest
 
 from faults.sim import SimClock
-from streamhouse_spark import Warehouse
+from kit.waiting import wait_for
+from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.core.lineage import Lineage, SourceVersion
 from streamhouse_spark.datasource.views.measures import COUNTERS, GAUGES, view_measures
 from streamhouse_spark.datasource.views.refresh import RefreshReport
 from streamhouse_spark.datasource.views.service import ELSEWHERE_MS, ViewService
-from streamhouse_spark.errors import StorageError
 from streamhouse_spark.log.lifecycle.claims import try_claim
 from streamhouse_spark.service.known_tables import KnownTables
 from streamhouse_spark.service.tiering_service import LISTING_MS
@@ -27,7 +27,6 @@ from streamhouse_spark.table.refreshing import (
     resume_refreshes,
 )
 from streamhouse_spark.warehouse.connection import Connection
-from waiting import wait_for
 
 
 class Place:

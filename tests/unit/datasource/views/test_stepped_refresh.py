@@ -11,12 +11,12 @@ import pytest
 from pyspark.errors import PySparkException
 
 from faults.faulty_storage import Crash
-from kills.workers import tier
+from kit.tables import tier
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.lineage import Lineage, SourceVersion, lineage_of
 from streamhouse_spark.datasource.views import changes, refresh, relations
 from streamhouse_spark.datasource.views.materialize import materialized
-from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.table import refreshing
 from view_histories.history import typed_commit
 from view_histories.house import House

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreign_lake import NAME, adopted, appended, rewritten, row
-from kills.workers import tier
+from interop.foreign_iceberg import NAME, adopted, appended, rewritten, row
+from kit.tables import tier
 from streamhouse_spark.core.lineage import Lineage, SourceVersion
 from streamhouse_spark.core.paths import checkpoint_key, commit_key
 from streamhouse_spark.datasource.views.changes import rows_at_most

@@ -10,12 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
+from streamhouse_spark import SchemaMismatchError, TransactionConflictError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_write_options
 from streamhouse_spark.datasource.write.writer import StreamhouseStreamWriter
-from streamhouse_spark.errors import SchemaMismatchError, TransactionConflictError
 from streamhouse_spark.log.append import INLINE_BYTES_MAX
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "d.t"
 FRAME = StructType([StructField("id", LongType())])

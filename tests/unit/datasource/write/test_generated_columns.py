@@ -5,11 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from kit.rows import sorted_tuples
+from streamhouse_spark import ConstraintViolatedError, InvalidOptionError
 from streamhouse_spark.config.spark_options import parse_stream_write_options, parse_write_options
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.write.replaced import ReplacedPart
 from streamhouse_spark.datasource.write.writer import StreamhouseStreamWriter, StreamhouseWriter
-from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError
 from streamhouse_spark.schema.ddl import parse_columns
 from streamhouse_spark.warehouse.connection import Connection
 
@@ -39,10 +40,6 @@ def write(connection, name, ddl, rows, *, batch=None, replaced=None, **options):
     writer.commit(messages, *(() if batch is None else (batch,)))
 
 
-def rows_of(table):
-    return sorted(tuple(row.values()) for row in table.to_arrow().to_pylist())
-
-
 def test_of_a_table_without_a_key(connection):
     table = connection.warehouse().create_table(
         "d.t", "id INT, a INT, b INT, s INT", partition_by=["s"], properties=SUM
@@ -50,9 +47,9 @@ def test_of_a_table_without_a_key(connection):
     write(connection, "d.t", "id INT, b INT, a INT", [{"id": 1, "a": 1, "b": 1}])
     for batch in (0, 0, 1):
         write(connection, "d.t", "id INT, a INT, b INT, s INT", [{"id": 2 + batch, "a": 2, "b": batch}], batch=batch)
-    assert rows_of(table) == [(1, 1, 1, 2), (2, 2, 0, 2), (3, 2, 1, 3)]
+    assert sorted_tuples(table) == [(1, 1, 1, 2), (2, 2, 0, 2), (3, 2, 1, 3)]
     write(connection, "d.t", "id INT, a INT, b INT", [{"id": 9, "a": 2, "b": 0}], replaced=ReplacedPart())
-    assert rows_of(table) == [(3, 2, 1, 3), (9, 2, 0, 2)], "the partition of the computed value"
+    assert sorted_tuples(table) == [(3, 2, 1, 3), (9, 2, 0, 2)], "the partition of the computed value"
     with pytest.raises(ConstraintViolatedError, match=r"'s' than a \+ b, such as 7, expected 2"):
         write(connection, "d.t", "a INT, b INT, s INT", [{"a": 1, "b": 1, "s": 7}], batch=5)
 
@@ -65,6 +62,6 @@ def test_of_a_table_by_key(connection):
     changes = [{"id": 1, "op": "d"}, {"id": 3, "op": "c", "a": 4, "b": 4}]
     write(connection, "d.k", "id INT, op STRING, a INT, b INT", changes, batch=0, rowkindcolumn="op")
     write(connection, "d.k", "id INT, a INT", [{"id": 2, "a": 9}], partialupdate="true")
-    assert rows_of(table) == [(2, 9, 1, 10), (3, 4, 4, 8)]
+    assert sorted_tuples(table) == [(2, 9, 1, 10), (3, 4, 4, 8)]
     with pytest.raises(InvalidOptionError, match="names 's', a generated column"):
         write(connection, "d.k", "id INT, s INT", [{"id": 2, "s": 10}], partialupdate="true")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 
@@ -10,16 +9,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from kit.tables import TableCase
+from streamhouse_spark import CommitConflictError, InvalidOptionError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_write_options, parse_write_options
 from streamhouse_spark.datasource.write import row_level, staging_task
 from streamhouse_spark.datasource.write.row_level import RowLevelWriter
 from streamhouse_spark.datasource.write.writer import StreamhouseStreamWriter, StreamhouseWriter
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "sales.orders"
 BUCKETS = 4
@@ -34,21 +33,7 @@ def wh(warehouse_path):
     return Warehouse(warehouse_path)
 
 
-@pytest.fixture
-def table(wh):
-    return wh.create_table(NAME, "id BIGINT, n INT", primary_key=["id"], buckets=BUCKETS, properties=SUMS)
-
-
-@pytest.fixture
-def on_host(monkeypatch, tmp_path):
-    """Go to another host: one with a cache of its own, whose folder this gives."""
-
-    def go(name):
-        close_tablets()
-        monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path / "hosts" / name))
-        return Path(os.environ["STREAMHOUSE_CACHE_DIR"])
-
-    return go
+TABLE = TableCase(NAME, "id BIGINT, n INT", primary_key=["id"], buckets=BUCKETS, properties=SUMS)
 
 
 def connection(wh):

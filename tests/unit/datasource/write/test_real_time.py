@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from kit.rows import ids
+from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_write_options
-from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.datasource.catalog.scan.real_time_write import begin_real_time_write, end_real_time_write
 from streamhouse_spark.datasource.write.query_identity import SourceOfRows
 from streamhouse_spark.datasource.write.real_time import STORED_KEY, RealTimeStreamWriter
@@ -27,7 +28,6 @@ from streamhouse_spark.log.commits.actions import ExpireTransactions
 from streamhouse_spark.log.commits.transaction_outcome import IN_REAL_TIME
 from streamhouse_spark.log.commits.transactions import stored_version
 from streamhouse_spark.warehouse.connection import Connection, _opened
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME, SOURCE = "d.t", "d.source"
 QUERY, ANOTHER = "6c0d0c3c-6d3a-4c39-8d8a-0d8a3c9b7f10", "0f6f1f0e-58a2-4f0b-9d3b-2a4f5c6d7e8f"
@@ -97,10 +97,6 @@ def begun(url: str, table: Any, source: Any, batch: int = 0, query: str = QUERY,
 
 def end(url: str, table: Any, source: Any, batch: int, query: str = QUERY, **options: str) -> None:
     end_real_time_write(Connection.of(url, {}), asked(table, source, batch, query, options))
-
-
-def ids(table: Any) -> list[int]:
-    return sorted(table.to_arrow()["id"].to_pylist())
 
 
 def test_what_is_stored_says_where_a_batch_goes_on(warehouse_path, table, source):

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from kit.rows import ids
+from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError, Warehouse
 from streamhouse_spark.config.spark_options import parse_write_options
 from streamhouse_spark.datasource.catalog.ddl.replaced import replaced_part
 from streamhouse_spark.datasource.catalog.scan.query_pin import pin_of
 from streamhouse_spark.datasource.write.replaced import ReplacedPart, of_condition
 from streamhouse_spark.datasource.write.writer import StreamhouseWriter
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "sales.orders"
 FRAME = StructType([StructField("id", LongType(), nullable=False), StructField("day", IntegerType())])
@@ -62,27 +62,23 @@ def write(wh, replaced, *tasks, **options):
     planned.commit(pickle.loads(pickle.dumps([planned.write(batches(*numbers)) for numbers in tasks])))
 
 
-def there(table):
-    return sorted(table.to_arrow()["id"].to_pylist())
-
-
 def test_the_partitions_that_any_task_saw(wh, table):
     write(wh, ReplacedPart(), (7, 10), (), (12,))
-    assert there(table) == [2, 5, 7, 10, 12]
+    assert ids(table) == [2, 5, 7, 10, 12]
     write(wh, ReplacedPart(), (), ())
-    assert there(table) == [2, 5, 7, 10, 12]
+    assert ids(table) == [2, 5, 7, 10, 12]
 
 
 def test_a_condition(wh, table):
     part = replaced_part(connection(wh), NAME, json.dumps({"filters": [DAY_1]}))
     write(wh, part, (7,), ())
-    assert there(table) == [0, 2, 3, 5, 7]
+    assert ids(table) == [0, 2, 3, 5, 7]
     write(wh, part, ())
-    assert there(table) == [0, 2, 3, 5]
+    assert ids(table) == [0, 2, 3, 5]
     with pytest.raises(SchemaMismatchError, match="1 of 1 new rows are not among"):
         writer(wh, part).write(batches(8))
     write(wh, of_condition(table, "day = 1 OR day IS NULL"), (10,))
-    assert there(table) == [0, 2, 3, 5, 10]
+    assert ids(table) == [0, 2, 3, 5, 10]
 
 
 def test_a_version_counts_once(wh, table):
@@ -90,7 +86,7 @@ def test_a_version_counts_once(wh, table):
     write(wh, ReplacedPart(), (7,), **options)
     add(table, 10)
     write(wh, ReplacedPart(), (7,), **options)
-    assert there(table) == [0, 2, 3, 5, 7, 10]
+    assert ids(table) == [0, 2, 3, 5, 7, 10]
 
 
 def test_an_abort_and_a_lost_task_change_nothing(wh, table):
@@ -99,7 +95,7 @@ def test_an_abort_and_a_lost_task_change_nothing(wh, table):
     planned.abort([found])
     with pytest.raises(CommitConflictError, match="has no result"):
         planned.commit([found, None])
-    assert there(table) == list(range(6))
+    assert ids(table) == list(range(6))
 
 
 def test_rows_that_were_made_of_the_tables_own(wh, table):
@@ -110,10 +106,10 @@ def test_rows_that_were_made_of_the_tables_own(wh, table):
     add(table, 10)
     with pytest.raises(CommitConflictError, match="run the statement again"):
         planned.commit([found])
-    assert there(table) == [*range(6), 10]
+    assert ids(table) == [*range(6), 10]
     pin = pin_of(connection(wh).table(NAME), None, None, None).to_text()
     write(wh, replaced_part(connection(wh), NAME, json.dumps({"pin": pin})), (7,))
-    assert there(table) == [0, 2, 3, 5, 7]
+    assert ids(table) == [0, 2, 3, 5, 7]
 
 
 def test_partitions_that_are_others_by_the_commit(wh, table):
@@ -122,9 +118,9 @@ def test_partitions_that_are_others_by_the_commit(wh, table):
     table.set_partitioning(["truncate(2, day)"])
     with pytest.raises(CommitConflictError, match="nothing was written"):
         planned.commit([found])
-    assert there(table) == list(range(6))
+    assert ids(table) == list(range(6))
     write(wh, ReplacedPart(), (7,))
-    assert there(table) == [2, 5, 7], "days 0 and 1 are one partition now"
+    assert ids(table) == [2, 5, 7], "days 0 and 1 are one partition now"
 
 
 def test_refused_before_a_task_runs(wh, table):

@@ -9,14 +9,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from streamhouse_spark import CommitConflictError, DifferentHistoryError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_write_options, parse_write_options
 from streamhouse_spark.datasource.write.row_level import RowLevelWriter
 from streamhouse_spark.datasource.write.writer import StreamhouseStreamWriter, StreamhouseWriter
-from streamhouse_spark.errors import CommitConflictError, DifferentHistoryError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_write_options, parse_write_options
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.write.schema_merging import merge_columns, merged_state
 from streamhouse_spark.datasource.write.writer import StreamhouseStreamWriter, StreamhouseWriter
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.ddl import parse_columns
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 MERGE = {"mergeschema": "true"}
 

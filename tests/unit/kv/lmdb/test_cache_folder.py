@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import streamhouse_spark as sh
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.kv.lmdb.tablet_files import cache_folder
 
 

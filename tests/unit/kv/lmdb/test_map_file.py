@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from streamhouse_spark.errors import StorageError
+from streamhouse_spark import StorageError
 from streamhouse_spark.kv.lmdb import map_file
 from streamhouse_spark.kv.lmdb.environment import MAP_BYTES, Environment
 from streamhouse_spark.kv.lmdb.map_file import MapFile, grown

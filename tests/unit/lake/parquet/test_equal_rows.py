@@ -15,7 +15,6 @@ from streamhouse_spark.lake.parquet.equal_rows import RowsToFind, row_codes
 from streamhouse_spark.schema.variant import VARIANT
 
 NAN = float("nan")
-PAIR = pa.struct([("a", pa.int32()), ("b", pa.string())])
 COLUMNS = {
     "numbers": (pa.int64(), [1, 2, None]),
     "floats": (pa.float64(), [0.0, -0.0, NAN, None, 1.5]),

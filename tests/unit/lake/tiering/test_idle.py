@@ -8,20 +8,13 @@ import pyarrow as pa
 import pytest
 
 from faults.sim import sim_world
-from round_trips import Cost, RemoteStorage
-from streamhouse_spark.errors import LakeRolledBackError, StorageError, StreamhouseError
+from kit.round_trips import Cost, RemoteStorage
+from streamhouse_spark import LakeRolledBackError, StorageError, StreamhouseError, Table, Warehouse
 from streamhouse_spark.lake.tiering.idle import LASTS_MS
 from streamhouse_spark.lake.tiering.job import TieringJob, TieringReport, run_tasks_locally
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 FORMATS = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]
 SHORT = 3
-
-
-@pytest.fixture
-def remote(memory) -> RemoteStorage:
-    return RemoteStorage(memory)
 
 
 @pytest.fixture(params=FORMATS)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, sorted_rows
-from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError, StorageError
+from streamhouse_spark import CommitConflictError, LakeRolledBackError, StorageError
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.lake.tiering.job import TieringJob, run_task, run_tasks_in_threads, run_tasks_locally
 from streamhouse_spark.lake.tiering.plan import TieringTask
@@ -24,11 +24,6 @@ def _tier(table, **options):
 
 def _lake_rows(table) -> list[dict]:
     return sorted_rows(table.lake.to_arrow())
-
-
-@pytest.fixture(params=["iceberg", "paimon"])
-def lake_format(request):
-    return request.param
 
 
 @pytest.fixture

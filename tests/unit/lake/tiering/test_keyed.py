@@ -14,8 +14,8 @@ from pyiceberg.table.snapshots import Operation
 from faults.sim import sim_world
 from interop.keyed_cases import KeyedTable, data_files, live_deletes
 from interop.lake_cases import EVERY_TYPE, every_type_rows
-from lake_rows import lake_rows
-from streamhouse_spark.core.model import OffsetRange
+from kit.lake_rows import lake_rows
+from streamhouse_spark import OffsetRange
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.iceberg import upsert as iceberg_keyed
@@ -44,17 +44,12 @@ def items(memory, world) -> KeyedTable:
     return table
 
 
-def agree(table: KeyedTable) -> None:
-    assert table.lake_rows() == table.expected()
-    assert table.foreign_rows() == table.expected()
-
-
 def test_inserts_updates_and_deletes(items):
-    agree(items)
+    items.require_expected()
     items.change([(1, "b", 1), (9, "new", 9)], [(3,)])
     report = items.tier()
     assert (report.rows, report.conflicts, len(report.snapshots)) == (2, 0, 1)
-    agree(items)
+    items.require_expected()
     assert list(live_deletes(items.lake()).values()) == [2]
     assert items.lake().newest().offsets == items.state.ends
     assert items.state.lake.offsets == items.state.ends
@@ -77,7 +72,7 @@ def test_one_delete_file_for_each_data_file_however_often_rows_of_it_go(items):
     for i in range(6):
         items.change([(i, "again", i)])
         items.tier()
-        agree(items)
+        items.require_expected()
     found = live_deletes(items.lake())
     assert sorted(found.values()) == [6]
     assert len(data_files(items.lake())) == 7
@@ -93,7 +88,7 @@ def test_changes_that_cancel_out_still_move_the_offsets(items):
     report = items.tier()
     assert (report.rows, report.files, len(report.snapshots)) == (0, 0, 1)
     assert items.lake().newest().offsets == items.state.ends != before.offsets
-    agree(items)
+    items.require_expected()
 
 
 def test_a_first_round_that_leaves_nothing(memory, world):
@@ -102,23 +97,23 @@ def test_a_first_round_that_leaves_nothing(memory, world):
     table.change([], [(1,)])
     table.tier()
     assert table.lake().newest().offsets == {0: 2}
-    agree(table)
+    table.require_expected()
     for name in table.lake().metadata_table_names():
         table.lake().metadata_table(name)
     assert data_files(table.lake()) == []
     table.change([(1, "y", 1)])
     table.tier()
-    agree(table)
+    table.require_expected()
 
 
 def test_a_round_in_which_all_rows_go(items):
     items.change([], list(items.rows))
     items.tier()
-    agree(items)
+    items.require_expected()
     assert items.lake_rows() == []
     items.change(EIGHT[:3])
     items.tier()
-    agree(items)
+    items.require_expected()
 
 
 def test_operations_and_totals_tell_other_engines_what_happened(items):
@@ -179,7 +174,7 @@ def test_deletes_are_in_the_partition_of_their_data_file(memory, world, name):
     table.tier()
     table.change([(value, 1) for value, _ in rows])
     table.tier()
-    agree(table)
+    table.require_expected()
     tasks = [task for task in table.lake().place.load().scan().plan_files() if task.delete_files]
     assert len(tasks) == len(rows)
     for task in tasks:
@@ -198,10 +193,10 @@ def test_keys_are_found_with_and_without_looking_for_one_column_first(memory, wo
     table.tier()
     table.change([(*row[:3], 1) for row in rows[::2]], [table.key_of(row) for row in rows[1::4]])
     table.tier()
-    agree(table)
+    table.require_expected()
     table.change([], [("x", 3, 1.5)] if ("x", 3, 1.5) in table.rows else [table.key_of(rows[0])])
     table.tier()
-    agree(table)
+    table.require_expected()
 
 
 def test_a_large_commit_is_tiered_in_parts(memory, world):
@@ -212,7 +207,7 @@ def test_a_large_commit_is_tiered_in_parts(memory, world):
     size_bytes = max(segment.size_bytes for segment in table.log.refresh().live_segments())
     report = table.tier(bytes_per_bucket_max=size_bytes // 4)
     assert 7 <= len(report.snapshots) <= 9
-    agree(table)
+    table.require_expected()
 
 
 def test_a_manifest_of_deletes_says_so_in_its_header(items):
@@ -232,7 +227,7 @@ def test_manifests_of_deletes_stay_few(memory, world):
     for i in range(30):
         table.change([(i, "a", i), (i + 1000, "b", i)], [(i - 1,)] if i else [])
         table.tier()
-    agree(table)
+    table.require_expected()
     lake = table.lake().place.load()
     manifests = lake.current_snapshot().manifests(lake.io)
     assert len(live_deletes(table.lake())) == 29
@@ -258,7 +253,7 @@ def test_a_key_that_another_engine_added_again_is_one_row_once_it_changes(items,
     items.change([], [(2,)])
     assert items.tier().healed_rows == 1
     items.rows[(50,)] = (50, "theirs", 0)
-    agree(items)
+    items.require_expected()
     caplog.clear()
     items.change([(i, "last", 0) for i in (1, 50, 60)])
     assert items.tier().healed_rows == 0
@@ -278,7 +273,7 @@ def test_rows_beyond_one_of_a_key_are_counted_over_all_files(memory, world, key)
     assert report.healed_rows == 4  # twice of 1, twice of 5; 6, 7 and 9 did not change
     table.change([(i, f"n{i}", 8) for i in (0, 1, 5, 9)], [table.key_of((6, "n6", 0)), table.key_of((7, "n7", 0))])
     assert table.tier().healed_rows == 3
-    agree(table)
+    table.require_expected()
 
 
 def test_what_a_lost_round_would_have_healed_is_counted_once(items):
@@ -294,14 +289,14 @@ def test_what_a_lost_round_would_have_healed_is_counted_once(items):
 
     report = items.tier(before_commit=race)
     assert (report.conflicts, report.healed_rows) == (1, 0)
-    agree(items)
+    items.require_expected()
 
 
 def test_rows_that_another_engine_deleted_come_back_when_they_change(items):
     items.lake().place.load().delete("id = 4")
     items.change([(4, "back", 1)], [(5,)])
     items.tier()
-    agree(items)
+    items.require_expected()
 
 
 def test_deletes_that_are_about_several_files_are_heeded_and_left_alone(items):
@@ -315,7 +310,7 @@ def test_deletes_that_are_about_several_files_are_heeded_and_left_alone(items):
     items.rows = {(row[0],): row for row in left}
     items.change([(row[0], "new", 0) for row in left[:3]])
     items.tier()
-    agree(items)
+    items.require_expected()
     assert theirs < set(live_deletes(items.lake()))
     ours = [count for location, count in live_deletes(items.lake()).items() if location not in theirs]
     assert sum(ours) == 3
@@ -323,7 +318,7 @@ def test_deletes_that_are_about_several_files_are_heeded_and_left_alone(items):
     items.change([(i, "back", 0) for i in gone])
     items.change([], [(gone[0],)])
     items.tier()
-    agree(items)
+    items.require_expected()
     ours = [count for location, count in live_deletes(items.lake()).items() if location not in theirs]
     assert sum(ours) == 3  # those two keys had no row left
 
@@ -377,14 +372,14 @@ def test_after_a_truncation_only_new_rows_are_there(items):
     items.change([(2, "after", 2), (3, "after", 3)], [(3,)])
     report = items.tier()
     assert len(report.snapshots) == 1
-    agree(items)
+    items.require_expected()
     assert live_deletes(items.lake()) == {}
     items.change([(2, "again", 2)])
     items.tier()
-    agree(items)
+    items.require_expected()
     items.truncate()
     items.tier()
-    agree(items)
+    items.require_expected()
     assert items.lake_rows() == []
 
 
@@ -392,10 +387,10 @@ def test_added_columns(items):
     items.add_column("note string")
     items.change([(1, "b", 1, "noted")])
     items.tier()
-    agree(items)
+    items.require_expected()
     items.change([(2, "c", 2, None)], [(1,)])
     items.tier()
-    agree(items)
+    items.require_expected()
 
 
 def test_ranges_of_changes_are_not_read_from_the_lake(items):
@@ -421,7 +416,7 @@ def test_every_type_of_key_with_its_smallest_and_largest_values(memory, world):
             table.change([(*row[:-1], 7) for row in rows])
             table.tier()
             assert len(table.lake_rows()) == len(rows), name
-            agree(table)
+            table.require_expected()
 
 
 def test_files_that_cannot_hold_a_key_are_not_opened(memory, world, monkeypatch):
@@ -438,7 +433,7 @@ def test_files_that_cannot_hold_a_key_are_not_opened(memory, world, monkeypatch)
     table.change([(102, "y", 0), (150, "new", 0)])
     table.tier()
     assert len(opened) == 1
-    agree(table)
+    table.require_expected()
     days = TableSchema.of("id bigint not null, day date not null, n bigint")
     dated = KeyedTable(MemoryStorage(world), world, days, key=["id", "day"], partition_by=["day"])
     dated.change([(i, dt.date(2026, 1, day), i) for i in range(5) for day in (1, 2, 3)])
@@ -447,7 +442,7 @@ def test_files_that_cannot_hold_a_key_are_not_opened(memory, world, monkeypatch)
     dated.change([(3, dt.date(2026, 1, 2), 9)], [(4, dt.date(2026, 1, 2))])
     dated.tier()
     assert len(opened) == 1
-    agree(dated)
+    dated.require_expected()
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "fewer"])
@@ -503,11 +498,11 @@ def test_tasks_read_with_bounded_batches(memory, world, monkeypatch):
             [(i, f"s{step}", i) for i in range(0, 120, step)], [(i,) for i in range(1, 100, step) if (i,) in table.rows]
         )
         table.tier()
-        agree(table)
+        table.require_expected()
     foreign_append(table, [(200 - i, "theirs", i) for i in range(20)])
     table.rows |= {(200 - i,): (200 - i, "theirs", i) for i in range(20)}
     table.lake().compact()
-    agree(table)
+    table.require_expected()
     assert len(data_files(table.lake())) == 1
     in_file = lake_rows(table.lake(), table.lake().plan_read())["id"].to_pylist()
     assert in_file == sorted(in_file)

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
+from streamhouse_spark import LakeMismatchError, LakeRolledBackError, OffsetRange
 from streamhouse_spark.lake.model.values import WriteContext
 from streamhouse_spark.lake.tiering.plan import (
     GROUP_BYTES,

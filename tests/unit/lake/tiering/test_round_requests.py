@@ -7,22 +7,16 @@ from itertools import pairwise
 import pytest
 
 from faults.faulty_storage import FaultyStorage
+from kit.tables import tier
+from streamhouse_spark import Warehouse
 from streamhouse_spark.core.paths import WAREHOUSE_KEY
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
-
-
-@pytest.fixture
-def counted(memory) -> FaultyStorage:
-    return FaultyStorage(memory)
 
 
 def round_of(table, counted: FaultyStorage, row: int) -> list[tuple[str, str]]:
     """The requests of one round that tiers one row, as the service has them: the table stays, its lake is opened."""
     (table.upsert if table.state.primary_key else table.append)([{"id": row}])
     counted.trace.clear()
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
     return [(method, key) for _, method, key in counted.trace if method not in ("create.write", "create.close")]
 
 

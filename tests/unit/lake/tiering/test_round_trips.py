@@ -5,18 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from round_trips import RemoteStorage
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 BUCKETS = 4
-
-
-@pytest.fixture
-def remote(memory) -> RemoteStorage:
-    return RemoteStorage(memory)
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from kit.tables import TableCase
+from streamhouse_spark import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.core.change_archive import NO_ARCHIVE
 from streamhouse_spark.core.paths import commit_key, manifest_key, manifests_prefix, segments_prefix
-from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.log.archive import keeping
 from streamhouse_spark.log.archive.keeping import keep_archive
 from streamhouse_spark.log.archive.pages import ArchivedKeys, archived, change_starts, read_page
@@ -23,11 +24,7 @@ KEEPING = {
     "table.log.ttl": "2h",
     "table.changelog.retention": "100h",
 }
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT, n INT", primary_key=["id"], buckets=2, properties=KEEPING)
+TABLE = TableCase("t", "id BIGINT, n INT", primary_key=["id"], buckets=2, properties=KEEPING)
 
 
 def put(table, *numbers, n=0):

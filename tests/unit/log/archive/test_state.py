@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from streamhouse_spark import FormatVersionError
 from streamhouse_spark.core.change_archive import NO_ARCHIVE, Archive, ArchivePage, SetArchive, pages_between
-from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.log.commits import checkpoint as checkpoint_module
 from streamhouse_spark.log.commits.actions import Retier
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint

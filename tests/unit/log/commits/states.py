@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark import Transaction
 from streamhouse_spark.log.commits.actions import Action, Append, Create
 from streamhouse_spark.log.commits.record import Record
 from streamhouse_spark.log.commits.segment import Segment

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark import CorruptDataError
 from streamhouse_spark.log.commits.anchors import NO_ANCHORS, SPACING, Anchors, HistoryMark, Relation
 
 

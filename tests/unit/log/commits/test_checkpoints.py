@@ -8,8 +8,9 @@ import pytest
 
 from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
+from streamhouse_spark import CorruptDataError, StreamhouseError, Warehouse
 from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, checkpoints_prefix, commit_key, floor_key
-from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StreamhouseError
+from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits.checkpoint import (
     CHECKPOINT_INTERVAL,
     list_checkpoints,
@@ -18,7 +19,6 @@ from streamhouse_spark.log.commits.checkpoint import (
 )
 from streamhouse_spark.log.commits.verified import verified_checkpoints
 from streamhouse_spark.log.lifecycle.cleaning import clean
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 COMMITS = 3 * CHECKPOINT_INTERVAL + 7
 

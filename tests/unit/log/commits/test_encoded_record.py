@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from streamhouse_spark import Transaction
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.core.paths import commit_key, manifest_key
 from streamhouse_spark.log.append import Routing, Stager
 from streamhouse_spark.log.commits.actions import Append, LakePair, Trim

@@ -8,14 +8,13 @@ import pytest
 
 from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
+from streamhouse_spark import CorruptDataError, FormatVersionError, Warehouse
 from streamhouse_spark.core.paths import floor_key, floors_prefix
-from streamhouse_spark.errors import CorruptDataError, FormatVersionError
 from streamhouse_spark.log.commits.checkpoint import LANDMARK_EVERY, read_floor, write_floor
 from streamhouse_spark.log.commits.floors import floor_before, newest_floor, superfluous_floors
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.lifecycle import cleaning
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 UUID = "a" * 32
 YEAR = 52_560

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.core.model import OffsetRange, Transaction
+from streamhouse_spark import CorruptDataError, OffsetRange, Transaction
 from streamhouse_spark.core.paths import commit_key, segment_key
-from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.log.commits.state_json import state_from_json, state_to_json

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from streamhouse_spark import CorruptDataError, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

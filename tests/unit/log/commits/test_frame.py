@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.errors import CorruptDataError, FormatVersionError
+from streamhouse_spark import CorruptDataError, FormatVersionError
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame, fields_of
 
 JSON = st.recursive(

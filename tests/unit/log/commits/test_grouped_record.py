@@ -5,9 +5,8 @@ import dataclasses
 import pytest
 from tests.unit.log.commits.states import UUID, created, record, segment
 
-from streamhouse_spark.core.model import OffsetRange, Transaction
+from streamhouse_spark import CorruptDataError, FormatVersionError, OffsetRange, Transaction
 from streamhouse_spark.core.paths import commit_key
-from streamhouse_spark.errors import CorruptDataError, FormatVersionError
 from streamhouse_spark.log.commits.actions import Append
 from streamhouse_spark.log.commits.frame import decode_frame, encode_frame
 from streamhouse_spark.log.commits.record import (

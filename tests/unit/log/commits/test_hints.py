@@ -7,9 +7,10 @@ import itertools
 import pytest
 
 from faults.sim import sim_world
-from round_trips import RemoteStorage
+from kit.round_trips import RemoteStorage
+from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, commit_key
-from streamhouse_spark.errors import ObjectNotFoundError, StorageError
+from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits.checkpoint import (
     CHECKPOINT_INTERVAL,
@@ -18,14 +19,8 @@ from streamhouse_spark.log.commits.checkpoint import (
     list_checkpoints,
     parsed_hint,
 )
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ROWS = CHECKPOINT_INTERVAL + HINT_EVERY + 5
-
-
-@pytest.fixture
-def remote(memory) -> RemoteStorage:
-    return RemoteStorage(memory)
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from faults.faulty_storage import FaultyStorage
-from round_trips import RemoteStorage
-from streamhouse_spark.errors import CorruptDataError, StorageError, TableNotFoundError
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from kit.round_trips import RemoteStorage
+from streamhouse_spark import CorruptDataError, StorageError, TableNotFoundError, Warehouse
 
 PLAIN = {"table.datalake.enabled": "false"}
 
@@ -15,11 +14,6 @@ PLAIN = {"table.datalake.enabled": "false"}
 @pytest.fixture
 def mine(memory, world):
     return Warehouse("wh", storage=memory, world=world).create_table("t", "id INT", properties=PLAIN)
-
-
-@pytest.fixture
-def remote(memory) -> RemoteStorage:
-    return RemoteStorage(memory)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamhouse_spark.errors import FormatVersionError
+from streamhouse_spark import FormatVersionError
 from streamhouse_spark.log.commits.actions import action_from_json
 
 

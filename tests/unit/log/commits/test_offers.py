@@ -15,10 +15,8 @@ import pytest
 from faults.faulty_storage import FaultyStorage
 from faults.offered_appends import Given, Offering, another_process
 from faults.scenarios import Run
-from streamhouse_spark import Warehouse
+from streamhouse_spark import CommitStateUnknownError, Transaction, Warehouse
 from streamhouse_spark.core.clock import Author, World
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import CommitStateUnknownError
 from streamhouse_spark.log.commits import offers
 from streamhouse_spark.log.commits.actions import Payload
 from streamhouse_spark.log.commits.record import read_record

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from faults.sim import sim_world
-from round_trips import RemoteStorage
+from kit.round_trips import RemoteStorage
+from streamhouse_spark import Warehouse
 from streamhouse_spark.log.commits import record
 from streamhouse_spark.log.commits.record import RecentRows
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 def rows_of(*numbers: int, size: int = 10) -> RecentRows:

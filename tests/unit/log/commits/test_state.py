@@ -5,9 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.core.model import OffsetRange, Transaction
+from streamhouse_spark import CorruptDataError, OffsetRange, Transaction
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log.commits.actions import (
     Append,
     Condemn,

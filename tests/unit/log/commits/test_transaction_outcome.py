@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from streamhouse_spark import Warehouse
-from streamhouse_spark.core.model import OffsetRange, StreamBatch, Transaction
+from streamhouse_spark import OffsetRange, Transaction, Warehouse
+from streamhouse_spark.core.model import StreamBatch
 from streamhouse_spark.errors import CommitConflictError, DifferentHistoryError, TransactionConflictError
 from streamhouse_spark.log.commits.record import transaction_from_json, transaction_to_json
 from streamhouse_spark.log.commits.transaction_outcome import IN_REAL_TIME, known_transaction, stored_outcome

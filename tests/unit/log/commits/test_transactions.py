@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark import FormatVersionError, Transaction, TransactionConflictError
 from streamhouse_spark.core.paths import checkpoint_key
-from streamhouse_spark.errors import FormatVersionError, TransactionConflictError
 from streamhouse_spark.log.commits import checkpoint
 from streamhouse_spark.log.commits.actions import ExpireTransactions, ForgetTransactions, Payload
 from streamhouse_spark.log.commits.frame import decode_frame

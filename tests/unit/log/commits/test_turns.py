@@ -8,11 +8,10 @@ from contextlib import contextmanager
 import pytest
 
 from faults.sim import sim_world
-from streamhouse_spark.errors import StorageError
+from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.log.commits import offers
 from streamhouse_spark.storage.base import Offer, Turn
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 OTHERS = 20
 

@@ -7,21 +7,15 @@ import logging
 
 import pytest
 
-from faults.sim import SimClock
+from kit.waiting import wait_for
+from streamhouse_spark import StorageError
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import refresh_claim_key, tiering_claim_key
-from streamhouse_spark.errors import StorageError
 from streamhouse_spark.log.lifecycle import claims
 from streamhouse_spark.log.lifecycle.claims import CLAIM_MS, claimed, release_claim, try_claim
 from streamhouse_spark.storage.memory import MemoryStorage
-from waiting import wait_for
 
 UUID = "0" * 31 + "1"
-
-
-@pytest.fixture
-def clock():
-    return SimClock()
 
 
 @pytest.fixture

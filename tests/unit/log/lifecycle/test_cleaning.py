@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 
 from faults.sim import sim_world
+from kit.tables import TableCase
+from streamhouse_spark import InvalidOptionError, SnapshotExpiredError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.paths import checkpoints_prefix, commits_prefix, manifest_key, segment_key, segments_prefix
-from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableNotFoundError
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, GRACE_MS_MIN
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.read import union_read
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PLAIN = {"table.datalake.enabled": "false", "table.log.ttl": "0"}
 
@@ -22,9 +22,7 @@ def wh(memory, world):
     return Warehouse("wh", storage=memory, world=world)
 
 
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT", properties=PLAIN)
+TABLE = TableCase("t", "id BIGINT", properties=PLAIN)
 
 
 def keys(memory, prefix="") -> set[str]:

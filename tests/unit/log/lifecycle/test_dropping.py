@@ -1,7 +1,7 @@
 import pytest
 
 from faults.sim import SimClock, SimIds
-from round_trips import RemoteStorage
+from kit.round_trips import RemoteStorage
 from streamhouse_spark import TableNotFoundError, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import commit_key, floors_prefix, table_prefix

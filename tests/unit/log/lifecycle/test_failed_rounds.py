@@ -7,10 +7,10 @@ import json
 import pytest
 
 from faults.sim import sim_world
-from kills.workers import tier
+from kit.tables import TableCase, tier
+from streamhouse_spark import LakeMismatchError, StorageError, Warehouse
 from streamhouse_spark.core.paths import table_prefix, tiering_failures_key
 from streamhouse_spark.core.values import replace
-from streamhouse_spark.errors import LakeMismatchError, StorageError
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.log.lifecycle.failed_rounds import (
     FAILURES_MAX,
@@ -22,7 +22,6 @@ from streamhouse_spark.log.lifecycle.failed_rounds import (
     note_success,
     read_failures,
 )
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 UUID = "ab" * 16
 
@@ -32,11 +31,7 @@ def wh(memory, world):
     return Warehouse("wh", storage=memory, world=world)
 
 
-@pytest.fixture
-def table(wh):
-    table = wh.create_table("s.t", "id BIGINT")
-    table.append([{"id": 1}])
-    return table
+TABLE = TableCase("s.t", "id BIGINT", rows=[{"id": 1}])
 
 
 def failure(error: Exception | None = None, now_ms: int = 1_000, work="tiering", host="a") -> FailedRound:

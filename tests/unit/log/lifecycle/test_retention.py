@@ -6,17 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from kit.tables import TableCase
 from streamhouse_spark.log.commits.actions import KvSnapshot, LakePair
 from streamhouse_spark.log.lifecycle.retention import CONSUMER_LIMIT_MS, plan_trim, trim
 from streamhouse_spark.table.views import open_view
 
 HOUR_MS = 3_600_000
 PLAIN = {"table.log.ttl": "2h", "table.datalake.enabled": "false"}
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT", properties=PLAIN)
+TABLE = TableCase("t", "id BIGINT", properties=PLAIN)
 
 
 def ids(table) -> list[int]:

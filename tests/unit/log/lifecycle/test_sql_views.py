@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from streamhouse_spark import Warehouse
-from streamhouse_spark.core.model import TablePath
-from streamhouse_spark.core.paths import name_key
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     CommitConflictError,
     FormatVersionError,
     StreamhouseError,
     TableExistsError,
     TableNotFoundError,
+    Warehouse,
 )
+from streamhouse_spark.core.model import TablePath
+from streamhouse_spark.core.paths import name_key
 from streamhouse_spark.log.commits.frame import decode_frame
 from streamhouse_spark.log.lifecycle import names, sql_views
 from streamhouse_spark.log.lifecycle.stored_view import StoredView

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from streamhouse_spark import TableNotFoundError
 from streamhouse_spark.core.paths import checkpoint_key, commit_key, manifest_key, segment_key
-from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.log.commits.actions import Append, Rename, SetProperties
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.record import Record, encode_record

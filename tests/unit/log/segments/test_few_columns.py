@@ -7,14 +7,12 @@ import pyarrow as pa
 import pytest
 
 from faults.faulty_storage import FaultyStorage
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark import CorruptDataError, OffsetRange, Warehouse
 from streamhouse_spark.log.commits.segment import BLOCK_BYTES_MIN
 from streamhouse_spark.log.segments import writer
 from streamhouse_spark.log.segments.reader import read_segment
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 COLUMNS = [f"c{i}" for i in range(16)]
 ROWS = 40_000

@@ -9,18 +9,13 @@ import pyarrow as pa
 import pytest
 
 from faults.faulty_storage import FaultyStorage
+from streamhouse_spark import Warehouse
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log.append import INLINE_BYTES_MAX, inline_share, inline_total
 from streamhouse_spark.log.buckets.bucketing import row_buckets
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 BUCKETS = 4096
 ROWS = 20_000
-
-
-@pytest.fixture
-def counted(memory) -> FaultyStorage:
-    return FaultyStorage(memory)
 
 
 def rows(first: int = 0) -> pa.Table:

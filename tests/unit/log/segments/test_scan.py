@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faults.sim import sim_world
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError
+from kit.tables import TableCase
+from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, Warehouse
 from streamhouse_spark.log.append import written_fits
 from streamhouse_spark.log.commits.actions import SetSchema, Trim
 from streamhouse_spark.log.commits.state import BucketLog
@@ -19,12 +19,8 @@ from streamhouse_spark.log.segments.scan import LogSplit, check_dense, cut_split
 from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT, s STRING")
+TABLE = TableCase("t", "id BIGINT, s STRING")
 
 
 def rows_of(table, split) -> list[int]:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from faults.faulty_storage import FaultyStorage
+from streamhouse_spark import CorruptDataError, FormatVersionError, Warehouse
 from streamhouse_spark.core.paths import segment_key
-from streamhouse_spark.errors import CorruptDataError, FormatVersionError
 from streamhouse_spark.log.commits import checkpoint as checkpoint_module
 from streamhouse_spark.log.commits.actions import Trim, action_to_json
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
@@ -23,16 +23,10 @@ from streamhouse_spark.log.segments.reader import verify_segment
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.log.segments.shared_object import grouped
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 BUCKETS = 4096
 ROWS = 20_000
 HOUR_MS = 3600 * 1000
-
-
-@pytest.fixture
-def counted(memory) -> FaultyStorage:
-    return FaultyStorage(memory)
 
 
 def rows(first: int = 0, count: int = ROWS, row_bytes: int = 3300) -> pa.Table:

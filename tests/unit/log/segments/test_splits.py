@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark import OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.segment import SegmentIndex
 from streamhouse_spark.log.commits.state import BucketLog, fold

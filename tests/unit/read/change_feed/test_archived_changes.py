@@ -7,13 +7,12 @@ import json
 
 import pytest
 
-from changes_replayed import changes
+from kit.change_replay import changes
+from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.config.spark_options import parse_read_options, parse_stream_read_options
-from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.paths import commit_key, segment_key
 from streamhouse_spark.datasource.read.bounds import batch_ranges
 from streamhouse_spark.datasource.read.start_rows import begins_with_rows, initial_offset
-from streamhouse_spark.errors import CorruptDataError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.log.archive import keeping
 from streamhouse_spark.log.archive.pages import read_page
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS

@@ -7,17 +7,14 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from changes_replayed import changes, check_history, first_there
-from round_trips import RemoteStorage
+from kit.change_replay import changes, check_history, first_there
+from kit.round_trips import RemoteStorage
+from kit.tables import tier, trim_tiered
+from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, Table, Warehouse
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.read.change_feed.commit_changes import plan_changes
 from streamhouse_spark.read.pieces import ChangesPiece, OffsetsPiece, piece_from_json
 from streamhouse_spark.read.planner import Pruning
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture(params=["iceberg", "paimon"])
@@ -28,18 +25,8 @@ def table(request, wh):
     for first in (0, 5):
         table.append([{"id": number, "day": first // 5} for number in range(first, first + 5)])
         tier(table)
-    trim(table)
+    trim_tiered(table)
     return table
-
-
-def tier(table: Table) -> None:
-    run = run_tasks_locally(table.storage, table.settings, table.world)
-    TieringJob(table.log, table.open_lake(), world=table.world).run(run)
-
-
-def trim(table: Table) -> None:
-    state = table.refresh()
-    table.log.commit(lambda *_: (Trim({bucket: state.lake_offset(bucket) for bucket in state.buckets}),))
 
 
 def delete(table: Table, *ids: int) -> int:
@@ -58,7 +45,7 @@ def test_old_rows_that_are_deleted(table):
     assert told(table, version, version) == deleted
     tier(table)
     assert told(table, version, version) == deleted, "the lake lacks them now"
-    trim(table)
+    trim_tiered(table)
     table.lake.compact(purge=True)
     assert told(table, version, version) == deleted, "no file of the newest snapshot has them"
     assert first_there(table) == 1
@@ -107,7 +94,7 @@ def test_rows_that_were_deleted_before_they_were_tiered_are_gone_with_the_log(ta
     check_history(table)
     tier(table)
     assert first_there(table) == 1
-    trim(table)
+    trim_tiered(table)
     assert first_there(table) == version + 1
     assert told(table, version + 1, table.refresh().version) == {}
 
@@ -117,7 +104,7 @@ def test_the_net_of_a_range_needs_no_row_that_came_and_went_in_it(table):
     table.append([{"id": 10, "day": 0}, {"id": 11, "day": 0}])
     version = delete(table, 10)
     tier(table)
-    trim(table)
+    trim_tiered(table)
     found = [(change["id"], change["_change_type"]) for change in changes(table, before + 1, version, is_net=True)]
     assert found == [(11, "insert")]
     with pytest.raises(OffsetsTrimmedError):
@@ -190,7 +177,7 @@ class TestCost:
         for first in range(0, 40, 5):
             table.append([{"id": number} for number in range(first, first + 5)])
             tier(table)
-        trim(table)
+        trim_tiered(table)
         version = delete(table, 12)
         tier(table)
         far = Warehouse("wh", storage=remote, world=world).table("t")
@@ -207,7 +194,7 @@ class TestCost:
         for number in range(12):
             table.append([{"id": number}])
             tier(table)
-        trim(table)
+        trim_tiered(table)
         table.delete(where=[("id", "=", 3)])
         far = Warehouse("wh", storage=remote, world=world).table("t")
         state = far.refresh()

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from changes_replayed import changes, check_history
 from faults.scenarios import tier
-from streamhouse_spark.core.model import OffsetRange
+from kit.change_replay import changes, check_history
+from kit.tables import TableCase
+from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.datasource.catalog.scan.changes import range_of_versions
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.commits.actions import Retier, Trim, Truncate
 from streamhouse_spark.log.segments.scan import whole_range
@@ -27,11 +27,7 @@ from streamhouse_spark.read.pieces import ChangesPiece, LogPiece, OffsetsPiece, 
 from streamhouse_spark.read.planner import Pruning
 
 INSERT, BEFORE, AFTER, DELETE = map(int, ChangeType)
-
-
-@pytest.fixture
-def table(wh):
-    return wh.create_table("t", "id BIGINT", buckets=1)
+TABLE = TableCase("t", "id BIGINT", buckets=1)
 
 
 def append(table, number, rows=1):

@@ -7,11 +7,11 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from changes_replayed import changes, check_history
 from faults.scenarios import tier
 from faults.turns import in_turns
+from kit.change_replay import changes, check_history
+from kit.row_replacement import replace_rows
 from property.stream_driver import Query
-from row_changes import replace_rows
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.log.append import INLINE_BYTES_MAX
 from streamhouse_spark.log.commits.actions import Trim

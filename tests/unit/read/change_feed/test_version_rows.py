@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from changes_replayed import changes, check_history
 from faults.scenarios import tier
-from streamhouse_spark.errors import InvalidOptionError
+from kit.change_replay import changes, check_history
+from streamhouse_spark import InvalidOptionError, Table
 from streamhouse_spark.query.predicate_tree import Compare
 from streamhouse_spark.read.change_feed.commit_changes import plan_changes
 from streamhouse_spark.read.pieces import piece_from_json
 from streamhouse_spark.read.planner import Pruning
-from streamhouse_spark.table.table import Table
 
 
 @pytest.fixture(params=["iceberg", "paimon", "no lake"])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.schema.checks.check import CONSTRAINT, parse_checks
 from streamhouse_spark.schema.checks.evaluation import evaluated
 from streamhouse_spark.schema.table_schema import TableSchema

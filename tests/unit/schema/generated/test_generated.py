@@ -7,8 +7,8 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
+from streamhouse_spark import ConstraintViolatedError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.core import slicing
-from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.generated.generated import completed, computed, parse_generated
 from streamhouse_spark.schema.table_schema import TableSchema
 

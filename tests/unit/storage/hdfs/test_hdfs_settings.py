@@ -6,7 +6,7 @@ import getpass
 
 import pytest
 
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.storage.hdfs.settings import HdfsAddress
 
 URL = "hdfs://namenode:8020/some/path"

@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from faults.sim import SimClock, SimIds
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.storage.open import storage_for
 from streamhouse_spark.storage.remote.failures import FailureKind
 from streamhouse_spark.storage.remote.patience import PATIENCE_SETTING, USUAL, Patience, sent

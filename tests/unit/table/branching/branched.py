@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.table.tiering import tier_table
+from kit.tables import tier
 
 HOT = {"table.datalake.enabled": "false"}
 DAY_MS = 24 * 3600 * 1000
@@ -32,14 +31,6 @@ def delete(table, *numbers):
 
 def found(table):
     return sorted(zip(*table.to_arrow().to_pydict().values(), strict=True))
-
-
-def ids(table):
-    return sorted(table.to_arrow()["id"].to_pylist())
-
-
-def tier(table):
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def begun(wh, *, keyed, lake, numbers=range(6)):

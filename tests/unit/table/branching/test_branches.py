@@ -6,7 +6,9 @@ import shutil
 
 import pytest
 
-from streamhouse_spark import Warehouse
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import Warehouse, relocate
 from streamhouse_spark.config.branch_mark import BRANCH, BranchMark
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.core.paths import checkpoint_key
@@ -31,8 +33,7 @@ from streamhouse_spark.read.planner import plan_lake
 from streamhouse_spark.table.branching import branches, publication
 from streamhouse_spark.table.partitions import drop_partitions
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.relocation import relocate
-from unit.table.branching.branched import DAY_MS, add, begun, ids, new_table, rows, tier
+from unit.table.branching.branched import DAY_MS, add, begun, new_table, rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from changes_replayed import changes, replayed, version
-from foreign_engines import ENGINES
-from foreign_lake import NAME, ids, row, tier
-from row_changes import replace_rows
+from interop.foreign_engines import ENGINES
+from interop.foreign_iceberg import NAME, ids, row, tier
+from kit.change_replay import changes, replayed, version
+from kit.row_replacement import replace_rows
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.tiering.recording import record_newest
 

@@ -8,12 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, TableNotFoundError
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import CommitConflictError, InvalidOptionError, TableNotFoundError, Transaction
 from streamhouse_spark.log.commits.actions import Drop
 from streamhouse_spark.log.lifecycle.branches import publication_of
 from streamhouse_spark.table.branching import publication, published_rows
-from unit.table.branching.branched import DAY_MS, add, begun, delete, found, ids, new_table, rows, tier
+from unit.table.branching.branched import DAY_MS, add, begun, delete, found, new_table, rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 KINDS = pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])

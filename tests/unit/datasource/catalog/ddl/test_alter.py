@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     InvalidNameError,
     InvalidOptionError,
     SchemaMismatchError,

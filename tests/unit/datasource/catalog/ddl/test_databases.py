@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     InvalidNameError,
     InvalidOptionError,
     TableExistsError,

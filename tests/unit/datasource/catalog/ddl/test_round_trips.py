@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from faults.sim import sim_world
-from round_trips import RemoteStorage
-from streamhouse_spark.errors import TableNotFoundError
-from streamhouse_spark.storage.memory import MemoryStorage
+from kit.round_trips import RemoteStorage
+from kit.warehouses import new_store, open_warehouse
+from streamhouse_spark import TableNotFoundError
 from streamhouse_spark.warehouse import connection
 from streamhouse_spark.warehouse.connection import Connection, OpenTables, _Process
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.datasource.catalog.calls import Catalog
 
 
@@ -18,15 +16,15 @@ class Process(_Process):
     """A process that has opened nothing yet."""
 
     def __init__(self, remote: RemoteStorage) -> None:
-        self.warehouse = Warehouse("wh", storage=remote, world=sim_world(2))
+        self.warehouse = open_warehouse(remote, 2)
         self.tables = OpenTables()
 
 
 @pytest.mark.parametrize("others", [1, 20])
 @pytest.mark.parametrize("has_open", [False, True])
 def test_creating_a_table_does_not_ask_for_the_others(monkeypatch, others, has_open):
-    remote = RemoteStorage(MemoryStorage(sim_world(1)))
-    mine = Warehouse("wh", storage=remote, world=sim_world(1))
+    remote = RemoteStorage(new_store(1))
+    mine = open_warehouse(remote, 1)
     for number in range(others):
         mine.create_table(f"s.t{number}", "id INT")
     process = Process(remote)

@@ -7,26 +7,21 @@ import json
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.datasource.catalog.description import properties_of
-from streamhouse_spark.datasource.catalog.transforms import partitioning_of
-from streamhouse_spark.errors import (
+from kit.tables import tier
+from streamhouse_spark import (
     InvalidNameError,
     InvalidOptionError,
     SchemaMismatchError,
     TableExistsError,
     TableNotFoundError,
 )
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.datasource.catalog.description import properties_of
+from streamhouse_spark.datasource.catalog.transforms import partitioning_of
 from streamhouse_spark.lake.tiering.recording import record_newest
 from unit.datasource.catalog.calls import bucket, identity, struct
 
 BAD_NAMES = ["a b", "a`b", "a'b", 'a"b', "a.b", "..", "../x", "größe", "", "x/y", "a\nb", ".", "b.c"]
 ODD_COLUMNS = ["a b", "a`b", "it's", 'a"b', "a$b", "a.b", "größe", "日本", "a,b", "a(b)", "–", "a/b", "a=b", "😀"]
-
-
-def tier(table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def test_a_table_is_created_listed_described_and_dropped(catalog):

@@ -7,10 +7,10 @@ import json
 import pyarrow as pa
 import pytest
 
+from streamhouse_spark import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, StreamhouseError
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
 from streamhouse_spark.datasource.catalog.procedures import jobs as jobs_module
 from streamhouse_spark.datasource.catalog.procedures import tasks as tasks_module
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, StreamhouseError
 from streamhouse_spark.lake.iceberg.maintenance import compaction
 from unit.datasource.catalog.procedures.job_driver import JobDriver
 

@@ -7,11 +7,12 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from kit.tables import tier
+from streamhouse_spark import InvalidNameError, InvalidOptionError, LakeMismatchError, TableNotFoundError
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
-from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, LakeMismatchError, TableNotFoundError
 from streamhouse_spark.warehouse.connection import Connection
 from unit.datasource.catalog.calls import Catalog
-from unit.datasource.catalog.ddl.test_tables import BAD_NAMES, tier
+from unit.datasource.catalog.ddl.test_tables import BAD_NAMES
 
 
 @pytest.fixture(params=["iceberg", "paimon"])

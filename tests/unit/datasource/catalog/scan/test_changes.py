@@ -9,19 +9,14 @@ from typing import Any
 
 import pytest
 
+from streamhouse_spark import DifferentHistoryError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.datasource.catalog.scan import changes
-from streamhouse_spark.errors import DifferentHistoryError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.log.commits.actions import SetSchema
 from streamhouse_spark.schema.table_schema import TableSchema
 from unit.datasource.catalog.scans import Planned, Scans
 
 FAR_US = 4_000_000_000_000_000
 """A time to which no clock here is set."""
-
-
-@pytest.fixture
-def scans(connection):
-    return Scans(connection)
 
 
 @pytest.fixture

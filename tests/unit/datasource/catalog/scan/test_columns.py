@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark import Warehouse
-from streamhouse_spark.errors import SchemaMismatchError, SnapshotExpiredError
+from streamhouse_spark import SchemaMismatchError, SnapshotExpiredError, Warehouse
 from unit.datasource.catalog.filter_trees import literal
-from unit.datasource.catalog.scans import Scans, tier
+from unit.datasource.catalog.scans import tier
 
 NAME = "sales.orders"
 BIG = 2**40
@@ -17,11 +16,6 @@ BIG = 2**40
 def table(warehouse_path):
     properties = {"bucket.num": "4", "bucket.key": "k", "table.statistics.columns": "*"}
     return Warehouse(warehouse_path).create_table(NAME, "k int, v int, s string", properties=properties)
-
-
-@pytest.fixture
-def scans(connection) -> Scans:
-    return Scans(connection)
 
 
 def rows_of(planned) -> list[tuple]:

@@ -6,8 +6,7 @@ import datetime as dt
 
 import pytest
 
-from streamhouse_spark.errors import SnapshotExpiredError
-from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark import SnapshotExpiredError, Warehouse
 from unit.datasource.catalog.scans import Scans, tier
 
 MON, TUE = dt.date(2026, 3, 2), dt.date(2026, 3, 3)

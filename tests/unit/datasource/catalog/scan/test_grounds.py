@@ -11,10 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark import Warehouse
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.datasource.catalog.scan import aggregates
 from streamhouse_spark.lake.iceberg.location import IcebergLocation
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.connection import Connection
 from unit.datasource.catalog.scans import Scans, tier
 
@@ -41,11 +40,6 @@ def _stamp(path: Path) -> str | None:
 @pytest.fixture
 def wh(warehouse_path) -> Warehouse:
     return Warehouse(warehouse_path)
-
-
-@pytest.fixture
-def scans(connection) -> Scans:
-    return Scans(connection)
 
 
 @pytest.fixture

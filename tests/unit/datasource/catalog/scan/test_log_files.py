@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import location_key, parse_table_name, placed_uuid, table_prefix
 from streamhouse_spark.datasource.catalog.scan.file_systems import FileSystems
 from streamhouse_spark.datasource.catalog.scan.log_files import LogFolder, log_folder, store_folder
-from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.frame import encode_frame

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from property.stream_driver import Opened
+from streamhouse_spark import OffsetsTrimmedError, SchemaMismatchError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.datasource import compat
@@ -19,11 +20,9 @@ from streamhouse_spark.datasource.catalog.internal_options import NEED_OPTION
 from streamhouse_spark.datasource.catalog.scan.pruned_stream import PrunedStreamReader, StreamPart, StreamParts
 from streamhouse_spark.datasource.catalog.scan.python_reader import COUNTS_KEY
 from streamhouse_spark.datasource.read.target import stream_target
-from streamhouse_spark.errors import OffsetsTrimmedError, SchemaMismatchError
 from streamhouse_spark.lake.parquet import reader as parquet_reader
 from streamhouse_spark.read.pieces import LogPiece, OffsetsPiece
 from streamhouse_spark.warehouse.connection import Connection
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.datasource.catalog.filter_trees import SCHEMA, TREES, is_true
 from unit.datasource.catalog.scan.test_filters import LIMITS, row
 from unit.datasource.catalog.scans import tier

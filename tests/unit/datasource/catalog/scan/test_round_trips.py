@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from faults.sim import sim_world
-from round_trips import Cost, RemoteStorage
+from kit.round_trips import Cost, RemoteStorage
+from streamhouse_spark import StorageError, Table, TableNotFoundError, Warehouse
 from streamhouse_spark.datasource.catalog.scan import aggregates, log_files
-from streamhouse_spark.errors import ObjectNotFoundError, StorageError, TableNotFoundError
+from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse import connection
 from streamhouse_spark.warehouse.connection import Connection, OpenTables, _Process
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.datasource.catalog.scans import Scans, tier
 
 FORMATS = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]
@@ -42,11 +41,6 @@ def memory(world, request) -> MemoryStorage:
 def wh(memory, world) -> Warehouse:
     """The warehouse of another process."""
     return Warehouse("wh", storage=memory, world=world)
-
-
-@pytest.fixture
-def remote(memory) -> RemoteStorage:
-    return RemoteStorage(memory)
 
 
 @pytest.fixture

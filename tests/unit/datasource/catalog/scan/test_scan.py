@@ -12,12 +12,7 @@ import pyarrow as pa
 import pytest
 
 import streamhouse_spark.lake.parquet.file_writer as data_file
-from streamhouse_spark import Warehouse
-from streamhouse_spark.datasource.catalog.scan import python_reader as hot_reader
-from streamhouse_spark.datasource.catalog.scan import query_pin as pins
-from streamhouse_spark.datasource.catalog.scan import units
-from streamhouse_spark.datasource.catalog.scan.source_read import load_source
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     CorruptDataError,
     InvalidNameError,
     InvalidOptionError,
@@ -25,7 +20,12 @@ from streamhouse_spark.errors import (
     SchemaMismatchError,
     SnapshotExpiredError,
     TableNotFoundError,
+    Warehouse,
 )
+from streamhouse_spark.datasource.catalog.scan import python_reader as hot_reader
+from streamhouse_spark.datasource.catalog.scan import query_pin as pins
+from streamhouse_spark.datasource.catalog.scan import units
+from streamhouse_spark.datasource.catalog.scan.source_read import load_source
 from streamhouse_spark.log.buckets.iceberg_hash import iceberg_buckets
 from streamhouse_spark.read import parts as pieces
 from streamhouse_spark.warehouse.connection import Connection
@@ -46,11 +46,6 @@ def ids(planned) -> list[int]:
 @pytest.fixture
 def wh(warehouse_path) -> Warehouse:
     return Warehouse(warehouse_path)
-
-
-@pytest.fixture
-def scans(connection) -> Scans:
-    return Scans(connection)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pyiceberg.table.update import SetPartitionStatisticsUpdate
 
 from faults.sim import sim_world
 from interop.lake_cases import lake_of, tier, written_files
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY

@@ -9,7 +9,7 @@ import pytest
 from pypaimon.common.json_util import JSON
 
 from interop.lake_cases import PLAIN, lake_of, sorted_rows, tier, write_round, written_files
-from lake_rows import lake_rows
+from kit.lake_rows import lake_rows
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     CommitConflictError,

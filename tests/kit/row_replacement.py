@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streamhouse_spark import Table
 from streamhouse_spark.log.append import INLINE_BYTES_MAX, Routing, Stager
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.read.executor import read_batches
@@ -15,7 +16,6 @@ from streamhouse_spark.read.file_rows import places_of_rows, read_base
 from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.read.planner import Wanted, plan_pin
 from streamhouse_spark.table.row_deletion import commit_rewrite
-from streamhouse_spark.table.table import Table
 
 
 def replace_rows(

@@ -9,7 +9,7 @@ from contextlib import suppress
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark import StreamhouseError
 
 SECRET = "canary-secret-4711"
 """Given to what is fuzzed as a credential; no text may have it."""

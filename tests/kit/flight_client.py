@@ -10,17 +10,18 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from streamhouse_spark.serve.app import make_app
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.flight.server import FlightReads
 from streamhouse_spark.serve.listening import Listening
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @contextmanager
 def flights(
     warehouse: Warehouse, options: ServeOptions | None = None, listening: Listening | None = None
 ) -> Iterator[FlightReads]:
+    from streamhouse_spark.serve.app import make_app
+
     server = FlightReads(make_app(warehouse, options).state.shared, listening or Listening(flight_port=0))
     try:
         yield server

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table.metadata import TableMetadataUtil
-
-from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
-from streamhouse_spark.serve.iceberg.virtual_tables import Document
 from streamhouse_spark.storage.base import Storage
+
+if TYPE_CHECKING:
+    from streamhouse_spark.serve.iceberg.virtual_tables import Document
 
 
 def rows_of(storage: Storage, document: Document) -> list[dict[str, Any]]:
     """Read the document with pyiceberg."""
+    from pyiceberg.table import Table as IcebergTable
+    from pyiceberg.table.metadata import TableMetadataUtil
+
+    from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+    from streamhouse_spark.lake.iceberg.file_io import StorageFileIO
+
     metadata = TableMetadataUtil.parse_raw(document.text)
     io = StorageFileIO(storage, {})
     table = IcebergTable(("served", "table"), metadata, document.location, io, FileCatalog(storage))

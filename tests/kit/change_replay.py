@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from streamhouse_spark import Table
-from streamhouse_spark.errors import OffsetsTrimmedError
+from streamhouse_spark import OffsetsTrimmedError, Table
 from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
 from streamhouse_spark.read.change_feed.commit_changes import plan_changes
 from streamhouse_spark.read.executor import read_batches

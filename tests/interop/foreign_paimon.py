@@ -11,12 +11,13 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from foreign_lake import NAME, ids, row, tier
+from interop.foreign_iceberg import NAME, row
 from interop.paimon_cases import Stock
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 __all__ = ["BUCKETS", "BY_REGION", "NAME", "adopted", "appended", "ids", "kept", "rewritten", "row", "stock", "tier"]
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("region", pa.string()), ("n", pa.int32())])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-import foreign_lake
+from interop import foreign_iceberg as foreign_lake
+from streamhouse_spark import Table
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.table import Table
 
 
 class Engine(Protocol):
@@ -85,7 +85,7 @@ class Pypaimon:
     keeps_files = False
 
     def __init__(self, storage: Storage, world: World) -> None:
-        import foreign_paimon  # where it is left out, no test gets here
+        from interop import foreign_paimon  # where it is left out, no test gets here
 
         self.storage, self._world, self._lake = storage, world, foreign_paimon
 

@@ -13,13 +13,14 @@ from pyiceberg.table import Table as LakeTable
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
+__all__ = ["BY_REGION", "NAME", "adopted", "appended", "ids", "lake_of", "rewritten", "row", "stock", "tier"]
 NAME = "sales.orders"
 COLUMNS = Schema(
     NestedField(7, "id", LongType(), required=True),
@@ -70,15 +71,6 @@ def rewritten(storage: Storage, world: World) -> None:
     lake.overwrite(lake.scan().to_arrow())
 
 
-def tier(table: Table) -> Any:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    return job.run(run_tasks_locally(table.storage, table.settings, table.world))
-
-
 def stock(table: Table) -> list[int]:
     """Read the lake's ids as pyiceberg does."""
     return ids(lake_of(table.storage, table.world).scan().to_arrow())
-
-
-def ids(found: pa.Table) -> list[int]:
-    return sorted(found["id"].to_pylist())

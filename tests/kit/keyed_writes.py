@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamhouse_spark import Table, Transaction
-from streamhouse_spark.core.model import BucketOffsets
+from streamhouse_spark import BucketOffsets, Table, Transaction
 from streamhouse_spark.kv.keyed_properties import engine_of
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.write.upsert import allowed, in_no_order, require_written_once, targets_of

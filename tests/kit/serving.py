@@ -6,16 +6,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import uvicorn
-
-from streamhouse_spark.serve.app import make_app
+from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @contextmanager
 def served(warehouse: Warehouse, options: ServeOptions | None = None) -> Iterator[str]:
     """Yield its URL."""
+    import uvicorn
+
+    from streamhouse_spark.serve.app import make_app
+
     config = uvicorn.Config(make_app(warehouse, options), port=0, log_level="error")
     socket = config.bind_socket()
     socket.listen()

@@ -1,0 +1,19 @@
+"""A golden folder in memory, and its warehouse."""
+
+from __future__ import annotations
+
+import pytest
+
+from faults.sim import sim_world
+from streamhouse_spark import Warehouse
+from streamhouse_spark.storage.memory import MemoryStorage
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> MemoryStorage:
+    return request.module.GOLDEN.store()
+
+
+@pytest.fixture
+def wh(golden: MemoryStorage) -> Warehouse:
+    return Warehouse("golden", storage=golden, world=sim_world(4))
