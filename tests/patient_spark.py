@@ -1,4 +1,4 @@
-"""A configuration folder for Spark that gives Python processes minutes where Spark gives them seconds."""
+"""A Spark configuration folder that starts Python workers quickly and waits minutes for them instead of seconds."""
 
 from __future__ import annotations
 
@@ -11,23 +11,39 @@ _CONSTANT_LONG = b"\x05"
 
 
 def _constant(value: int) -> bytes:
-    """Encode a number as the constants of a class file have it."""
+    """Encode a number as a LONG constant of a class file."""
     return _CONSTANT_LONG + value.to_bytes(8, "big")
 
 
 def fill_conf_folder(folder: Path) -> None:
-    """Write options and a class of Spark's into ``folder``, which is to be its ``SPARK_CONF_DIR``.
+    """Write Spark options, an environment script and one patched class into `folder`, the future `SPARK_CONF_DIR`.
 
-    A worker that plans or streams has 10 s to start before its query fails, which is a literal of that class: on a
-    busy machine its imports alone may take that long. The folder comes first on the class path.
+    Planning and streaming workers have 10 s to start before their query fails, a literal of that class. On a busy
+    machine their imports alone may take longer. Spark puts the folder first on the class path.
     """
     (folder / "spark-defaults.conf").write_text("spark.python.authenticate.socketTimeout 600s\n")
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         return
-    for jar in Path(spec.origin).with_name("jars").glob("spark-core_*.jar"):
+    spark = Path(spec.origin).parent
+    _compile_workers(folder, spark)
+    for jar in (spark / "jars").glob("spark-core_*.jar"):
         with zipfile.ZipFile(jar) as archive:
             code = archive.read(_CLASS)
         if code.count(_constant(10_000)) == 1:
             (folder / _CLASS).parent.mkdir(parents=True)
             (folder / _CLASS).write_bytes(code.replace(_constant(10_000), _constant(240_000)))
+
+
+def _compile_workers(folder: Path, spark: Path) -> None:
+    """Give the JVM a `SPARK_HOME` without `python/lib/pyspark.zip`.
+
+    Workers import PySpark from that archive first and compile its sources in each process, which takes longer than
+    most of their work. Without the archive they import the installed package and its bytecode.
+    """
+    home = folder / "home"
+    home.mkdir()
+    for path in spark.iterdir():
+        if path.name != "python":
+            (home / path.name).symlink_to(path)
+    (folder / "spark-env.sh").write_text(f"if [ \"$SPARK_HOME\" -ef '{spark}' ]; then SPARK_HOME='{home}'; fi\n")

@@ -19,6 +19,9 @@ from spark.dml import KEYED
 from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource import compat
 
+CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""Spark's default on a local disk starts several `readlink` processes for each file of a checkpoint."""
+
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,7 +64,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory, warehouse_url: str) -> Itera
     builder = (
         builder.config("spark.app.name", "streamhouse tests")
         .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.sql.streaming.checkpointFileManagerClass", CHECKPOINT_FILES)
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("spark-warehouse")))
         .config("spark.sql.session.timeZone", "America/New_York")  # nothing may depend on it
         .config("spark.log.level", "ERROR")

@@ -15,6 +15,7 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic]
 
+BATCH = "1 second"
 TYPES = """
     id BIGINT NOT NULL, yes BOOLEAN, i8 TINYINT, i16 SMALLINT, i32 INT, f32 FLOAT, f64 DOUBLE, money DECIMAL(38,10),
     small DECIMAL(5,2), name STRING, raw BINARY, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, list ARRAY<INT>,
@@ -40,21 +41,45 @@ def typed(first: int, count: int) -> str:
 
 @pytest.fixture
 def real_time(spark: Any) -> Iterator[None]:
-    """Settings that real-time mode asks for; skips where Spark has none."""
+    """Set what real-time mode requires, with batches of one second, or skip if Spark has no such mode."""
     try:
         spark._jvm.org.apache.spark.sql.streaming.Trigger.RealTime("5 seconds")
     except Exception:  # noqa: BLE001 - py4j says in many ways that a method is not there
         pytest.skip("no real-time mode")
-    key = "spark.sql.streaming.stateStore.providerClass"
-    spark.conf.set(key, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+    settings = {
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.sql.streaming.realTimeMode.minBatchDuration": "1s",
+    }
+    for key, value in settings.items():
+        spark.conf.set(key, value)
     yield
-    spark.conf.unset(key)
+    for key in settings:
+        spark.conf.unset(key)
 
 
 def ended(query: Any) -> str:
     with pytest.raises(PySparkException) as raised:
         query.awaitTermination(WAIT_S)
     return str(raised.value)
+
+
+@pytest.mark.core
+@pytest.mark.usefixtures("real_time")
+def test_a_query_reads_rows_in_real_time_and_goes_on_in_micro_batches(
+    spark: Any, wh: Warehouse, tmp_path: Path
+) -> None:
+    table = wh.create_table("rt.early", "id BIGINT NOT NULL")
+    table.append([{"id": 1}])
+    stream = Stream(spark, lambda: spark.readStream.table("streamhouse.rt.early"), tmp_path, BATCH)
+    query = stream.start()
+    stream.wait_for(query, 1)
+    table.append([{"id": 2}])
+    assert stream.wait_for(query, 2) == ["(1,)", "(2,)"]
+    query.stop()
+    table.append([{"id": 3}])
+    assert stream.micro_batches() in (["(3,)"], ["(2,)", "(3,)"]), "the last batch may not have been stored"
 
 
 @pytest.mark.usefixtures("real_time")
@@ -72,7 +97,7 @@ def test_the_rows_of_micro_batches(spark: Any, wh: Warehouse, tmp_path: Path) ->
         spark.sql(f"INSERT INTO {name} {typed(first, count)}")
 
     append(0, 30)
-    both, alone = Stream(spark, rows, tmp_path / "both"), Stream(spark, rows, tmp_path / "alone")
+    both, alone = (Stream(spark, rows, tmp_path / folder, BATCH) for folder in ("both", "alone"))
     query = both.start()
     both.wait_for(query, 30)
     append(100, 20)

@@ -8,8 +8,6 @@ from pathlib import Path
 _BEGINNING = """
 import sys
 
-if any(part.startswith("pyspark.") for part in sys.orig_argv):
-    sys.path = [place for place in sys.path if not place.endswith("pyspark.zip")]
 if "pyspark.daemon" in sys.orig_argv:
     import duckdb, pyarrow.dataset, pyarrow.parquet
     import pyspark.worker
@@ -18,13 +16,13 @@ if "pyspark.daemon" in sys.orig_argv:
     import streamhouse_spark.datasource.source, streamhouse_spark.datasource.write.writer
     import streamhouse_spark.datasource.catalog.scan.begin, streamhouse_spark.lake.iceberg.reading
 """
-"""Spark's daemon forks a worker for each kind of work and thread, and ends those that had nothing to do for a minute.
-Each would load all modules anew, for a second or two; so the daemon has them, from folders with compiled code.
+"""Spark's daemon forks a worker for each kind of work and thread, and stops workers that were idle for a minute. Each
+worker would import all modules again, so the daemon imports them once.
 """
 
 
 def begin_quickly(folder: Path) -> None:
-    """Let the daemons of a Spark that is to be started load modules once. ``folder`` is to be made for this alone."""
+    """Let the daemons of the next Spark import modules once; create `folder` for this alone."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(_BEGINNING)
     others = os.environ.get("PYTHONPATH")
