@@ -15,6 +15,7 @@ from faults.faulty_storage import WRITES, Fault, FaultyStorage, RecordedStore, s
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from interop.paimon_cases import Stock
+from kit.rows import ids
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, StreamhouseError, TableExistsError
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
@@ -101,10 +102,6 @@ def prepared(
         warehouse.adopt_table("d.t", primary_key=key)
         storage.delete("d/t/names/00000001.json")
     return storage
-
-
-def ids(found: pa.Table) -> list[int]:
-    return sorted(found["id"].to_pylist())
 
 
 def check(engine: Iceberg | Paimon, storage: Storage, key: Sequence[str] = ()) -> str:

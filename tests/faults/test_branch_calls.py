@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from faults.faulty_storage import Fault, FaultyStorage, RecordedStore, sweep
-from faults.test_clone_calls import ROWS, add, clean, ids, opened, stored_table, tier
+from faults.test_clone_calls import ROWS, add, clean, opened, stored_table
+from kit.rows import ids
+from kit.tables import tier
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log.commits import transaction_outcome

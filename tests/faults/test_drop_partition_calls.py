@@ -13,10 +13,11 @@ from pyiceberg.manifest import clear_manifest_cache
 from faults.faulty_storage import WRITES, Fault, FaultyStorage, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
+from kit.rows import ids
+from kit.tables import tier
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.kv import partition_delete
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -40,15 +41,6 @@ def opened(storage: Storage, seed: int) -> Table:
 
 def rows(first: int, count: int, day: dt.date = MON) -> list[dict]:
     return [{"id": i, "day": day} for i in range(first, first + count)]
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
-
-
-def ids(found) -> list[int]:
-    return sorted(found["id"].to_pylist())
 
 
 def named(table: Table) -> list[int]:

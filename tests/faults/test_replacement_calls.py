@@ -8,6 +8,7 @@ import pytest
 
 from faults.faulty_storage import sweep
 from faults.sim import sim_world
+from kit.rows import ids
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.tablets import close_tablets
@@ -39,10 +40,6 @@ def new_store(*, keyed: bool) -> Storage:
 
 def add(table: Table, *numbers: int) -> None:
     (table.upsert if table.state.primary_key else table.append)(rows(*numbers))
-
-
-def ids(table: Table) -> list[int]:
-    return sorted(table.to_arrow()["id"].to_pylist())
 
 
 @pytest.mark.parametrize("small", [True, False], ids=["in the record", "as objects"])

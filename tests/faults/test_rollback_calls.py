@@ -6,6 +6,7 @@ import pytest
 
 from faults.faulty_storage import sweep
 from faults.sim import sim_world
+from kit.rows import ids
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.tablets import close_tablets
@@ -47,10 +48,6 @@ def new_store(*, keyed: bool, emptied: bool = False) -> Storage:
 
 def add(table: Table, *numbers: int) -> None:
     (table.upsert if table.state.primary_key else table.append)(rows(*numbers))
-
-
-def ids(table: Table) -> list[int]:
-    return sorted(table.to_arrow()["id"].to_pylist())
 
 
 @pytest.mark.sampled(3)

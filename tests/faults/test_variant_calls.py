@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from faults.faulty_storage import WRITES, Fault, sweep
-from faults.scenarios import tier
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from kit.row_replacement import replace_rows
+from kit.tables import tier
 from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.schema.variant_values import encoded, readable_rows
 from streamhouse_spark.storage.base import Storage

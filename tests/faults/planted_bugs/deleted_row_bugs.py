@@ -16,8 +16,10 @@ from faults.planted_bugs.planting import Patch, PlantedBug
 from faults.scenarios import PAIMON, Run
 from faults.sim import sim_world
 from interop import foreign_iceberg, foreign_paimon
-from interop.foreign_iceberg import ids, row, tier
+from interop.foreign_iceberg import row
 from kit.row_replacement import replace_rows
+from kit.rows import ids
+from kit.tables import tier
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError

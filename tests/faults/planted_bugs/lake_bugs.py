@@ -21,7 +21,7 @@ from faults import test_relocation_calls as moves
 from faults.planted_bugs.log_bugs import interleaving, sweeping
 from faults.planted_bugs.planting import Patch, PlantedBug
 from faults.scenarios import Run
-from faults.test_relocation_calls import tier
+from kit.tables import tier
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.errors import (
     CommitConflictError,

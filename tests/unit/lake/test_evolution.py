@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.transforms import IdentityTransform
 
-from faults.scenarios import tier
+from kit.tables import tier
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
 from streamhouse_spark.lake.column_map import ColumnMap, LakeField
 from streamhouse_spark.lake.model.values import LakeSplit

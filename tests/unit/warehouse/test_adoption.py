@@ -22,6 +22,7 @@ from pyiceberg.types import (
 
 from interop.lake_cases import by_bucket, lake_of
 from interop.lake_cases import tier as tier_by_hand
+from kit.tables import tier
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.config.spark_options import EARLIEST, ReadOptions, StreamReadOptions
 from streamhouse_spark.datasource.read.target import batch_target, stream_target
@@ -51,7 +52,6 @@ from unit.warehouse.adopted_lakes import (
     disown,
     rows_of,
     some,
-    tier,
 )
 
 DAY_MS = 24 * 3600 * 1000

@@ -10,6 +10,8 @@ import pytest
 from pypaimon.read.scanner.delta_follow_up_scanner import DeltaFollowUpScanner
 
 from interop.paimon_cases import Stock
+from kit.rows import ids, rows
+from kit.tables import tier
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
@@ -31,19 +33,6 @@ PAIMON = {"table.datalake.format": "paimon"}
 @pytest.fixture
 def table(wh):
     return wh.create_table("d.t", "id BIGINT, day INT", properties=PAIMON)
-
-
-def rows(*numbers):
-    return [{"id": number, "day": number % 3} for number in numbers]
-
-
-def ids(found):
-    return sorted(found["id"].to_pylist())
-
-
-def tier(table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    return job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def delete(table, *numbers):

@@ -9,7 +9,7 @@ import pytest
 from pypaimon import CatalogFactory
 from pypaimon.data.generic_variant import GenericVariant
 
-from faults.scenarios import tier
+from kit.tables import tier
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.warehouse.warehouse import Warehouse
