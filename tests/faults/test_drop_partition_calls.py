@@ -14,8 +14,7 @@ from faults.faulty_storage import WRITES, Fault, FaultyStorage, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from kit.rows import ids
-from kit.tables import tier
-from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
+from kit.tables import require_verified, tier
 from streamhouse_spark.kv import partition_delete
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
@@ -47,13 +46,6 @@ def named(table: Table) -> list[int]:
     """The offsets of the one bucket that the log's records name as those of dropped partitions."""
     deletions = table.refresh().dropped_rows.named
     return sorted(offset for deletion in deletions for offset in deletion.rows[0].offsets().tolist())
-
-
-def require_verified(table: Table) -> None:
-    state, result = table.refresh(), Verification(table.name)
-    verify_log(table, state, result, lambda _: None)
-    verify_lake(table, state, open_lake_plan(table, state, result), result, lambda _: None)
-    assert result.problems == []
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from pypaimon.read.scanner.delta_follow_up_scanner import DeltaFollowUpScanner
 
 from interop.paimon_cases import Stock
 from kit.rows import ids, rows
-from kit.tables import tier
-from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
+from kit.tables import require_verified, tier
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
@@ -58,13 +57,6 @@ def offsets_of(table):
     plan = lake.plan_read()
     found = [offset_file(lake.place.files_at(s.location), s.location, lake.place.spec.writers) for s in plan.splits]
     return {file.location.rpartition("/")[2]: file.runs.offsets().tolist() for file in found}
-
-
-def require_verified(table):
-    state, result = table.refresh(), Verification(table.name)
-    verify_log(table, state, result, lambda _: None)
-    verify_lake(table, state, open_lake_plan(table, state, result), result, lambda _: None)
-    assert result.problems == []
 
 
 def test_only_files_with_deleted_rows_are_written_again_and_rows_keep_their_offsets(table):
