@@ -21,8 +21,8 @@ from faults.sim import SimClock, SimIds
 from interop.lake_cases import written_files
 from kit.lake_rows import lake_rows
 from kit.tables import tier
+from streamhouse_spark import OffsetRange, Table, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import OffsetRange, Transaction
 from streamhouse_spark.core.paths import WAREHOUSE_KEY
 from streamhouse_spark.datasource.compat import spark_schema_of
 from streamhouse_spark.datasource.write.schema_merging import merge_columns
@@ -39,8 +39,6 @@ from streamhouse_spark.log.segments import shared_object
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "sales.orders"
 RENAMED = "sales.sold"

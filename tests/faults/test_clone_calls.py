@@ -16,15 +16,13 @@ from faults.share import Share
 from faults.sim import sim_world
 from kit.rows import ids
 from kit.tables import tier
-from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark import StreamhouseError, Table, Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.iceberg.clones import clone as lake_cloning
 from streamhouse_spark.log.lifecycle import clones, dropping
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse import cloning
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DAY_MS = 24 * 3600 * 1000
 ROWS = list(range(9))

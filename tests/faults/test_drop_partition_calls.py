@@ -15,14 +15,13 @@ from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from kit.rows import ids
 from kit.tables import require_verified, tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv import partition_delete
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import partitions as partition_life
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.sampled(9)
 

@@ -17,11 +17,11 @@ from faults.sequential import one_thing_at_a_time
 from faults.share import Share
 from faults.sim import sim_world
 from kit.warehouses import new_host
+from streamhouse_spark import Table
 from streamhouse_spark.datasource.views import kept_extremes
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
 
 
 @pytest.fixture(autouse=True)

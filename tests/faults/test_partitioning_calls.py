@@ -14,11 +14,10 @@ from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from kit.rows import ids
 from kit.tables import tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.log.commits.checkpoint import write_checkpoint
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NEW = ("truncate(4, id)",)
 

@@ -12,13 +12,11 @@ from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from kit.rows import ids
 from kit.tables import tier
+from streamhouse_spark import Table, Warehouse, relocate
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, TableNotFoundError, WarehouseMovedError
 from streamhouse_spark.log.lifecycle.home import read_warehouse_file
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = [pytest.mark.sampled(14), pytest.mark.usefixtures("own_cache")]
 

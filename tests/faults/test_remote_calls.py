@@ -10,12 +10,12 @@ import pytest
 from faults.faulty_storage import WRITES, Fault, FaultyStorage, clock_of, sweep
 from faults.sim import sim_world
 from kit.tables import tier
-from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError
+from streamhouse_spark import StreamhouseError, Warehouse
+from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.read_ahead import ReadsMany
 from streamhouse_spark.warehouse.opened_tables import open_all
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.sampled(12)
 FORMATS = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]

@@ -9,14 +9,12 @@ import pytest
 from faults.faulty_storage import sweep
 from faults.sim import sim_world
 from kit.rows import ids
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark import Table, Transaction, Warehouse
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log.commits import record
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.sampled(3)
 HOT = {"table.datalake.enabled": "false"}

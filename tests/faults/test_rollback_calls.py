@@ -7,7 +7,7 @@ import pytest
 from faults.faulty_storage import sweep
 from faults.sim import sim_world
 from kit.rows import ids
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark import InvalidOptionError, Table, Warehouse
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log import append as log_append
@@ -15,8 +15,6 @@ from streamhouse_spark.log.commits import record
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import rollback
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOT = {"table.datalake.enabled": "false"}
 VERSION = 3

@@ -13,12 +13,10 @@ from faults.sim import sim_world
 from kit.row_replacement import replace_rows
 from kit.rows import ids
 from kit.tables import tier
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark import Table, Transaction, Warehouse
 from streamhouse_spark.log.commits import record
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.sampled(3)
 HOT = {"table.datalake.enabled": "false"}

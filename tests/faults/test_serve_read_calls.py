@@ -14,6 +14,7 @@ from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from kit.iceberg_documents import rows_of
 from kit.tables import tier
+from streamhouse_spark import Warehouse
 from streamhouse_spark.read import parts
 from streamhouse_spark.serve.flight.bulk_reads import BulkReads
 from streamhouse_spark.serve.flight.requests import ReadRequest
@@ -22,7 +23,6 @@ from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.sampled(3)
 FEW = (Fault.CRASH_AFTER, Fault.LOST_ACK)

@@ -13,20 +13,14 @@ from faults.faulty_storage import FaultyStorage, RecordedStore, clock_of, sweep
 from faults.share import WHOLE, Share
 from faults.sim import sim_world
 from kit.tables import tier
-from streamhouse_spark.errors import (
-    CommitConflictError,
-    InvalidOptionError,
-    ObjectNotFoundError,
-    SnapshotExpiredError,
-)
+from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotExpiredError, Table, Warehouse
+from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log import append as log_append
 from streamhouse_spark.log.commits import history
 from streamhouse_spark.log.lifecycle import cleaning
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import lake_maintain, tags
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOT = {"table.datalake.enabled": "false"}
 DAY_MS = 24 * 3600 * 1000

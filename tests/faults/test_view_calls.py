@@ -19,6 +19,7 @@ from faults.sequential import one_thing_at_a_time
 from faults.share import WHOLE, Share
 from faults.sim import SimClock, sim_world
 from kit.warehouses import new_host
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lineage import Lineage
 from streamhouse_spark.datasource.views.changes import read_changes
@@ -27,8 +28,6 @@ from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import refreshing
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOT = {"table.datalake.enabled": "false"}
 ROWS = [{"k": n % 4} for n in range(10)]

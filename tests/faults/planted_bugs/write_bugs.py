@@ -40,6 +40,7 @@ from kit.row_replacement import replace_rows
 from kit.rows import ids, rows
 from kit.tables import tier
 from property.stream_driver import Query
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.text_size import TextSize
@@ -82,11 +83,9 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import alter, replacement, rollback, row_deletion
 from streamhouse_spark.table.replacement import ChosenRows
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse import pointed
 from streamhouse_spark.warehouse import replacement as warehouse_replacement
 from streamhouse_spark.warehouse.creation import create_action
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.append import Appends
 from streamhouse_spark.write.intents import BucketIntents, IntentWrite, commit
 

@@ -16,7 +16,7 @@ from kit.row_replacement import replace_rows
 from kit.rows import ids
 from kit.tables import require_verified, tier
 from property.stream_driver import Query
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -46,7 +46,6 @@ from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.partition_stats import partition_table
 from streamhouse_spark.table.rollback import rollback_to_version
 from streamhouse_spark.table.views import open_view
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.lake.paimon.test_races import Renaming
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)

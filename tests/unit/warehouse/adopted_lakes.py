@@ -17,12 +17,12 @@ from pyiceberg.types import DateType, IntegerType, LongType, NestedField, String
 from interop.lake_cases import by_bucket, lake_of
 from interop.lake_cases import tier as tier_by_hand
 from interop.paimon_cases import Stock
+from streamhouse_spark import Table
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.table import Table
 
 Row = dict[str, Any]
 NAME = "sales.orders"

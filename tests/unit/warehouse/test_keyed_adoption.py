@@ -9,9 +9,9 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from kit.tables import tier
+from streamhouse_spark import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.config.spark_options import StreamReadOptions
 from streamhouse_spark.datasource.read.start_rows import begins_with_rows, initial_offset, start_files
-from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.kv import adopted_rows
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog

@@ -12,9 +12,8 @@ from pypaimon.read.scanner.delta_follow_up_scanner import DeltaFollowUpScanner
 from interop.paimon_cases import Stock
 from kit.rows import ids, rows
 from kit.tables import require_verified, tier
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark import LakeMismatchError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.paimon.table import PaimonLake
 from streamhouse_spark.lake.parquet import row_rewrite

@@ -10,9 +10,8 @@ from pypaimon import CatalogFactory
 from pypaimon.data.generic_variant import GenericVariant
 
 from kit.tables import tier
-from streamhouse_spark.errors import LakeMismatchError
+from streamhouse_spark import LakeMismatchError, Warehouse
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.table.test_variant_columns import PAIMON, VALUES, found, numbered
 
 

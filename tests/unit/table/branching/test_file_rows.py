@@ -10,7 +10,7 @@ from kit.change_replay import changes, replayed, version
 from kit.row_replacement import replace_rows
 from kit.rows import ids
 from kit.tables import tier
-from streamhouse_spark.errors import CommitConflictError
+from streamhouse_spark import CommitConflictError
 from streamhouse_spark.lake.tiering.recording import record_newest
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)

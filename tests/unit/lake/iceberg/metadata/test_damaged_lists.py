@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kit.tables import tier
+from streamhouse_spark import CorruptDataError, LakeMismatchError, SnapshotExpiredError, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from kit.tables import tier
+from streamhouse_spark import Warehouse
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.metadata.strays import stray_location
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture
