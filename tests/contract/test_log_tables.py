@@ -25,6 +25,8 @@ from streamhouse_spark import (
 from streamhouse_spark.log.buckets.bucketing import buckets_of
 from unit.sample_rows import ALL_TYPES_DDL, sample
 
+pytestmark = pytest.mark.core
+
 PLAIN = "id BIGINT, name STRING"
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from faults import scenarios as sc
 from faults.faulty_storage import WRITES
+from faults.group_appends import AppendTogether
 from faults.scenarios import Scenario, scenario_parameters
 from faults.sweep import sweep_scenario
 
@@ -24,6 +25,17 @@ def test_every_fault_at_every_call(scenario: type[Scenario], record_property, sh
     record_property("figures", str(figures))
     print(f"{scenario.name}: {figures}")  # noqa: T201 - figures are what a sweep is read for
     assert figures.hit == {number for number in range(figures.calls) if number in share} or scenario.tested_methods
+    assert figures.calls > 3
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+    "scenario",
+    [sc.AppendTransaction, AppendTogether, sc.Truncate, sc.Trim, sc.Clean, sc.TierFirst, sc.TierFirstOnPaimon],
+)
+def test_every_call_of_one_history_of_each_protocol_meets_every_fault(scenario):
+    figures = sweep_scenario(scenario())
+    assert figures.hit == set(range(figures.calls))
     assert figures.calls > 3
 
 

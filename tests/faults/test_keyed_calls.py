@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from faults.faulty_storage import Fault, clock_of, sweep
+from faults.share import WHOLE, Share
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.config.spark_options import WriteOptions
@@ -73,9 +74,23 @@ def rows(table):
     ("inline", "snapshot"), [(True, True), (False, False)], ids=["inline, by a snapshot", "objects, by the log"]
 )
 def test_writing(hosts, inline, snapshot, monkeypatch, share):
-    """Whatever the writer is told, its batch is there once or not at all, for every host."""
     if not inline:
         monkeypatch.setattr(staged_changes, "INLINE_BYTES_MAX", 0)
+    outcomes = check_partial_update(hosts, share, snapshot=snapshot)
+    if share.is_rest:  # a sample may have one of the two alone
+        assert outcomes["Crash", True]
+        assert outcomes["Crash", False]
+
+
+@pytest.mark.core
+def test_every_call_of_an_upsert_meets_every_fault(hosts):
+    outcomes = check_partial_update(hosts, WHOLE, snapshot=False)
+    assert outcomes["Crash", True]
+    assert outcomes["Crash", False]
+
+
+def check_partial_update(hosts, share: Share, *, snapshot: bool) -> Counter[tuple[str, bool]]:
+    """Whatever the writer is told, its batch is there once or not at all, for every host."""
     after = {**BEFORE, 1: {**BEFORE[1], "n": 9}, 9: {"id": 9, "name": None, "n": 9}}
 
     def work(storage):
@@ -91,9 +106,7 @@ def test_writing(hosts, inline, snapshot, monkeypatch, share):
         table.upsert([{"id": 1, "n": 9}, {"id": 9, "n": 9}], columns=["n"])
         assert rows(table) == after, attempt
         outcomes[type(attempt.raised).__name__, found == after] += 1
-    if share.is_rest:  # a sample may have one of the two alone
-        assert outcomes["Crash", True]
-        assert outcomes["Crash", False]
+    return outcomes
 
 
 @pytest.mark.sampled(7)

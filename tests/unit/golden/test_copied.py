@@ -17,6 +17,8 @@ from streamhouse_spark.log.commits.checkpoint import PAST_VERSION, list_checkpoi
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.frame import decode_frame
 
+pytestmark = pytest.mark.core
+
 GOLDEN = GoldenFolder(COPIED)
 
 

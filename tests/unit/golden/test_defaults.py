@@ -12,6 +12,8 @@ from kit.warehouses import new_store
 from streamhouse_spark.core.paths import parse_number
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
 
+pytestmark = pytest.mark.core
+
 GOLDEN = GoldenFolder(DEFAULTS)
 
 

@@ -14,6 +14,8 @@ from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_chec
 from streamhouse_spark.log.commits.frame import decode_frame
 from streamhouse_spark.log.segments.reader import verify_segment
 
+pytestmark = pytest.mark.core
+
 GOLDEN = GoldenFolder(PARTS)
 
 

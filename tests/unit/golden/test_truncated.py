@@ -13,6 +13,8 @@ from streamhouse_spark.log.commits.actions import Append, LakePair, Truncate
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.read.pin import pin_newest
 
+pytestmark = pytest.mark.core
+
 GOLDEN = GoldenFolder(TRUNCATED)
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-from tests.unit.log.commits.states import UUID, created, record, segment
 
 from streamhouse_spark import CorruptDataError, FormatVersionError, OffsetRange, Transaction
 from streamhouse_spark.core.paths import commit_key
@@ -20,6 +19,7 @@ from streamhouse_spark.log.commits.record import (
 )
 from streamhouse_spark.log.commits.state import fold
 from streamhouse_spark.storage.memory import MemoryStorage
+from unit.log.commits.states import UUID, created, record, segment
 
 FIRST, SECOND, THIRD = Append((segment(0, 3, uuid="a"),)), Append((segment(3, 2, uuid="b"),)), Append(())
 GROUP = Record(
