@@ -13,7 +13,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from contract.house import rows
 from interop.paimon_cases import Stock
-from streamhouse_spark.errors import LakeMismatchError, TableExistsError
+from streamhouse_spark import LakeMismatchError, TableExistsError
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])

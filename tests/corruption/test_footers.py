@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from corruption.damage import flips_of_tail, tail_start
-from faults.scenarios import tier
 from interop.keyed_cases import read_by_pypaimon
+from kit.tables import tier
 from streamhouse_spark import CorruptDataError, Table, Warehouse
 from streamhouse_spark.cli import verification
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake

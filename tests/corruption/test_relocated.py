@@ -8,7 +8,9 @@ import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
 from faults.sequential import one_thing_at_a_time
-from faults.test_relocation_calls import at, filled, ids, opened, tier
+from faults.test_relocation_calls import at, filled, opened
+from kit.rows import ids
+from kit.tables import tier
 from streamhouse_spark import CorruptDataError, StreamhouseError, relocate
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.memory import MemoryStorage

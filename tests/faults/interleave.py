@@ -9,9 +9,10 @@ from unittest import mock
 
 from faults.faulty_storage import Fault, FaultyStorage
 from faults.history import SCHEMA, Told
-from faults.scenarios import HOUR_MS, LAKE, LARGE, NAME, NO_LAKE, Run, tier
+from faults.scenarios import HOUR_MS, LAKE, LARGE, NAME, NO_LAKE, Run
 from faults.share import WHOLE, Share
 from faults.sim import SimIds
+from kit.tables import tier
 from streamhouse_spark import Table, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import (

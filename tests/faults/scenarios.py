@@ -20,8 +20,9 @@ from faults.ledger import Ledger
 from faults.sim import SimClock, SimIds
 from interop.lake_cases import written_files
 from kit.lake_rows import lake_rows
+from kit.tables import tier
+from streamhouse_spark import OffsetRange, Table, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import OffsetRange, Transaction
 from streamhouse_spark.core.paths import WAREHOUSE_KEY
 from streamhouse_spark.datasource.compat import spark_schema_of
 from streamhouse_spark.datasource.write.schema_merging import merge_columns
@@ -29,7 +30,6 @@ from streamhouse_spark.errors import SchemaMismatchError, StreamhouseError, Tabl
 from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
 from streamhouse_spark.lake.parquet import clustering
 from streamhouse_spark.lake.parquet.file_writer import cluster_of
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log import append as staging
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log.commits import record
@@ -39,8 +39,6 @@ from streamhouse_spark.log.segments import shared_object
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NAME = "sales.orders"
 RENAMED = "sales.sold"
@@ -188,12 +186,6 @@ class Run:
                     ledger.extents.append(extent)
             ledger.extents.sort(key=lambda extent: extent.order)
             self.reader.check(ledger)
-
-
-def tier(table: Table) -> None:
-    """Tier a table, in this process."""
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 class Scenario:

@@ -10,7 +10,7 @@ import pytest
 
 from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sim import sim_world
-from streamhouse_spark.errors import StorageError
+from streamhouse_spark import StorageError
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.slots import Holder, Taken, slot_of_bytes

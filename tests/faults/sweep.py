@@ -11,7 +11,7 @@ from faults.faulty_storage import WRITES, Crash, Fault, FaultyStorage, ListingLa
 from faults.late_storage import LateStorage
 from faults.scenarios import Run, Scenario, prepared
 from faults.share import WHOLE, Share
-from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark import StreamhouseError
 from streamhouse_spark.storage.base import ObjectInfo, Storage
 from streamhouse_spark.storage.local import LocalStorage
 

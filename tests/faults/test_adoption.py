@@ -15,7 +15,8 @@ from faults.faulty_storage import WRITES, Fault, FaultyStorage, RecordedStore, s
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from interop.paimon_cases import Stock
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, StreamhouseError, TableExistsError
+from kit.rows import ids
+from streamhouse_spark import CommitConflictError, LakeMismatchError, StreamhouseError, TableExistsError, Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
@@ -23,7 +24,6 @@ from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 OLD = [{"id": i, "text": "old"} for i in range(3)]
@@ -101,10 +101,6 @@ def prepared(
         warehouse.adopt_table("d.t", primary_key=key)
         storage.delete("d/t/names/00000001.json")
     return storage
-
-
-def ids(found: pa.Table) -> list[int]:
-    return sorted(found["id"].to_pylist())
 
 
 def check(engine: Iceberg | Paimon, storage: Storage, key: Sequence[str] = ()) -> str:

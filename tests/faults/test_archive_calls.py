@@ -9,8 +9,8 @@ import pytest
 
 from faults.faulty_storage import sweep
 from faults.sim import SimClock, sim_world
+from streamhouse_spark import CorruptDataError, Table, Warehouse
 from streamhouse_spark.core.paths import table_prefix
-from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log.archive import keeping
 from streamhouse_spark.log.archive.pages import ArchivedKeys
@@ -18,9 +18,7 @@ from streamhouse_spark.log.lifecycle import cleaning, retention
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import maintain
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.views import open_view
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOUR_MS = 3_600_000
 KEEPING = {"table.datalake.enabled": "false", "table.log.ttl": "1h", "table.changelog.retention": "90 d"}

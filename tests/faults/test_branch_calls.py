@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from faults.faulty_storage import Fault, FaultyStorage, RecordedStore, sweep
-from faults.test_clone_calls import ROWS, add, clean, ids, opened, stored_table, tier
-from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
+from faults.test_clone_calls import ROWS, add, clean, opened, stored_table
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import StreamhouseError, Table, TableNotFoundError, Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log.commits import transaction_outcome
 from streamhouse_spark.log.lifecycle import dropping
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.branching import branches, keyed_publication, publication
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 CACHES = count()
 CHANGED = [0, *range(2, 12)]

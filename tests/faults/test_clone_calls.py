@@ -14,17 +14,15 @@ import pytest
 from faults.faulty_storage import FaultyStorage, RecordedStore, clock_of, sweep
 from faults.share import Share
 from faults.sim import sim_world
-from streamhouse_spark.errors import StreamhouseError
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import StreamhouseError, Table, Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.iceberg.clones import clone as lake_cloning
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.lifecycle import clones, dropping
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
 from streamhouse_spark.warehouse import cloning
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 DAY_MS = 24 * 3600 * 1000
 ROWS = list(range(9))
@@ -55,10 +53,6 @@ def opened(storage: Storage, seed: int) -> Warehouse:
     return Warehouse("wh", storage=storage, world=sim_world(seed, clock_of(storage)))
 
 
-def tier(table: Table) -> None:
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
-
-
 @pytest.fixture(scope="module", params=["hot", "tiered", "tiered by key"])
 def start(request) -> MemoryStorage:
     return stored_table(request.param)
@@ -67,10 +61,6 @@ def start(request) -> MemoryStorage:
 @pytest.fixture(scope="module")
 def tiered() -> MemoryStorage:
     return stored_table("tiered by key")
-
-
-def ids(table: Table) -> list[int]:
-    return sorted(table.to_arrow()["id"].to_pylist())
 
 
 def clean(storage: Storage, seeds: Callable[[], int], *names: str) -> None:

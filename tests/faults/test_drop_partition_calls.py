@@ -13,16 +13,15 @@ from pyiceberg.manifest import clear_manifest_cache
 from faults.faulty_storage import WRITES, Fault, FaultyStorage, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
-from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
+from kit.rows import ids
+from kit.tables import require_verified, tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv import partition_delete
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.query.partition_match import PartitionMatch, PartitionMatches
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import partitions as partition_life
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.sampled(9)
 
@@ -42,26 +41,10 @@ def rows(first: int, count: int, day: dt.date = MON) -> list[dict]:
     return [{"id": i, "day": day} for i in range(first, first + count)]
 
 
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
-
-
-def ids(found) -> list[int]:
-    return sorted(found["id"].to_pylist())
-
-
 def named(table: Table) -> list[int]:
     """The offsets of the one bucket that the log's records name as those of dropped partitions."""
     deletions = table.refresh().dropped_rows.named
     return sorted(offset for deletion in deletions for offset in deletion.rows[0].offsets().tolist())
-
-
-def require_verified(table: Table) -> None:
-    state, result = table.refresh(), Verification(table.name)
-    verify_log(table, state, result, lambda _: None)
-    verify_lake(table, state, open_lake_plan(table, state, result), result, lambda _: None)
-    assert result.problems == []
 
 
 @pytest.mark.parametrize(

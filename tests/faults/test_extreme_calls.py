@@ -5,8 +5,6 @@ Whatever happens to the refresh, what the host kept counts only where it is of t
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
@@ -18,11 +16,12 @@ from faults.faulty_storage import Fault, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.share import Share
 from faults.sim import sim_world
+from kit.warehouses import new_host
+from streamhouse_spark import Table
 from streamhouse_spark.datasource.views import kept_extremes
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
 
 
 @pytest.fixture(autouse=True)
@@ -30,13 +29,6 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> I
     monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path))
     yield
     close_tablets()
-
-
-def new_host() -> None:
-    close_tablets()
-    folder = Path(os.environ["STREAMHOUSE_CACHE_DIR"])
-    shutil.rmtree(folder)
-    folder.mkdir()
 
 
 def rows_of(ids: range) -> list[dict[str, int]]:

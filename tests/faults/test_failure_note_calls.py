@@ -8,11 +8,10 @@ import pytest
 
 from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sim import SimClock, sim_world
-from streamhouse_spark.errors import LakeMismatchError, StorageError
+from streamhouse_spark import LakeMismatchError, StorageError, Warehouse
 from streamhouse_spark.log.lifecycle.failed_rounds import known_failures
 from streamhouse_spark.service.failure_notes import FailureNotes
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 def life(plan) -> tuple[FaultyStorage, list[str]]:

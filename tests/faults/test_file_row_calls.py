@@ -11,12 +11,12 @@ from faults.faulty_storage import WRITES, Fault, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from interop.foreign_engines import ENGINES
-from interop.foreign_iceberg import NAME, ids, row, tier
-from streamhouse_spark.core.model import Transaction
+from interop.foreign_iceberg import NAME, row
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import Table, Transaction, Warehouse
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.sampled(9)
 FEW = (Fault.CRASH_AFTER, Fault.LOST_ACK)

@@ -9,17 +9,14 @@ import pytest
 
 from faults.faulty_storage import Crash, FaultyStorage, sweep
 from faults.sim import SimClock, sim_world
+from streamhouse_spark import CommitConflictError, StreamhouseError, Table, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.errors import CommitConflictError, StreamhouseError
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log import identity_ranges
 from streamhouse_spark.log.commits.actions import Append
 from streamhouse_spark.log.identity_ranges import IdentityRanges
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOT = {"table.datalake.enabled": "false", "table.identity.id": "ALWAYS"}
 

@@ -9,19 +9,8 @@ from faults.checkers import check_all
 from faults.compactions import compacting_early
 from faults.history import SCHEMA, Told
 from faults.ledger import Ledger
-from faults.scenarios import (
-    HOUR_MS,
-    LAKE,
-    NAME,
-    NO_LAKE,
-    PAIMON,
-    RENAMED,
-    CompactLake,
-    CompactPaimon,
-    Run,
-    prepared,
-    tier,
-)
+from faults.scenarios import HOUR_MS, LAKE, NAME, NO_LAKE, PAIMON, RENAMED, CompactLake, CompactPaimon, Run, prepared
+from kit.tables import tier
 from streamhouse_spark import CommitConflictError, StreamhouseError, TableNotFoundError
 
 

@@ -14,16 +14,15 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from faults.faulty_storage import Fault, clock_of, sweep
 from faults.share import WHOLE, Share
 from faults.sim import SimClock, sim_world
+from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.config.spark_options import WriteOptions
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.model import Transaction
 from streamhouse_spark.datasource.write import staging_task
 from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan, commit_intents
 from streamhouse_spark.kv import snapshots, staged_changes
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.views import open_view
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOUR_MS = 3600 * 1000
 BEFORE = {i: {"id": i, "name": "a", "n": 1} for i in range(6)}

@@ -13,8 +13,7 @@ from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from faults.test_groups import Interrupts
 from faults.turns import in_turns
-from streamhouse_spark import Warehouse
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.read.kept_tails import kept_tails

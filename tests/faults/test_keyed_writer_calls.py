@@ -13,10 +13,9 @@ import pytest
 
 from faults.faulty_storage import WRITES, Crash, Fault, FaultyStorage
 from faults.sim import sim_world
-from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark import StreamhouseError, Warehouse
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.append import Appends
 from streamhouse_spark.write.keyed_sends import KeyedSends
 from streamhouse_spark.write.outbox import COLUMN_BYTES, SEND_BYTES, Limits

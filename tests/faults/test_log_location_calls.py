@@ -7,14 +7,12 @@ import pytest
 from faults.faulty_storage import Fault, sweep
 from faults.sim import sim_world
 from faults.two_stores import HOT, two_stores
+from streamhouse_spark import StreamhouseError, TableExistsError, Warehouse, relocate
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import location_key, owner_key
-from streamhouse_spark.errors import StreamhouseError, TableExistsError
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

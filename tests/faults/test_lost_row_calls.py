@@ -16,13 +16,13 @@ from faults.faulty_storage import WRITES, Attempt, Fault, FaultyStorage, Recorde
 from faults.share import Share
 from faults.sim import sim_world
 from interop.foreign_engines import ENGINES
-from interop.foreign_iceberg import NAME, ids, row, tier
+from interop.foreign_iceberg import NAME, row
 from kit.change_replay import changes, replayed, version
-from streamhouse_spark.errors import StreamhouseError
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import StreamhouseError, Table, Warehouse
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 EU = {"region": "eu"}
 FEW = (Fault.CRASH_AFTER, Fault.LOST_ACK)

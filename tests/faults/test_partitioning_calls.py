@@ -10,14 +10,14 @@ import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
 from faults.faulty_storage import Fault, sweep
-from faults.scenarios import tier
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.log.commits.checkpoint import write_checkpoint
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 NEW = ("truncate(4, id)",)
 
@@ -29,10 +29,6 @@ def opened(storage: Storage, seed: int) -> Table:
 
 def rows(*numbers: int) -> list[dict[str, int]]:
     return [{"id": n, "third": n % 3} for n in numbers]
-
-
-def ids(found) -> list[int]:
-    return sorted(found["id"].to_pylist())
 
 
 def new_store() -> MemoryStorage:

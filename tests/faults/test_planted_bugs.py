@@ -11,7 +11,7 @@ from faults.planted_bugs.lake_bugs import LAKE_BUGS
 from faults.planted_bugs.log_bugs import LOG_BUGS
 from faults.planted_bugs.planting import Patch, PlantedBug, StalePlantError, WrongFailureError
 from faults.planted_bugs.write_bugs import WRITE_BUGS
-from streamhouse_spark.errors import StorageError
+from streamhouse_spark import StorageError
 
 BUGS = (*LOG_BUGS, *LAKE_BUGS, *DELETED_ROW_BUGS, *WRITE_BUGS)
 HISTORIES = dict.fromkeys(bug.history for bug in BUGS if not isinstance(bug.history, partial))

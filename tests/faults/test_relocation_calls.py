@@ -10,14 +10,13 @@ from pyiceberg.manifest import clear_manifest_cache
 from faults.faulty_storage import WRITES, Fault, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import Table, Warehouse, relocate
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError, TableNotFoundError, WarehouseMovedError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.lifecycle.home import read_warehouse_file
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = [pytest.mark.sampled(14), pytest.mark.usefixtures("own_cache")]
 
@@ -30,11 +29,6 @@ HOUR_MS = 3_600_000
 def opened(storage: Storage, seed: int) -> Warehouse:
     clear_manifest_cache()
     return Warehouse("wh", storage=storage, world=sim_world(seed))
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def filled(lake: str, *, keyed: bool) -> MemoryStorage:
@@ -60,10 +54,6 @@ def at(made: MemoryStorage, name: str) -> MemoryStorage:
     found = MemoryStorage(sim_world(), name)
     found._objects = dict(made._objects)
     return found
-
-
-def ids(table: Table) -> list[int]:
-    return sorted(table.to_arrow()["id"].to_pylist())
 
 
 @pytest.mark.parametrize("lake", ["iceberg", "paimon"])

@@ -9,14 +9,13 @@ import pytest
 
 from faults.faulty_storage import WRITES, Fault, FaultyStorage, clock_of, sweep
 from faults.sim import sim_world
-from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from kit.tables import tier
+from streamhouse_spark import StreamhouseError, Warehouse
+from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.read_ahead import ReadsMany
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.opened_tables import open_all
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.sampled(12)
 FORMATS = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]
@@ -68,11 +67,6 @@ def remote(storage: Storage, seed: int) -> Warehouse:
     found = Remote(storage)
     assert isinstance(found, ReadsMany)
     return opened(found, seed)
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def test_creating_a_table(share):

@@ -8,14 +8,13 @@ import pytest
 
 from faults.faulty_storage import sweep
 from faults.sim import sim_world
-from streamhouse_spark.core.model import Transaction
+from kit.rows import ids
+from streamhouse_spark import Table, Transaction, Warehouse
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log.commits import record
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.sampled(3)
 HOT = {"table.datalake.enabled": "false"}
@@ -39,10 +38,6 @@ def new_store(*, keyed: bool) -> Storage:
 
 def add(table: Table, *numbers: int) -> None:
     (table.upsert if table.state.primary_key else table.append)(rows(*numbers))
-
-
-def ids(table: Table) -> list[int]:
-    return sorted(table.to_arrow()["id"].to_pylist())
 
 
 @pytest.mark.parametrize("small", [True, False], ids=["in the record", "as objects"])

@@ -6,7 +6,8 @@ import pytest
 
 from faults.faulty_storage import sweep
 from faults.sim import sim_world
-from streamhouse_spark.errors import InvalidOptionError
+from kit.rows import ids
+from streamhouse_spark import InvalidOptionError, Table, Warehouse
 from streamhouse_spark.kv import staged_changes
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.log import append as log_append
@@ -14,8 +15,6 @@ from streamhouse_spark.log.commits import record
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import rollback
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOT = {"table.datalake.enabled": "false"}
 VERSION = 3
@@ -47,10 +46,6 @@ def new_store(*, keyed: bool, emptied: bool = False) -> Storage:
 
 def add(table: Table, *numbers: int) -> None:
     (table.upsert if table.state.primary_key else table.append)(rows(*numbers))
-
-
-def ids(table: Table) -> list[int]:
-    return sorted(table.to_arrow()["id"].to_pylist())
 
 
 @pytest.mark.sampled(3)

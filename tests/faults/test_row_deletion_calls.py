@@ -11,13 +11,12 @@ from faults.faulty_storage import WRITES, Fault, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from kit.row_replacement import replace_rows
-from streamhouse_spark.core.model import Transaction
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import Table, Transaction, Warehouse
 from streamhouse_spark.log.commits import record
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.sampled(3)
 HOT = {"table.datalake.enabled": "false"}
@@ -41,10 +40,6 @@ def new_store() -> MemoryStorage:
 def delete(storage: Storage, seed: int) -> None:
     transaction = Transaction("clean", 1)
     opened(storage, seed).delete(where=[("third", "=", 0)], transaction=transaction)
-
-
-def ids(table: Table) -> list[int]:
-    return sorted(table.to_arrow()["id"].to_pylist())
 
 
 @pytest.mark.parametrize("in_manifest", [False, True])
@@ -77,11 +72,6 @@ def test_rows_are_replaced_together_or_not_at_all(in_objects, share):
         replace(attempt.store, 5)
         found = sorted((row["id"], row["third"]) for row in opened(attempt.store, 6).to_arrow().to_pylist())
         assert found == after, f"{attempt}: it did not happen once"
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 @pytest.mark.parametrize(

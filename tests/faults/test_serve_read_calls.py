@@ -13,7 +13,8 @@ from faults.faulty_storage import Fault, clock_of, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from kit.iceberg_documents import rows_of
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from kit.tables import tier
+from streamhouse_spark import Warehouse
 from streamhouse_spark.read import parts
 from streamhouse_spark.serve.flight.bulk_reads import BulkReads
 from streamhouse_spark.serve.flight.requests import ReadRequest
@@ -22,8 +23,6 @@ from streamhouse_spark.serve.iceberg.virtual_tables import VirtualTables
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.sampled(3)
 FEW = (Fault.CRASH_AFTER, Fault.LOST_ACK)
@@ -38,7 +37,7 @@ def new_store() -> Storage:
     storage = MemoryStorage(sim_world())
     table = opened(storage, 1).create_table("s.t", "id BIGINT, n INT", buckets=2)
     table.append([{"id": n, "n": 0} for n in range(6)])
-    tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+    tier(table)
     table.append([{"id": n, "n": 1} for n in range(6, 11)])
     return storage
 

@@ -12,22 +12,15 @@ import pytest
 from faults.faulty_storage import FaultyStorage, RecordedStore, clock_of, sweep
 from faults.share import WHOLE, Share
 from faults.sim import sim_world
-from streamhouse_spark.errors import (
-    CommitConflictError,
-    InvalidOptionError,
-    ObjectNotFoundError,
-    SnapshotExpiredError,
-)
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from kit.tables import tier
+from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotExpiredError, Table, Warehouse
+from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log import append as log_append
 from streamhouse_spark.log.commits import history
 from streamhouse_spark.log.lifecycle import cleaning
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import lake_maintain, tags
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOT = {"table.datalake.enabled": "false"}
 DAY_MS = 24 * 3600 * 1000
@@ -110,7 +103,7 @@ def superseded(request) -> tuple[MemoryStorage, int]:
     versions = []
     for number in OLD[:3]:
         table.append([{"id": number}])
-        tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
+        tier(table)
         versions.append(table.refresh().version)
     clock_of(storage).advance(2 * DAY_MS)
     return storage, versions[0]

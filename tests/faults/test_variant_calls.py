@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 
 from faults.faulty_storage import WRITES, Fault, sweep
-from faults.scenarios import tier
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from kit.row_replacement import replace_rows
-from streamhouse_spark.core.model import Transaction
+from kit.tables import tier
+from streamhouse_spark import Table, Transaction, Warehouse
 from streamhouse_spark.schema.variant_values import encoded, readable_rows
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.sampled(3)
 FEW = (Fault.CRASH_AFTER, Fault.LOST_ACK)

@@ -6,11 +6,8 @@ rows of source and view, and once over the changes that the driver reads and the
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -21,6 +18,8 @@ from faults.faulty_storage import sweep
 from faults.sequential import one_thing_at_a_time
 from faults.share import WHOLE, Share
 from faults.sim import SimClock, sim_world
+from kit.warehouses import new_host
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lineage import Lineage
 from streamhouse_spark.datasource.views.changes import read_changes
@@ -29,8 +28,6 @@ from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import refreshing
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 HOT = {"table.datalake.enabled": "false"}
 ROWS = [{"k": n % 4} for n in range(10)]
@@ -47,14 +44,6 @@ def hosts(tmp_path, monkeypatch, own_cache):
     monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path))
     yield
     close_tablets()
-
-
-def new_host() -> None:
-    """Begin with an empty cache: the runs of a sweep have tables of the same uuid."""
-    close_tablets()
-    folder = Path(os.environ["STREAMHOUSE_CACHE_DIR"])
-    shutil.rmtree(folder)
-    folder.mkdir()
 
 
 def new_store() -> Storage:

@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 from faults.faulty_storage import WRITES, Fault, FaultyStorage, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.share import Share
+from streamhouse_spark import StorageError
 from streamhouse_spark.datasource.views.materialize import materialized
-from streamhouse_spark.errors import StorageError
 from streamhouse_spark.table.refreshing import last_refresh
 from view_histories.house import House
 

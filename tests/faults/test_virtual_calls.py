@@ -11,14 +11,14 @@ from faults.faulty_storage import Fault, FaultyStorage, clock_of, sweep
 from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from kit.iceberg_documents import rows_of
+from kit.tables import tier
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv.tablets import close_tablets
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
+from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.serve.iceberg import virtual_tables
 from streamhouse_spark.serve.iceberg.virtual_tables import Document, VirtualTables
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.sampled(3)
 FEW = (Fault.CRASH_AFTER, Fault.LOST_ACK)
@@ -41,11 +41,6 @@ def caches(monkeypatch, tmp_path):
 
 def opened(storage: Storage, seed: int) -> Warehouse:
     return Warehouse("wh", storage=storage, world=sim_world(seed, clock_of(storage)))
-
-
-def tier(table: Table) -> None:
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def new_store(*, keyed: bool) -> MemoryStorage:

@@ -20,7 +20,7 @@ from faults.producing import (
     survive,
     unknown_at,
 )
-from streamhouse_spark.core.model import BucketOffsets, Transaction
+from streamhouse_spark import BucketOffsets, Transaction
 from streamhouse_spark.errors import (
     CommitStateUnknownError,
     ProducerFencedError,

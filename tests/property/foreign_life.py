@@ -12,8 +12,9 @@ import pytest
 
 from faults.sim import SimClock, sim_world
 from interop.foreign_engines import Engine
-from interop.foreign_iceberg import NAME, row, tier
+from interop.foreign_iceberg import NAME, row
 from kit.row_replacement import replace_rows
+from kit.tables import tier
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.tiering import job

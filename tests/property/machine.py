@@ -26,9 +26,10 @@ from faults.compactions import compacting_early
 from faults.faulty_storage import Crash, Fault, ListingLag
 from faults.history import SCHEMA, Batch, History, Told, added_column, added_type, number_of
 from faults.ledger import Ledger
-from faults.scenarios import HOUR_MS, LAKE, LARGE, NO_LAKE, PAIMON, tier
+from faults.scenarios import HOUR_MS, LAKE, LARGE, NO_LAKE, PAIMON
 from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, SimIds
+from kit.tables import tier
 from property.processes import NAME, Process, ProcessClock
 from streamhouse_spark import Table, Transaction, Warehouse
 from streamhouse_spark.core.clock import World

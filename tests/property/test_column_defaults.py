@@ -11,8 +11,9 @@ import random
 import pyarrow as pa
 import pytest
 
-from faults.scenarios import LAKE, NO_LAKE, PAIMON, tier
+from faults.scenarios import LAKE, NO_LAKE, PAIMON
 from faults.sim import SimClock
+from kit.tables import tier
 from kit.warehouses import new_store, open_warehouse
 
 VALUES = {"string": ("", "a", "b"), "int": (0, 1, -(2**31)), "bigint": (1, 2**40)}

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from faults.scenarios import tier
 from faults.sim import SimClock
+from kit.tables import tier
 from kit.warehouses import new_store, open_warehouse
 
 HOT = {"table.datalake.enabled": "false"}

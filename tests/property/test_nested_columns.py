@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from pyiceberg.table import StaticTable
 
-from faults.scenarios import LAKE, NO_LAKE, PAIMON, tier
+from faults.scenarios import LAKE, NO_LAKE, PAIMON
 from faults.sim import SimClock
 from interop.keyed_cases import read_by_pypaimon
 from kit.rows import rows_by_id
+from kit.tables import tier
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark.schema.ddl import quote_identifier
 from streamhouse_spark.storage.local import LocalStorage

@@ -13,9 +13,8 @@ import pytest
 
 import streamhouse_spark
 from doc_pages import data_paths
+from kit.tables import tier
 from streamhouse_spark import Warehouse
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.table.tiering import tier_table
 
 SOURCE = Path(streamhouse_spark.__file__).parent
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
@@ -64,6 +63,5 @@ def test_an_upsert_goes_through_the_listed_files(warehouse_path):
 
 def test_a_tiering_round_goes_through_the_listed_files(table):
     table.append(some_rows(0, 8))
-    run_tasks = run_tasks_locally(table.storage, table.settings, table.world)
-    files = trace_files(lambda: tier_table(table, run_tasks))
+    files = trace_files(lambda: tier(table))
     assert set(data_paths()["tiering"]) <= set(files)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow.compute as pc
 import pytest
 
-from faults.scenarios import tier
+from kit.tables import tier
 from property.stream_driver import Opened
 from streamhouse_spark import OffsetRange, Table, Warehouse
 from streamhouse_spark.datasource.catalog.scan import scan

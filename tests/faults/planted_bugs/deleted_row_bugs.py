@@ -16,11 +16,13 @@ from faults.planted_bugs.planting import Patch, PlantedBug
 from faults.scenarios import PAIMON, Run
 from faults.sim import sim_world
 from interop import foreign_iceberg, foreign_paimon
-from interop.foreign_iceberg import ids, row, tier
+from interop.foreign_iceberg import row
 from kit.row_replacement import replace_rows
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotExpiredError, Table
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.iceberg import round as iceberg_round
 from streamhouse_spark.lake.iceberg.foreign import file_deletes
@@ -50,7 +52,6 @@ from streamhouse_spark.read.executor import PieceReader
 from streamhouse_spark.read.file_rows import Places
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import row_deletion
-from streamhouse_spark.table.table import Table
 from unit.lake.paimon.test_races import Renaming
 
 HOT = {"table.datalake.enabled": "false"}

@@ -21,8 +21,8 @@ from faults import test_relocation_calls as moves
 from faults.planted_bugs.log_bugs import interleaving, sweeping
 from faults.planted_bugs.planting import Patch, PlantedBug
 from faults.scenarios import Run
-from faults.test_relocation_calls import tier
-from streamhouse_spark.core.model import OffsetRange
+from kit.tables import tier
+from streamhouse_spark import OffsetRange, Warehouse, relocate
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
@@ -63,8 +63,6 @@ from streamhouse_spark.read import pin, planner, stand_ins, union_read
 from streamhouse_spark.read.pin import pin_newest
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse import relocation
-from streamhouse_spark.warehouse.relocation import relocate
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write import append as table_append
 from streamhouse_spark.write import upsert as keyed_table
 

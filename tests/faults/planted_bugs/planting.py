@@ -18,7 +18,7 @@ from unittest import mock
 
 import pytest
 
-from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark import StreamhouseError
 
 
 class StalePlantError(Exception):

@@ -34,10 +34,13 @@ from faults.row_level import Write, beside_a_writer, merge, side_by_side, update
 from faults.scenarios import Run
 from faults.sim import sim_world
 from interop.foreign_engines import Pyiceberg
-from interop.foreign_iceberg import ids, row, tier
+from interop.foreign_iceberg import row
 from kit.change_replay import changes, check_history, first_there, replayed, version
 from kit.row_replacement import replace_rows
+from kit.rows import ids, rows
+from kit.tables import tier
 from property.stream_driver import Query
+from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.text_size import TextSize
@@ -80,11 +83,9 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table import alter, replacement, rollback, row_deletion
 from streamhouse_spark.table.replacement import ChosenRows
-from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse import pointed
 from streamhouse_spark.warehouse import replacement as warehouse_replacement
 from streamhouse_spark.warehouse.creation import create_action
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.append import Appends
 from streamhouse_spark.write.intents import BucketIntents, IntentWrite, commit
 
@@ -94,10 +95,6 @@ DAY_1 = [("day", "=", 1)]
 ROWS = {1: 10, 2: 20, 3: 30}
 
 # -- histories of replacements -----------------------------------------------------------------------------------------
-
-
-def rows(*numbers: int) -> list[dict[str, int]]:
-    return [{"id": n, "day": n % 3} for n in numbers]
 
 
 def table_of_days(warehouse: Warehouse, **how: Any) -> Table:

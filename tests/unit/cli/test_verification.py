@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from faults.scenarios import tier
+from kit.tables import tier
 from streamhouse_spark import Warehouse
 from streamhouse_spark.cli import verification
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake

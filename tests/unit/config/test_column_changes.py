@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from faults.scenarios import tier
-from kit.tables import TableCase
+from kit.tables import TableCase, tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.log.segments.match import segment_may_match
 from streamhouse_spark.table.views import open_view

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg import types as ice
 
-from faults.scenarios import tier
 from kit.rows import rows_by_id
-from kit.tables import TableCase
+from kit.tables import TableCase, tier
 from streamhouse_spark import Warehouse, relocate
 from streamhouse_spark.errors import (
     CommitConflictError,

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from faults.scenarios import tier
+from kit.tables import tier
 from streamhouse_spark import Table
 from streamhouse_spark.write import intents as keyed_intents
 from streamhouse_spark.write.intents import BucketIntents, IntentWrite

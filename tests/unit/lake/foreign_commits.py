@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
 from interop.lake_cases import PLAIN
-from streamhouse_spark.errors import StorageError
+from streamhouse_spark import StorageError
 from streamhouse_spark.storage.memory import MemoryStorage
 
 

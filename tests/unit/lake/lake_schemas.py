@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.types import LongType
 
+from streamhouse_spark import Table
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, ColumnMap
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
-from streamhouse_spark.table.table import Table
 
 Rows = list[tuple[Any, ...]]
 

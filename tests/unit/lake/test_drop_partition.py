@@ -12,8 +12,7 @@ from pyiceberg.table.snapshots import Operation
 
 from interop.lake_cases import EVENTS, EVERY_TYPE, event_rows, every_type_rows, lake_of, sorted_rows, tier
 from kit.lake_rows import lake_rows
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, LakeRolledBackError
+from streamhouse_spark import CommitConflictError, LakeMismatchError, LakeRolledBackError, OffsetRange
 from streamhouse_spark.lake.iceberg.commit import commit_snapshot
 from streamhouse_spark.lake.iceberg.maintenance.compaction import carried_offsets
 from streamhouse_spark.lake.iceberg.snapshot_builder import Change

@@ -7,12 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.transforms import IdentityTransform
 
-from faults.scenarios import tier
-from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
+from kit.tables import tier
+from streamhouse_spark import CommitConflictError, CorruptDataError, LakeMismatchError, Warehouse
 from streamhouse_spark.lake.column_map import ColumnMap, LakeField
 from streamhouse_spark.lake.model.values import LakeSplit
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.lake.lake_schemas import SCHEMAS, map_of, rows_of
 
 NAME = "sales.orders"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from faults.scenarios import tier
+from kit.tables import tier
 from property.stream_driver import Opened
 from streamhouse_spark import SnapshotExpiredError, Table, Warehouse
 from streamhouse_spark.datasource.catalog.ddl.partitions import partition_rows

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from faults.scenarios import LAKE, PAIMON, tier
+from faults.scenarios import LAKE, PAIMON
+from kit.tables import tier
 from streamhouse_spark import CommitConflictError, SchemaMismatchError, Warehouse
 from streamhouse_spark.core.clock import Author
 from streamhouse_spark.schema.default_functions import Now

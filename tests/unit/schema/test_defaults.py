@@ -10,8 +10,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from faults.scenarios import LAKE, PAIMON, tier
-from kit.tables import TableCase
+from faults.scenarios import LAKE, PAIMON
+from kit.tables import TableCase, tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError, Table
 from streamhouse_spark.schema.rows import filled
 from streamhouse_spark.schema.table_schema import Column, TableSchema

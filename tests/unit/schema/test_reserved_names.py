@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from faults.scenarios import tier
+from kit.tables import tier
 from streamhouse_spark import SchemaMismatchError, Table
 from streamhouse_spark.datasource.write.changed_rows import KIND, arriving_schema
 from streamhouse_spark.datasource.write.keyed_staging import KeyedStagingPlan

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from faults.scenarios import tier
+from kit.tables import tier
 from streamhouse_spark import (
     CommitConflictError,
     ConstraintViolatedError,

@@ -10,12 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from interop.foreign_engines import ENGINES
-from interop.foreign_iceberg import NAME, ids, lake_of, row, tier
+from interop.foreign_iceberg import NAME, lake_of, row
 from kit.change_replay import changes, replayed, version
 from kit.row_replacement import replace_rows
+from kit.rows import ids
+from kit.tables import require_verified, tier
 from property.stream_driver import Query
-from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
-from streamhouse_spark.core.model import Transaction
+from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -45,7 +46,6 @@ from streamhouse_spark.table import row_deletion
 from streamhouse_spark.table.partition_stats import partition_table
 from streamhouse_spark.table.rollback import rollback_to_version
 from streamhouse_spark.table.views import open_view
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.lake.paimon.test_races import Renaming
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -112,14 +112,6 @@ def replaced(table, engine, store):
     made = json.loads(store.read(f"{folder}/snapshot-{store.read(f'{folder}/LATEST').decode()}"))
     made |= {"id": number, "properties": own["properties"]}
     store.put(f"{folder}/snapshot-{number}", json.dumps(made).encode())
-
-
-def require_verified(table):
-    state, result = table.refresh(), Verification(table.name)
-    verify_log(table, state, result, lambda _: None)
-    if (plan := open_lake_plan(table, state, result)) is not None:
-        verify_lake(table, state, plan, result, lambda _: None)
-    assert result.problems == []
 
 
 class TestStatement:

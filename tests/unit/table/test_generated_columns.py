@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from faults.scenarios import tier
+from kit.tables import tier
 from streamhouse_spark import ConstraintViolatedError, FormatVersionError, InvalidOptionError, Warehouse, relocate
 from streamhouse_spark.log.commits import checkpoint as checkpoint_module
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint

@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from faults.scenarios import tier
 from kit.rows import ids
-from kit.tables import TableCase
+from kit.tables import TableCase, tier
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Table
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 

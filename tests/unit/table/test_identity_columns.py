@@ -9,7 +9,8 @@ import shutil
 import pyarrow.compute as pc
 import pytest
 
-from faults.scenarios import LAKE, PAIMON, tier
+from faults.scenarios import LAKE, PAIMON
+from kit.tables import tier
 from streamhouse_spark import Transaction, Warehouse, relocate
 from streamhouse_spark.errors import ConstraintViolatedError, FormatVersionError, InvalidOptionError
 from streamhouse_spark.log.commits import checkpoint as checkpoint_module

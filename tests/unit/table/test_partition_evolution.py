@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pytest
 from pyiceberg.manifest import clear_manifest_cache
 
-from faults.scenarios import tier
 from kit.rows import ids
+from kit.tables import tier
 from kit.warehouses import open_warehouse
 from streamhouse_spark import (
     CommitConflictError,

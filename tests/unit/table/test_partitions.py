@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from kit.rows import ids
+from kit.tables import require_verified
 from streamhouse_spark import OffsetRange, Warehouse
-from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake
 from streamhouse_spark.errors import (
     InvalidOptionError,
     LakeRolledBackError,
@@ -84,13 +84,6 @@ def tier(table):
 def chosen(table, **values) -> PartitionMatches:
     state = table.refresh()
     return PartitionMatches((PartitionMatch.of(values, state.schema, state.partition_by, table.name),))
-
-
-def require_verified(table) -> None:
-    state, result = table.refresh(), Verification(table.name)
-    plan = open_lake_plan(table, state, result)
-    verify_lake(table, state, plan, result, lambda _: None)
-    assert result.problems == []
 
 
 # -- log tables -------------------------------------------------------------------------------------------------------

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from faults.scenarios import tier
-from kit.tables import TableCase
+from kit.tables import TableCase, tier
 from streamhouse_spark import FormatVersionError, SchemaMismatchError
 from streamhouse_spark.log.commits import checkpoint as checkpoint_module
 from streamhouse_spark.log.commits.actions import Create, Payload, SetSchema, Trim, action_from_json, action_to_json

@@ -17,14 +17,12 @@ from pyiceberg.types import DateType, IntegerType, LongType, NestedField, String
 from interop.lake_cases import by_bucket, lake_of
 from interop.lake_cases import tier as tier_by_hand
 from interop.paimon_cases import Stock
+from streamhouse_spark import Table
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.tiering import tier_table
 
 Row = dict[str, Any]
 NAME = "sales.orders"
@@ -72,10 +70,6 @@ def by_id(*parts: Sequence[Row]) -> list[Row]:
 
 def rows_of(rows: pa.Table) -> list[Row]:
     return by_id(rows.to_pylist())
-
-
-def tier(table: Table) -> Any:
-    return tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def disown(lake: Any) -> IcebergTable:

@@ -22,24 +22,25 @@ from pyiceberg.types import (
 
 from interop.lake_cases import by_bucket, lake_of
 from interop.lake_cases import tier as tier_by_hand
-from streamhouse_spark.config.properties import ADOPTED
-from streamhouse_spark.config.spark_options import EARLIEST, ReadOptions, StreamReadOptions
-from streamhouse_spark.datasource.read.target import batch_target, stream_target
-from streamhouse_spark.errors import (
+from kit.tables import tier
+from streamhouse_spark import (
     CommitConflictError,
     InvalidNameError,
     InvalidOptionError,
     LakeMismatchError,
     OffsetsTrimmedError,
     TableExistsError,
+    Warehouse,
     WarehouseNotFoundError,
 )
+from streamhouse_spark.config.properties import ADOPTED
+from streamhouse_spark.config.spark_options import EARLIEST, ReadOptions, StreamReadOptions
+from streamhouse_spark.datasource.read.target import batch_target, stream_target
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.schema.partition_fields import parse_field
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.views import open_view
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.warehouse.adopted_lakes import (
     ICEBERG_COLUMNS,
     LAKES,
@@ -51,7 +52,6 @@ from unit.warehouse.adopted_lakes import (
     disown,
     rows_of,
     some,
-    tier,
 )
 
 DAY_MS = 24 * 3600 * 1000

@@ -8,15 +8,16 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
+from kit.tables import tier
+from streamhouse_spark import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.config.spark_options import StreamReadOptions
 from streamhouse_spark.datasource.read.start_rows import begins_with_rows, initial_offset, start_files
-from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.kv import adopted_rows
 from streamhouse_spark.kv.tablets import close_tablets
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.table.views import open_view
-from unit.warehouse.adopted_lakes import KEYED_OLD, LAKES, keyed_rows, tier
+from unit.warehouse.adopted_lakes import KEYED_OLD, LAKES, keyed_rows
 
 HOUR_MS = 3600 * 1000
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])

@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 
 from interop.paimon_cases import Stock
-from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
+from kit.tables import tier
+from streamhouse_spark import LakeMismatchError, OffsetsTrimmedError
 from streamhouse_spark.lake.paimon import adoption as paimon_adopt
-from unit.warehouse.adopted_lakes import KEYED_COLUMNS, KEYED_OLD, keyed_rows, tier
+from unit.warehouse.adopted_lakes import KEYED_COLUMNS, KEYED_OLD, keyed_rows
 from unit.warehouse.test_keyed_adoption import agree, found, keys, lake, on, rows_of, table, texts_of
 
 __all__ = ["lake", "table"]

@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 from pypaimon.schema.schema_change import SchemaChange
 
-from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, LakeMismatchError
+from kit.tables import tier
+from streamhouse_spark import CommitConflictError, InvalidOptionError, LakeMismatchError
 from streamhouse_spark.lake.paimon import adoption as paimon_adopt
-from unit.warehouse.adopted_lakes import COLUMNS, NEW, OLD, PaimonLakes, agree, some, tier
+from unit.warehouse.adopted_lakes import COLUMNS, NEW, OLD, PaimonLakes, agree, some
 
 DAY_MS = 24 * 3600 * 1000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from faults.scenarios import tier
+from kit.tables import tier
 from streamhouse_spark import InvalidNameError, TableExistsError, TableNotFoundError
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.log.lifecycle import names

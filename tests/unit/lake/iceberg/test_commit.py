@@ -7,12 +7,12 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.types import LongType
 
 from interop.lake_cases import lake_of, tier, write_round
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     CommitConflictError,
     CommitStateUnknownError,
     LakeMismatchError,
     LakeRolledBackError,
+    OffsetRange,
     OffsetsTrimmedError,
 )
 from streamhouse_spark.lake.iceberg.snapshot_builder import MANIFESTS_MIN_TO_MERGE

@@ -9,7 +9,7 @@ import zlib
 import fastavro
 import pytest
 
-from streamhouse_spark.errors import CorruptDataError
+from streamhouse_spark import CorruptDataError
 from streamhouse_spark.lake.avro_records import read_avro, write_avro
 from streamhouse_spark.lake.iceberg.metadata.moved import Move, moved_record
 

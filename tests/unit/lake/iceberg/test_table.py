@@ -19,9 +19,7 @@ from interop.lake_cases import (
     sorted_rows,
     tier,
 )
-from streamhouse_spark.errors import (
-    LakeMismatchError,
-)
+from streamhouse_spark import LakeMismatchError
 from streamhouse_spark.lake.iceberg import scan_files as lake_files
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.model import scan_files

@@ -10,11 +10,11 @@ from pypaimon.common.json_util import JSON
 from faults.faulty_storage import FaultyStorage
 from interop.lake_cases import EVENTS, PLAIN, TABLE_UUID, lake_of, tier, write_round
 from kit.lake_rows import lake_rows
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     CommitStateUnknownError,
     LakeMismatchError,
     LakeRolledBackError,
+    OffsetRange,
     SnapshotExpiredError,
     StorageError,
 )

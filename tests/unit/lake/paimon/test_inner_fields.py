@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pypaimon.schema.data_types import PyarrowFieldParser
 
-from faults.scenarios import tier
 from interop.keyed_cases import read_by_pypaimon
-from streamhouse_spark.errors import LakeMismatchError
+from kit.tables import tier
+from streamhouse_spark import LakeMismatchError
 from streamhouse_spark.lake.paimon.schema import fields_inside
 from unit.config.test_inner_changes import COLUMNS, NAME, s_of
 from unit.lake.lake_schemas import SCHEMAS

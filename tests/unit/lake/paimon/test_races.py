@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from interop.lake_cases import PLAIN
-from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError, OffsetsTrimmedError
+from streamhouse_spark import CommitConflictError, LakeRolledBackError, OffsetsTrimmedError
 from streamhouse_spark.lake.parquet.file_writer import written_up_to
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 

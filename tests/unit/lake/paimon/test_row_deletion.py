@@ -10,10 +10,10 @@ import pytest
 from pypaimon.read.scanner.delta_follow_up_scanner import DeltaFollowUpScanner
 
 from interop.paimon_cases import Stock
-from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_lake, verify_log
-from streamhouse_spark.core.model import OffsetRange
+from kit.rows import ids, rows
+from kit.tables import require_verified, tier
+from streamhouse_spark import LakeMismatchError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.core.offset_runs import OffsetRuns
-from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
 from streamhouse_spark.kv.read_base import ReadBase
 from streamhouse_spark.lake.paimon.table import PaimonLake
 from streamhouse_spark.lake.parquet import row_rewrite
@@ -31,19 +31,6 @@ PAIMON = {"table.datalake.format": "paimon"}
 @pytest.fixture
 def table(wh):
     return wh.create_table("d.t", "id BIGINT, day INT", properties=PAIMON)
-
-
-def rows(*numbers):
-    return [{"id": number, "day": number % 3} for number in numbers]
-
-
-def ids(found):
-    return sorted(found["id"].to_pylist())
-
-
-def tier(table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    return job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def delete(table, *numbers):
@@ -69,13 +56,6 @@ def offsets_of(table):
     plan = lake.plan_read()
     found = [offset_file(lake.place.files_at(s.location), s.location, lake.place.spec.writers) for s in plan.splits]
     return {file.location.rpartition("/")[2]: file.runs.offsets().tolist() for file in found}
-
-
-def require_verified(table):
-    state, result = table.refresh(), Verification(table.name)
-    verify_log(table, state, result, lambda _: None)
-    verify_lake(table, state, open_lake_plan(table, state, result), result, lambda _: None)
-    assert result.problems == []
 
 
 def test_only_files_with_deleted_rows_are_written_again_and_rows_keep_their_offsets(table):

@@ -22,8 +22,7 @@ from pypaimon.table.row.generic_row import GenericRow
 from faults.sim import sim_world
 from interop.keyed_cases import ITEMS, KeyedTable
 from interop.lake_cases import EVERY_TYPE, every_type_rows
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
+from streamhouse_spark import CommitConflictError, CorruptDataError, LakeMismatchError, OffsetRange
 from streamhouse_spark.lake.paimon.maintenance import compaction_keyed as paimon_compact_keyed
 from streamhouse_spark.lake.paimon.manifests import live_entries
 from streamhouse_spark.lake.paimon.sections import sections

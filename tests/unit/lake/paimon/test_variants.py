@@ -9,10 +9,9 @@ import pytest
 from pypaimon import CatalogFactory
 from pypaimon.data.generic_variant import GenericVariant
 
-from faults.scenarios import tier
-from streamhouse_spark.errors import LakeMismatchError
+from kit.tables import tier
+from streamhouse_spark import LakeMismatchError, Warehouse
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 from unit.table.test_variant_columns import PAIMON, VALUES, found, numbered
 
 

@@ -7,10 +7,10 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from faults.scenarios import tier
 from faults.turns import in_turns
 from kit.change_replay import changes, check_history
 from kit.row_replacement import replace_rows
+from kit.tables import tier
 from property.stream_driver import Query
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.log.append import INLINE_BYTES_MAX

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from faults.scenarios import tier
 from kit.change_replay import changes, check_history
+from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, Table
 from streamhouse_spark.query.predicate_tree import Compare
 from streamhouse_spark.read.change_feed.commit_changes import plan_changes

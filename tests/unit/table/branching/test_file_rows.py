@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from interop.foreign_engines import ENGINES
-from interop.foreign_iceberg import NAME, ids, row, tier
+from interop.foreign_iceberg import NAME, row
 from kit.change_replay import changes, replayed, version
 from kit.row_replacement import replace_rows
-from streamhouse_spark.errors import CommitConflictError
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import CommitConflictError
 from streamhouse_spark.lake.tiering.recording import record_newest
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interop.lake_cases import lake_of, tier
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import CommitConflictError, OffsetsTrimmedError
+from streamhouse_spark import CommitConflictError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.lake.iceberg.maintenance.compaction import COMPACT_FILES_MIN
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.parquet.reader import offset_file

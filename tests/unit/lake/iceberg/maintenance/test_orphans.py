@@ -8,8 +8,7 @@ from pyiceberg.table.update import SetPartitionStatisticsUpdate
 from faults.sim import sim_world
 from interop.lake_cases import lake_of, tier, written_files
 from kit.lake_rows import lake_rows
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
+from streamhouse_spark import CommitConflictError, LakeMismatchError, OffsetRange
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.storage.memory import MemoryStorage
 from unit.lake.test_maintenance_contract import rows_from

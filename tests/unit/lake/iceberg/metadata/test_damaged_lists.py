@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kit.tables import tier
+from streamhouse_spark import CorruptDataError, LakeMismatchError, SnapshotExpiredError, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture
@@ -19,11 +18,6 @@ def table():
     table.append([{"id": 1}])
     tier(table)
     return table
-
-
-def tier(table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    return job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 @pytest.mark.parametrize("step", range(0, 2_000, 97))

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
+from kit.tables import tier
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.iceberg.metadata.snapshots import kept_snapshots
 from streamhouse_spark.lake.iceberg.offsets import newest_offsets
 from streamhouse_spark.lake.iceberg.versions import newest_version
-from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.table.tiering import tier_table
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +20,7 @@ def table(tmp_path_factory) -> Table:
     made = Warehouse(str(tmp_path_factory.mktemp("snapshots") / "w")).create_table("sales.orders", "id BIGINT")
     for number in range(3):
         made.append([{"id": number}])
-        tier_table(made, run_tasks_locally(made.storage, made.settings, made.world))
+        tier(made)
     return made
 
 

@@ -8,10 +8,10 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
+from kit.tables import tier
+from streamhouse_spark import Warehouse
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.metadata.strays import stray_location
-from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture
@@ -27,11 +27,6 @@ def lake(warehouse):
     table = catalog.create_table("sales.orders", Schema(NestedField(1, "id", LongType())))
     table.append(pa.table({"id": [1]}))
     return table
-
-
-def tier(table):
-    job = TieringJob(table.log, table.open_lake(), world=table.world)
-    job.run(run_tasks_locally(table.storage, table.settings, table.world))
 
 
 def strays_of(warehouse, *, with_files):

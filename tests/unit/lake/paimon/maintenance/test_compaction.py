@@ -10,12 +10,12 @@ from pypaimon.common.json_util import JSON
 
 from interop.lake_cases import PLAIN, lake_of, sorted_rows, tier, write_round, written_files
 from kit.lake_rows import lake_rows
-from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.errors import (
+from streamhouse_spark import (
     CommitConflictError,
     CorruptDataError,
     LakeMismatchError,
     LakeRolledBackError,
+    OffsetRange,
     SnapshotExpiredError,
     StorageError,
 )
