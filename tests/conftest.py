@@ -77,7 +77,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("choice of tests")
-    group.addoption("--short", action="store_true", help="the items of `make test`: recorded as short, or marked core")
+    group.addoption("--short", action="store_true", help="the items of `make test`: short ones, and those marked always")
     group.addoption("--rest", action="store_true", help="the items that --short leaves out")
     group.addoption("--shard", metavar="K/N", help="the K-th of N shards of files with equal recorded durations")
     group.addoption("--record-durations", action="store_true", help="write tests/durations.tsv for the files that ran")
@@ -206,7 +206,9 @@ def s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache of tablets of this test alone: simulated worlds give tables of several tests the same identity."""
+    """Caches of this test alone: simulated worlds give tables and files of several tests the same identity."""
+    if "pyiceberg.manifest" in sys.modules:
+        sys.modules["pyiceberg.manifest"].clear_manifest_cache()
     monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path / "cache"))
     yield tmp_path / "cache"
     close_tablets()

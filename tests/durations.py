@@ -1,7 +1,7 @@
 """Recorded seconds of every test, and what they decide: the items of `make test`, the shards of the rest, CI's choice.
 
 ``durations.tsv`` has a row for each file: the seconds and the number of its fast items without a mark, then of those
-with one. Below it each item that takes long, or is marked ``core``, has a row with its seconds and its mark. Seconds
+with one. Below it each item that takes long, or is marked ``always``, has a row with its seconds and its mark. Seconds
 are those of the reference machine (two slow cores, three workers); a recording on another machine is scaled by the
 items that both have.
 """
@@ -14,16 +14,17 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).parent.parent
 STORE = Path(__file__).with_name("durations.tsv")
-SHORT_ITEM_SECONDS = 0.3
+SHORT_ITEM_SECONDS = 0.2
 """`make test` runs the items that are recorded below this. The others have a row of their own."""
 SHORT_RUN_SECONDS_MAX = 850
 """Sum of the recorded seconds of `make test`: five minutes on the reference machine."""
 NEW_ITEM_SECONDS = 0.1
-MARKS = ("long", "core", "spark")
-"""Markers that decide whether `make test` runs an item, the first that it has: it runs ``core``, and not the others."""
+MARKS = ("long", "always", "spark")
+"""Markers that decide whether `make test` runs an item; the first counts. It runs ``always``, and not the others."""
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ class FileDurations:
         return self.num_fast + self.num_marked + len(self.items)
 
     def add(self, item: str, seconds: float, mark: str) -> None:
-        if mark == "core" or seconds >= SHORT_ITEM_SECONDS:
+        if mark == "always" or seconds >= SHORT_ITEM_SECONDS:
             self.items[item] = (seconds, mark)
         elif mark in MARKS:
             self.marked_seconds += seconds
@@ -69,7 +70,7 @@ class FileDurations:
 
 def is_short(seconds: float, mark: str) -> bool:
     """Return whether `make test` runs an item with these recorded ``seconds`` and this mark of `MARKS`, if any."""
-    return mark == "core" or (mark not in MARKS and seconds < SHORT_ITEM_SECONDS)
+    return mark == "always" or (mark not in MARKS and seconds < SHORT_ITEM_SECONDS)
 
 
 def file_of(item: str) -> str:
@@ -158,11 +159,11 @@ class Durations:
 def merge_recording(stored: Durations, recorded: Mapping[str, tuple[float, str]]) -> Durations:
     """Return ``stored`` with each file of a run replaced by what was recorded: seconds and mark by item.
 
-    The recording is scaled to the stored units by the items with a row in both.
+    The recording is scaled to the stored units by the median of the items with a row in both: few of them became
+    faster or slower since.
     """
-    both = [item for item in recorded if item in stored.files.get(file_of(item), FileDurations()).items]
-    ours = sum(recorded[item][0] for item in both)
-    scale = sum(stored.seconds_of(item) for item in both) / ours if ours else 1.0
+    rows = ((item, stored.files.get(file_of(item), FileDurations()).items.get(item)) for item in recorded)
+    scale = median([row[0] / recorded[item][0] for item, row in rows if row and recorded[item][0]] or [1.0])
     files: dict[str, FileDurations] = {}
     for item, (seconds, mark) in recorded.items():
         files.setdefault(file_of(item), FileDurations()).add(item, seconds * scale, mark)

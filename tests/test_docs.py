@@ -27,7 +27,7 @@ shared["spark"].stop()
 """Each page has the names that the quickstart leaves, and its own. All share one Spark session and one warehouse."""
 
 
-@pytest.mark.core
+@pytest.mark.always
 def test_the_quickstart_of_the_readme_runs(tmp_path):
     run_python_of(["README.md"], tmp_path)
 

@@ -11,7 +11,7 @@ from contract.house import in_order, rows
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.kv.tablets import close_tablets
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.always
 
 COLUMNS = "id BIGINT, name STRING, n INT"
 

@@ -25,7 +25,7 @@ from streamhouse_spark import (
 from streamhouse_spark.log.buckets.bucketing import buckets_of
 from unit.sample_rows import ALL_TYPES_DDL, sample
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.always
 
 PLAIN = "id BIGINT, name STRING"
 

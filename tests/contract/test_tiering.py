@@ -15,7 +15,7 @@ from streamhouse_spark import CommitConflictError, LakeMismatchError, StorageErr
 from streamhouse_spark.lake.formats import open_lake_table
 from streamhouse_spark.lake.model.values import COMMIT_USER
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.always
 
 PLAIN = "id BIGINT, name STRING"
 

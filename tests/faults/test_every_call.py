@@ -28,7 +28,7 @@ def test_every_fault_at_every_call(scenario: type[Scenario], record_property, sh
     assert figures.calls > 3
 
 
-@pytest.mark.core
+@pytest.mark.always
 @pytest.mark.parametrize(
     "scenario",
     [sc.AppendTransaction, AppendTogether, sc.Truncate, sc.Trim, sc.Clean, sc.TierFirst, sc.TierFirstOnPaimon],

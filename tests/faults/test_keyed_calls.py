@@ -82,7 +82,7 @@ def test_writing(hosts, inline, snapshot, monkeypatch, share):
         assert outcomes["Crash", False]
 
 
-@pytest.mark.core
+@pytest.mark.always
 def test_every_call_of_an_upsert_meets_every_fault(hosts):
     outcomes = check_partial_update(hosts, WHOLE, snapshot=False)
     assert outcomes["Crash", True]

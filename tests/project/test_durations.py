@@ -20,7 +20,7 @@ TEXT = """\
 # a comment
 tests/a/test_x.py\t1.0\t10\t0.0\t0
 ::test_slow[a\tb]\t9.0\t-
-::test_needed\t5.0\tcore
+::test_needed\t5.0\talways
 tests/b/test_y.py\t0.0\t0\t2.0\t20
 ::test_sql\t0.4\tspark
 """
@@ -73,10 +73,10 @@ def test_files_that_do_not_fit_are_passed_over():
 
 def test_a_recording_replaces_its_files_in_the_stored_units(durations):
     needed, slow = "tests/project/test_durations.py::test_needed", "tests/project/test_durations.py::test_slow"
-    stored = Durations({"tests/project/test_durations.py": FileDurations({needed: (4.0, "core")}, 1.0, 3)})
-    recorded = {needed: (2.0, "core"), slow: (3.0, "-"), "tests/project/test_durations.py::test_fast": (0.01, "-")}
+    stored = Durations({"tests/project/test_durations.py": FileDurations({needed: (4.0, "always")}, 1.0, 3)})
+    recorded = {needed: (2.0, "always"), slow: (3.0, "-"), "tests/project/test_durations.py::test_fast": (0.01, "-")}
     (file,) = merge_recording(stored, recorded).files.values()
-    assert file.items == {needed: (4.0, "core"), slow: (6.0, "-")}
+    assert file.items == {needed: (4.0, "always"), slow: (6.0, "-")}
     assert (file.num_fast, file.fast_seconds) == (1, pytest.approx(0.02))
 
 

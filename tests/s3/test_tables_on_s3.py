@@ -64,7 +64,7 @@ def test_a_life(wh, location, settings):
     assert wh.create_table("sales.orders", "a INT").to_arrow().num_rows == 0
 
 
-@pytest.mark.core
+@pytest.mark.always
 def test_rows_survive_a_lost_put_race_and_are_tiered(wh, location, settings):
     table, late = wh.create_table("sales.orders", "id BIGINT"), Warehouse(location, settings).table("sales.orders")
     table.append([{"id": 1}])

@@ -82,7 +82,7 @@ def test_refused(spark, wh, target, name, options, text):
         append(spark.range(3), wh, name, **options)
 
 
-@pytest.mark.core
+@pytest.mark.always
 def test_missing_columns_are_added_before_the_rows(spark, wh):
     table = wh.create_table("append.merged", "id BIGINT")
     frame = spark.range(4).selectExpr("id", "CAST(id AS STRING) AS name", "named_struct('n', id) AS nested")
@@ -98,7 +98,7 @@ def test_no_table_name(spark, wh):
         spark.range(3).write.format("streamhouse").option("warehouse", wh.url).mode("append").save()
 
 
-@pytest.mark.core
+@pytest.mark.always
 def test_transaction_is_stored_once(spark, wh):
     table = wh.create_table("append.once", COLUMNS)
     for _ in range(2):
@@ -111,7 +111,7 @@ def test_transaction_is_stored_once(spark, wh):
     assert table.refresh().transactions["nightly"].version == 9  # remembered though it had no rows
 
 
-@pytest.mark.core
+@pytest.mark.always
 def test_failing_task_leaves_nothing(spark, wh):
     table = wh.create_table("append.failing", COLUMNS)
     before = table.state.version

@@ -54,7 +54,7 @@ def trimmed(spark, wh):
     return table
 
 
-@pytest.mark.core
+@pytest.mark.always
 @pytest.mark.spark41
 def test_union_is_lake_and_log(spark, wh, orders):
     found = load(spark, wh, "read.orders").toArrow()
@@ -129,7 +129,7 @@ def test_lake_is_empty_before_the_first_round(spark, wh):
     assert found.count() == 0
 
 
-@pytest.mark.core
+@pytest.mark.always
 def test_changelog(spark, wh, orders, trimmed):
     found = load(spark, wh, "read.orders$changelog").toArrow()
     assert found.schema.names == ["_change_type", "_log_offset", "_commit_timestamp", "id", "name", "amount"]

@@ -27,7 +27,7 @@ def changes(spark, name):
 # -- statements --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.core
+@pytest.mark.always
 @pytest.mark.spark41
 def test_delete(spark, wh, filled):
     version = opened(wh, filled).state.version
@@ -51,7 +51,7 @@ def test_delete_by_subqueries(spark, filled, make):
     assert sorted(rows(spark, filled)) == [6, 7, 8]
 
 
-@pytest.mark.core
+@pytest.mark.always
 @pytest.mark.spark41
 def test_update(spark, wh, filled):
     spark.sql(f"UPDATE {filled} SET n = n * 10 + id, name = upper(name) WHERE id >= 8")
@@ -64,7 +64,7 @@ def test_update(spark, wh, filled):
     assert changes(spark, filled) == {"insert": 10, "update_before": 14, "update_after": 14}
 
 
-@pytest.mark.core
+@pytest.mark.always
 @pytest.mark.spark41
 def test_merge_with_every_clause(spark, wh, filled):
     version = opened(wh, filled).state.version

@@ -72,7 +72,7 @@ def test_a_change_of_other_rows_is_none(spark, wh, filled, meanwhile, statement)
     assert rows(spark, filled) == expected[statement]
 
 
-@pytest.mark.core
+@pytest.mark.always
 @pytest.mark.spark41
 def test_a_statement_that_reads_the_table_twice_minds_every_change(spark, wh, filled, meanwhile):
     url, table = wh.url, filled.removeprefix("streamhouse.")

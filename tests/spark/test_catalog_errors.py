@@ -27,7 +27,7 @@ def line_of(act: Callable[[], Any]) -> str:
 class TestTasks:
     """Errors that are raised where the rows are, in Python workers of executors."""
 
-    @pytest.mark.core
+    @pytest.mark.always
     def test_an_update_of_the_key(self, spark: Any, filled: str) -> None:
         text = line_of(lambda: spark.sql(f"UPDATE {filled} SET id = 77 WHERE id = 1"))
         assert text.startswith("SCHEMA_MISMATCH: ")

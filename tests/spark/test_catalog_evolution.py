@@ -19,7 +19,7 @@ def evolving(name: str, values: str, columns: str) -> str:
 
 
 class TestEvolution:
-    @pytest.mark.core
+    @pytest.mark.always
     def test_merge_adds_the_columns_of_its_source(self, spark: Any, filled: str) -> None:
         spark.sql(evolving(filled, "(1L, 'one', 11, 'x'), (20L, 'new', 20, 'y')", "id, name, n, extra"))
         after = rows(spark, filled)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 MON, TUE = dt.date(2026, 3, 2), dt.date(2026, 3, 3)
 
 
-@pytest.mark.core
+@pytest.mark.always
 def test_drop_partition(spark, wh):
     def found(query):
         return [tuple(row) for row in spark.sql(query).collect()]

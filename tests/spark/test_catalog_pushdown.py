@@ -97,7 +97,7 @@ def equals(column, value, kind):
 # -- one scan ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.core
+@pytest.mark.always
 @pytest.mark.spark41
 def test_columns(spark, events, connection):
     (scan_text,) = scans(spark, "SELECT n FROM streamhouse.push.events WHERE id > 7")

@@ -119,7 +119,7 @@ def test_aggregates_of_metadata_and_of_scans_agree(spark, typed):
     assert answers(spark, f"select {floats} from {TABLE}") == answers(spark, f"select {floats} from typed_rows")
 
 
-@pytest.mark.core
+@pytest.mark.always
 def test_time_travel(spark, wh):
     table = wh.create_table("catalog_reads.history", COLUMNS)
     table.append(rows(10))

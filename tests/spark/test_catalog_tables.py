@@ -22,7 +22,7 @@ def texts(rows) -> list[str]:
     return [row[0] for row in rows.collect()]
 
 
-@pytest.mark.core
+@pytest.mark.always
 @pytest.mark.spark41
 def test_databases_come_and_go(spark, database, wh: Warehouse):
     assert database in texts(spark.sql("SHOW DATABASES IN streamhouse"))
@@ -163,7 +163,7 @@ def test_a_table_in_an_absent_database_is_not_made(spark):
         spark.sql("CREATE TABLE streamhouse.absent.t (a INT)")
 
 
-@pytest.mark.core
+@pytest.mark.always
 @pytest.mark.spark41
 def test_a_table_is_altered(spark, database, wh: Warehouse):
     name = f"streamhouse.{database}.t"
@@ -214,7 +214,7 @@ def test_what_cannot_be_altered_is_refused(spark, database, wh: Warehouse, claus
     assert wh.table(f"{database}.t").state.version == version
 
 
-@pytest.mark.core
+@pytest.mark.always
 def test_partitions_are_shown(spark, database):
     name = f"streamhouse.{database}.t"
     spark.sql(f"CREATE TABLE {name} (a INT, day DATE, place STRING) PARTITIONED BY (day, place)")

@@ -89,7 +89,7 @@ class TestDebezium:
         run()
         assert there(table) == {1: ("b", None), 30: ("moved", 5)}
 
-    @pytest.mark.core
+    @pytest.mark.always
     def test_the_last_event_of_a_key_counts(self, source, table, run):
         source.put(
             debezium("c", None, row(1)), debezium("u", row(1), row(1, "b", 2)), debezium("d", row(1)),

@@ -94,7 +94,7 @@ def test_a_tag_is_a_version(spark, keyed, wh):
     assert changes(spark, keyed, "FROM VERSION 'before' EXCLUSIVE TO VERSION 5") == between(4, 5)
 
 
-@pytest.mark.core
+@pytest.mark.always
 def test_dataframes(spark, keyed):
     def read(**options):
         shown = spark.read.options(**options).changes(keyed).select(*SHOWN.split(", ")).collect()
@@ -215,7 +215,7 @@ def first_there(spark, name):
     return first
 
 
-@pytest.mark.core
+@pytest.mark.always
 def test_a_table_with_a_key_behind_tiering_and_trimming(spark, wh, keyed):
     table = opened(wh, keyed)
     tier(spark, wh.url, [table.name])

@@ -53,7 +53,7 @@ def test_a_stream_of_rows_in_breach(spark: Any, make: Any, checkpoint: str) -> N
     assert found(spark, f"SELECT * FROM {name}") == []
 
 
-@pytest.mark.core
+@pytest.mark.always
 def test_adding_and_dropping(spark: Any, wh: Any, make: Any) -> None:
     name = make(columns="id BIGINT, n INT", bucket_num="1")
     spark.sql(f"INSERT INTO {name} VALUES (1, -1)")

@@ -31,7 +31,7 @@ def found(frame):
     return [tuple(row) for row in frame.collect()]
 
 
-@pytest.mark.core
+@pytest.mark.always
 @pytest.mark.spark41
 def test_rows_with_their_partners_in_their_order(spark, wh, customers):
     frame = spark.range(0, 1000, 1, 3).withColumn("n", f.col("id") * 2)

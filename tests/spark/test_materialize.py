@@ -33,7 +33,7 @@ def keyed(wh, request):
     return wh.create_table(name, "id BIGINT, cust INT, amount DOUBLE, note STRING", primary_key=["id"], buckets=2)
 
 
-@pytest.mark.core
+@pytest.mark.always
 def test_groups_of_a_log_table(spark, orders):
     orders.append([order(1), order(2, None), order(3, 2)])
     view, query = kept(

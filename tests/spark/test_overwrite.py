@@ -35,7 +35,7 @@ def actions(table):
     return table.inspect.commits()["actions"].to_pylist()
 
 
-@pytest.mark.core
+@pytest.mark.always
 @pytest.mark.spark41
 def test_all_rows_are_replaced_in_one_record(spark, wh, table):
     table.append(rows(50))

@@ -65,7 +65,7 @@ def ended(query: Any) -> str:
     return str(raised.value)
 
 
-@pytest.mark.core
+@pytest.mark.always
 @pytest.mark.usefixtures("real_time")
 def test_a_query_reads_rows_in_real_time_and_goes_on_in_micro_batches(
     spark: Any, wh: Warehouse, tmp_path: Path

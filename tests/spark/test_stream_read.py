@@ -36,7 +36,7 @@ def trim(spark, wh, table):
     table.maintain()
 
 
-@pytest.mark.core
+@pytest.mark.always
 @pytest.mark.spark41
 def test_restart_goes_on_where_it_ended(spark, wh, tables, checkpoint):
     source, target = tables

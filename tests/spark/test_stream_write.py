@@ -41,7 +41,7 @@ def copy(spark, wh, tables, checkpoint, change=None, **options):
     return drain(stream if change is None else change(stream), wh, tables[1].name, checkpoint, **options)
 
 
-@pytest.mark.core
+@pytest.mark.always
 @pytest.mark.spark41
 def test_repeated_batch_adds_nothing(spark, wh, tables, checkpoint):
     source, target = tables
@@ -166,7 +166,7 @@ def test_batch_writes_in_foreach_batch_are_not_deduplicated(spark, wh, tables, c
     assert ids(target) == [*range(10), *range(100, 110), *range(200, 210)]
 
 
-@pytest.mark.core
+@pytest.mark.always
 def test_aggregation_with_watermark(spark, wh, checkpoint):
     source = wh.create_table("sink.events", "ts TIMESTAMP, amount DOUBLE")
     target = wh.create_table("sink.windows", "start TIMESTAMP, total DOUBLE")

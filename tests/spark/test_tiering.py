@@ -29,7 +29,7 @@ def lake_ids(table):
     return sorted(table.lake.to_arrow(columns=["id"])["id"].to_pylist())
 
 
-@pytest.mark.core
+@pytest.mark.always
 @pytest.mark.spark41
 def test_tier_moves_everything_and_reports(spark, own):
     one = own.create_table("a.one", COLUMNS, buckets=3, properties={"bucket.key": "id"})

@@ -75,7 +75,7 @@ def sorted_rows(table):
     return table.to_arrow().sort_by("id").combine_chunks()
 
 
-@pytest.mark.core
+@pytest.mark.always
 @pytest.mark.spark41
 def test_from_python_through_spark_and_back(spark, wh, written):
     copy = wh.create_table("types.copied", DDL)

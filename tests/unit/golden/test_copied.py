@@ -17,7 +17,7 @@ from streamhouse_spark.log.commits.checkpoint import PAST_VERSION, list_checkpoi
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.frame import decode_frame
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.always
 
 GOLDEN = GoldenFolder(COPIED)
 

@@ -12,7 +12,7 @@ from kit.warehouses import new_store
 from streamhouse_spark.core.paths import parse_number
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.always
 
 GOLDEN = GoldenFolder(DEFAULTS)
 

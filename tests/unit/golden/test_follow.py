@@ -15,7 +15,7 @@ from streamhouse_spark.datasource.read.follow import PASSED_BY
 from streamhouse_spark.log.commits.frame import decode_frame
 from streamhouse_spark.log.commits.record import GROUP_VERSION
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.always
 
 CASES = json.loads((FOLDER / "cases.json").read_text(encoding="utf-8"))
 NAMES = [one["name"] for one in CASES]

@@ -32,7 +32,7 @@ from streamhouse_spark.log.segments.writer import write_file
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.always
 
 WAREHOUSE = FOLDER / "warehouse"
 FILES = {p.relative_to(WAREHOUSE).as_posix(): p.read_bytes() for p in WAREHOUSE.rglob("*") if p.is_file()}

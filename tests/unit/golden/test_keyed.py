@@ -18,7 +18,7 @@ from streamhouse_spark.log.commits.record import read_record
 
 GOLDEN = GoldenFolder(KEYED)
 
-pytestmark = [pytest.mark.core, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.always, pytest.mark.usefixtures("own_cache")]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_chec
 from streamhouse_spark.log.commits.frame import decode_frame
 from streamhouse_spark.log.segments.reader import verify_segment
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.always
 
 GOLDEN = GoldenFolder(PARTS)
 

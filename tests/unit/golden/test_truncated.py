@@ -13,7 +13,7 @@ from streamhouse_spark.log.commits.actions import Append, LakePair, Truncate
 from streamhouse_spark.log.commits.record import read_record
 from streamhouse_spark.read.pin import pin_newest
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.always
 
 GOLDEN = GoldenFolder(TRUNCATED)
 

@@ -166,7 +166,7 @@ def test_one_whose_offer_was_taken_and_that_begins_at_a_checkpoint_does_not_know
         return True
 
     waiting.others = others
-    with pytest.raises(CommitStateUnknownError, match="may be stored, and the records"):
+    with pytest.raises(CommitStateUnknownError, match="may be stored, and the log"):
         run.history.append(table, run.history.new_batch(2))
     run.history.append(table, run.history.new_batch(1))
     run.check()
