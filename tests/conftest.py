@@ -77,7 +77,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("choice of tests")
-    group.addoption("--short", action="store_true", help="the items of `make test`: short ones, and those marked always")
+    group.addoption("--short", action="store_true", help="the items of `make test`: short or marked always")
     group.addoption("--rest", action="store_true", help="the items that --short leaves out")
     group.addoption("--shard", metavar="K/N", help="the K-th of N shards of files with equal recorded durations")
     group.addoption("--record-durations", action="store_true", help="write tests/durations.tsv for the files that ran")
