@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from durations import MARKS, STORE, Durations, file_of, is_short, merge_recording
+from durations import MARKS, STORE, Durations, file_of, files_of_ci, is_short, merge_recording
 from faults.share import Share
 from patient_spark import fill_conf_folder
 from storage.s3_server import S3Server, running_s3_server
@@ -43,6 +43,7 @@ RACE_ROUNDS = race.ROUNDS
 RACE_HELD_ROUNDS = race.HELD_ROUNDS
 WITHOUT_PAIMON = bool(os.environ.get("STREAMHOUSE_TEST_WITHOUT_PAIMON"))
 OURS = "STREAMHOUSE_TEST_"
+_CHOSEN = pytest.StashKey[set[str]]()
 _DURATIONS = pytest.StashKey[Durations]()
 NO_PAIMON = "needs the extra paimon, which is left out"
 # How long an example takes says how busy the machine is, no more.
@@ -80,15 +81,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--short", action="store_true", help="the items of `make test`: short or marked always")
     group.addoption("--rest", action="store_true", help="the items that --short leaves out")
     group.addoption("--shard", metavar="K/N", help="the K-th of N shards of files with equal recorded durations")
+    group.addoption("--within", metavar="SECONDS", type=float, help="of --rest, files that take so long together")
     group.addoption("--record-durations", action="store_true", help="write tests/durations.tsv for the files that ran")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import files none of whose items the short run would keep: collection is a part of its time."""
-    if not config.getoption("short") or not collection_path.name.startswith("test_"):
+    """Do not import files that the run has no use for: collection is a part of its time."""
+    if not collection_path.name.startswith("test_"):
         return None
     path = collection_path.relative_to(config.rootpath).as_posix()
-    return None if durations_of(config).may_have_short_items(path) else True
+    if config.getoption("within"):
+        return None if path in chosen_files(config) else True
+    return True if config.getoption("short") and not durations_of(config).may_have_short_items(path) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -119,6 +123,13 @@ def durations_of(config: pytest.Config) -> Durations:
     if _DURATIONS not in config.stash:
         config.stash[_DURATIONS] = Durations.parse(STORE.read_text("utf-8") if STORE.exists() else "")
     return config.stash[_DURATIONS]
+
+
+def chosen_files(config: pytest.Config) -> set[str]:
+    """Return the files that CI runs beyond the short run, chosen once a process."""
+    if _CHOSEN not in config.stash:
+        config.stash[_CHOSEN] = set(files_of_ci(durations_of(config), config.getoption("within")))
+    return config.stash[_CHOSEN]
 
 
 def mark_of(item: pytest.Item) -> str:

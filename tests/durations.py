@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -209,13 +208,8 @@ def changed_files() -> list[str]:
     return git("diff", "--name-only", base, "HEAD").splitlines()
 
 
-def main() -> None:
-    """Print the test files that CI runs beyond `make test`, within the recorded seconds of the first argument."""
-    durations = Durations.parse(STORE.read_text("utf-8"))
+def files_of_ci(durations: Durations, seconds: float) -> list[str]:
+    """Return the test files that CI runs beyond `make test`, whose items there take at most ``seconds`` together."""
     paths = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
     ordered = most_relevant_first(paths, changed_files(), turn=int(git("rev-list", "--count", "HEAD")) * 50)
-    sys.stdout.write(" ".join(durations.within(ordered, float(sys.argv[1]))) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    return durations.within(ordered, seconds)
