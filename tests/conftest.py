@@ -87,7 +87,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import files that the run has no use for: collection is a part of its time."""
-    if not collection_path.name.startswith("test_"):
+    if not (collection_path.name.startswith("test_") and collection_path.is_relative_to(config.rootpath)):
         return None
     path = collection_path.relative_to(config.rootpath).as_posix()
     if config.getoption("within"):
