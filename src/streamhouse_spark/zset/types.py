@@ -17,8 +17,8 @@ _INTEGERS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 """Whole numbers, with the digits of the DECIMAL that Spark compares them as."""
 _DECIMAL_DIGITS_MAX: Final = 38
 _EXACT_AS: Final = {
-    "float": {"tinyint", "smallint"},
-    "double": {"tinyint", "smallint", "int"},
+    "float": {"tinyint", "smallint", "double"},
+    "double": {"tinyint", "smallint", "int", "float"},
     "date": {"timestamp", "timestamp_ntz"},
     "timestamp_ntz": {"date", "timestamp"},
     "string": {*_INTEGERS, "date", "timestamp", "timestamp_ntz", "boolean"},
@@ -37,12 +37,12 @@ def padded_as(kind: str) -> str | None:
 
 
 def stays_distinct(kind: str, other: str) -> bool:
-    """Tell whether a value of type ``other`` equals at most one value of ``kind``: Spark casts one or both of them, by
-    which '5' and '05' become one number. -0.0 and 0.0 are equal as they are.
+    """Tell whether a value of type ``other`` equals at most one key of type ``kind``: Spark casts one or both of them,
+    by which '5' and '05' become one number. Keys that are -0.0 are stored as 0.0.
     """
     kind, other = without_size(kind), without_size(other)
     if kind == other:
-        return kind not in ("float", "double")
+        return True
     if kind in _INTEGERS and other in _INTEGERS:
         return True
     digits, others = _digits(kind), _digits(other)
