@@ -94,12 +94,14 @@ class StreamhouseDataSource(OneLineErrors, DataSource):
             from streamhouse_spark.datasource.catalog.calls import answer
 
             return answer(self._connection, self.options)
-        from streamhouse_spark.datasource.spark_schema import offered_schema
+        from streamhouse_spark.datasource.spark_schema import offered_schema, with_sizes
+        from streamhouse_spark.table.views import CHANGELOG, LAKE
 
         given = _given(self.options)
         table, suffix = self._table(given, "read")
         state, target = _of_one_state(table, lambda: _any_target(table, suffix, given))
-        return offered_schema(target.schema, state.schema)
+        offered = offered_schema(target.schema, state.schema)
+        return with_sizes(offered, state.schema) if suffix in (None, LAKE, CHANGELOG) else offered
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if self.options.get(CALL_OPTION) == READ_STREAM:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-from pyspark.sql.types import CharType, StructType, VarcharType
+from pyspark.sql.types import CharType, StringType, StructType, VarcharType
 
 from streamhouse_spark.core.slicing import compacted
 from streamhouse_spark.core.text_values import nearest
@@ -26,6 +26,8 @@ _EXISTING_METADATA = "EXISTS_DEFAULT"
 """The key under which Spark keeps a column's value for files that lack it, as SQL."""
 EXPRESSION_METADATA = "GENERATION_EXPRESSION"
 """The key of a generated column's expression, as SQL."""
+SIZE_METADATA = "__CHAR_VARCHAR_TYPE_STRING"
+"""The key of the length of a text."""
 _OF_DECLARATION = (ddl.DEFAULT_METADATA, _EXISTING_METADATA, EXPRESSION_METADATA)
 """Keys of what a column was declared with, beside its type."""
 
@@ -42,23 +44,36 @@ def canonical_schema(schema: pa.Schema) -> pa.Schema:
     )
 
 
-def offered_schema(available: pa.Schema, table: TableSchema, *, defaults: bool = False) -> StructType:
+def offered_schema(
+    available: pa.Schema, table: TableSchema, *, sizes: bool = False, defaults: bool = False
+) -> StructType:
     """Return the schema of a read without ``.schema(…)``, with the table's comments.
 
-    With ``defaults`` it is the one that SQL declares: it also has the values that Spark fills in for columns that a
-    statement leaves out (in files that lack a column it is null), and the lengths of texts.
+    ``sizes`` adds the lengths of texts, by which Spark pads what it compares with a CHAR. ``defaults`` adds the values
+    that Spark fills in for columns that a statement leaves out; in files that lack a column it is null.
     """
     offered = compat.spark_schema_of(available)
     for shown, field in zip(offered.fields, available, strict=True):
         column = table.find(field.name)
         if column is not None and column.comment is not None and column.type.equals(field.type):
             shown.metadata = {"comment": column.comment}
-        if defaults and column is not None and column.size is not None:
+        if sizes and column is not None and column.size is not None:
             sized = CharType if column.size.kind == "char" else VarcharType
             shown.dataType = sized(column.size.length)
         if defaults and column is not None and column.default_sql is not None:
             shown.metadata = {**shown.metadata, ddl.DEFAULT_METADATA: column.default_sql, _EXISTING_METADATA: "NULL"}
     return offered
+
+
+def with_sizes(schema: StructType, table: TableSchema) -> StructType:
+    """Return the columns of a DataFrame with the lengths of texts where Spark looks for them: it pads what it compares
+    with a CHAR, and takes no CHAR as the type of a column.
+    """
+    for shown in schema.fields:
+        column = table.find(shown.name)
+        if column is not None and column.size is not None and isinstance(shown.dataType, StringType):
+            shown.metadata = {**shown.metadata, SIZE_METADATA: str(column.size)}
+    return schema
 
 
 def split_defaults(schema: str) -> tuple[str, dict[str, str]]:

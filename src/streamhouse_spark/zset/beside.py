@@ -64,14 +64,14 @@ def _given(on: exp.Expr, side: Node, moving: Scan, other: Node, key: tuple[str, 
     of it.
     """
     of_key = {}
-    for mine, theirs in _equal(on, side, other):
+    for mine, theirs in equal_columns(on, side, other):
         source, column = _origin(side, mine), _origin(other, theirs)
         if source is not None and source[0] is moving and column is not None:
             of_key[column[1]] = source[1]
     return tuple(of_key[name] for name in key) if all(name in of_key for name in key) else None
 
 
-def _equal(on: exp.Expr, side: Node, other: Node) -> Iterator[tuple[str, str]]:
+def equal_columns(on: exp.Expr, side: Node, other: Node) -> Iterator[tuple[str, str]]:
     """Give the pairs of columns of two nodes that a condition demands to be equal."""
     for part in on.flatten() if isinstance(on, exp.And) else [on]:
         equal = part.unnest()

@@ -79,11 +79,13 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """All rows of both parts."""
+    """All rows of both parts, whose columns have the same types."""
 
     parts: tuple[Node, ...]
     columns: tuple[str, ...]
     not_null: frozenset[str]
+    sizes_differ: bool = False
+    """Whether a text is a CHAR of other lengths in the parts: Spark pads what is compared with it as in the first."""
     key: None = None
 
 

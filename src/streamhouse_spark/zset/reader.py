@@ -16,7 +16,9 @@ from sqlglot.errors import OptimizeError, ParseError, SqlglotError
 from sqlglot.optimizer.qualify import qualify
 
 from streamhouse_spark.zset.allowed import has_aggregate, require_plain
+from streamhouse_spark.zset.beside import equal_columns
 from streamhouse_spark.zset.plan import Group, Join, Node, RefusedPart, Rows, Scan, SourceColumns, Union
+from streamhouse_spark.zset.types import TypesOf, padded_as, stays_distinct, without_size
 
 _NOT_OF_A_BAG = ("limit", "offset", "order", "qualify", "windows", "cluster", "distribute", "sort", "fetch")
 _NOT_IN_FROM = ("laterals", "pivots", "sample", "connect", "match", "prewhere")
@@ -26,6 +28,10 @@ Names = dict[tuple[str, str], str]
 """(alias, column) → name in the plan."""
 Scope = Mapping[str, tuple[exp.Expr, Any]]
 """Name of a common table expression → its query, and those that it may name."""
+
+
+def _of_one_type(node: Node) -> Mapping[str, str]:
+    return dict.fromkeys(node.columns, "int")
 
 
 def parsed(sql: str) -> exp.Query:
@@ -48,8 +54,12 @@ def table_names(tree: exp.Query) -> list[str]:
     return list(dict.fromkeys(name for name in found if name.lower() not in local))
 
 
-def plan_of(tree: exp.Query, sources: Mapping[str, SourceColumns], ids: Mapping[str, str]) -> Node:
-    """Return the plan of a query. ``ids`` gives each name of `table_names` its source. Raises `RefusedPart`."""
+def plan_of(
+    tree: exp.Query, sources: Mapping[str, SourceColumns], ids: Mapping[str, str], types_of: TypesOf = _of_one_type
+) -> Node:
+    """Return the plan of a query. ``ids`` gives each name of `table_names` its source. Without ``types_of`` all columns
+    have one type. Raises `RefusedPart`.
+    """
     tree = tree.copy()
     for table in tree.find_all(exp.Table):
         name = ".".join(part.name for part in table.parts)
@@ -67,7 +77,7 @@ def plan_of(tree: exp.Query, sources: Mapping[str, SourceColumns], ids: Mapping[
     names = [part.alias_or_name for part in _first_select(qualified).expressions]
     if len(set(names)) < len(names):
         raise RefusedPart("two columns of one name", ", ".join(names))
-    return _Reader(sources).query(qualified, {})
+    return _Reader(sources, types_of).query(qualified, {})
 
 
 def _first_select(query: exp.Expr) -> exp.Select:
@@ -81,8 +91,8 @@ def _parts_of(condition: exp.Expr) -> list[exp.Expr]:
 
 
 class _Reader:
-    def __init__(self, sources: Mapping[str, SourceColumns]) -> None:
-        self._sources = sources
+    def __init__(self, sources: Mapping[str, SourceColumns], types_of: TypesOf) -> None:
+        self._sources, self._types_of = sources, types_of
         self._num_names = 0
 
     def _fresh(self) -> str:
@@ -112,14 +122,34 @@ class _Reader:
     def _union(self, query: exp.SetOperation, scope: Scope) -> Node:
         if not isinstance(query, exp.Union) or query.args.get("by_name"):
             raise RefusedPart("EXCEPT, INTERSECT and UNION BY NAME", query)
-        parts = (self.query(query.left, scope), self.query(query.right, scope))
-        if len(parts[0].columns) != len(parts[1].columns):
+        left, right = self.query(query.left, scope), self.query(query.right, scope)
+        if len(left.columns) != len(right.columns):
             raise RefusedPart("a UNION of other numbers of columns", query)
-        columns = tuple(self._fresh() for _ in parts[0].columns)
-        places = range(len(columns))
-        firm = {columns[i] for i in places if all(part.columns[i] in part.not_null for part in parts)}
-        node = Union(parts, columns, frozenset(firm))
+        node = self._of_parts(left, right)
         return self._distinct(node) if query.args.get("distinct") else node
+
+    def _of_parts(self, *parts: Node) -> Union:
+        """Return the rows of both parts, each cast to the types that Spark gives their union: changes of one part alone
+        have the types of both.
+        """
+        columns = tuple(self._fresh() for _ in parts[0].columns)
+        types = [list(self._types_of(node).values()) for node in (*parts, Union(parts, columns, frozenset()))]
+        wanted = list(map(without_size, types.pop()))
+        cast = tuple(self._cast(part, of_part, wanted) for part, of_part in zip(parts, types, strict=True))
+        firm = {name for place, name in enumerate(columns) if all(p.columns[place] in p.not_null for p in cast)}
+        chars = [list(map(padded_as, of_part)) for of_part in types]
+        return Union(cast, columns, frozenset(firm), sizes_differ=chars[0] != chars[1])
+
+    def _cast(self, part: Node, types: Sequence[str], wanted: list[str]) -> Node:
+        """Return a part of a union with the types of the union."""
+        own = list(map(without_size, types))
+        if own == wanted:
+            return part
+        exprs: dict[str, exp.Expr] = {}
+        for name, kind, other in zip(part.columns, own, wanted, strict=True):
+            column = exp.column(name)
+            exprs[self._fresh()] = column if kind == other else exp.Cast(this=column, to=exp.Var(this=other))
+        return _projected(part, exprs)
 
     def _distinct(self, child: Node) -> Group:
         exprs: dict[str, exp.Expr] = {self._fresh(): exp.column(name) for name in child.columns}
@@ -202,12 +232,34 @@ class _Reader:
         on = _resolved(on, names)
         side, kind = (join.side or "").lower(), (join.kind or "").lower()
         if kind in ("semi", "anti"):
-            return _join(kind, node, right, on)
+            return self._join(kind, node, right, on)
         if kind not in ("", "inner", "outer", "cross"):
             raise RefusedPart(f"{kind.upper()} JOIN", join)
         if side == "right":
-            return _join("left", right, node, on)
-        return _join(side if side in ("left", "full") else "inner", node, right, on)
+            return self._join("left", right, node, on)
+        return self._join(side if side in ("left", "full") else "inner", node, right, on)
+
+    def _join(self, kind: str, left: Node, right: Node, on: exp.Expr) -> Join:
+        if kind in ("semi", "anti"):
+            return Join(kind, left, right, on, left.key, left.not_null)
+        both = (*left.key, *right.key) if left.key is not None and right.key is not None else None
+        key = both
+        if left.key is not None and kind in ("inner", "left") and self._is_found_once(right, left, on):
+            key = left.key
+        elif right.key is not None and kind == "inner" and self._is_found_once(left, right, on):
+            key = right.key
+        firm = frozenset() if kind == "full" else left.not_null | (right.not_null if kind == "inner" else frozenset())
+        return Join(kind, left, right, on, key, firm)
+
+    def _is_found_once(self, side: Node, other: Node, on: exp.Expr) -> bool:
+        """Tell whether at most one row of a side satisfies the condition with a row of the other."""
+        if side.key is None:
+            return False
+        equal = [pair for pair in equal_columns(on, side, other) if pair[0] in side.key]
+        if not {name for name, _ in equal}.issuperset(side.key):
+            return False
+        own, others = self._types_of(side), self._types_of(other)
+        return {name for name, of in equal if stays_distinct(own[name], others[of])}.issuperset(side.key)
 
     def _relation(self, part: exp.Expr, scope: Scope, names: Names) -> Node:
         if isinstance(part, exp.Subquery):
@@ -262,7 +314,7 @@ class _Reader:
         for column in (c for condition in on for c in condition.find_all(exp.Column)):
             if column.name not in node.columns and column.name not in right.columns:
                 raise RefusedPart("a subquery that reaches over a level", part)
-        return _join("anti" if negated else "semi", node, right, exp.and_(*on) if on else exp.true())
+        return self._join("anti" if negated else "semi", node, right, exp.and_(*on) if on else exp.true())
 
 
 def _one(part: Any) -> exp.Expr:
@@ -315,27 +367,3 @@ def _projected(child: Node, exprs: Mapping[str, exp.Expr]) -> Rows:
         key = tuple(shown[name] for name in child.key)
     firm = {n for n, e in exprs.items() if isinstance(e, exp.Column) and e.name in child.not_null}
     return Rows(child, exprs, None, key, frozenset(firm))
-
-
-def _join(kind: str, left: Node, right: Node, on: exp.Expr) -> Join:
-    if kind in ("semi", "anti"):
-        return Join(kind, left, right, on, left.key, left.not_null)
-    equal = [
-        {c.this.name, c.expression.name}
-        for c in _parts_of(on)
-        if isinstance(c, exp.EQ) and isinstance(c.this, exp.Column) and isinstance(c.expression, exp.Column)
-    ]
-
-    def is_found_once(side: Node, other: Node) -> bool:
-        return side.key is not None and all(
-            any(name in pair and pair & set(other.columns) for pair in equal) for name in side.key
-        )
-
-    both = (*left.key, *right.key) if left.key is not None and right.key is not None else None
-    key = both
-    if left.key is not None and kind in ("inner", "left") and is_found_once(right, left):
-        key = left.key
-    elif right.key is not None and kind == "inner" and is_found_once(left, right):
-        key = right.key
-    firm = frozenset() if kind == "full" else left.not_null | (right.not_null if kind == "inner" else frozenset())
-    return Join(kind, left, right, on, key, firm)

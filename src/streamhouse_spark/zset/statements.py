@@ -5,6 +5,7 @@ Each gives the columns of the view's table and `GONE`: whether the row's key goe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
@@ -21,7 +22,8 @@ _THERE: Final = "__streamhouse_there"
 Identity = Literal["natural", "hash", "bag"]
 """A row's key: columns of the query, a hash of them, or a hash of all and an ordinal number, as rows may be equal."""
 _PLAIN_KEYS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date"})
-_HASHED: Final = frozenset({"boolean", "timestamp_ntz", *_PLAIN_KEYS})
+_FLOATS: Final = re.compile(r"\b(?:float|double)\b")
+_HASHED: Final = frozenset({"boolean", "timestamp_ntz", "float", "double", *_PLAIN_KEYS})
 
 
 def identity_of(root: Node, types: Mapping[str, str]) -> Identity:
@@ -31,16 +33,17 @@ def identity_of(root: Node, types: Mapping[str, str]) -> Identity:
     return "hash" if isinstance(root, Group) or root.key is not None else "bag"
 
 
-def hashed(columns: Sequence[str], types: Mapping[str, str], of: str = "") -> str:
-    """Return a hash of an injective text of columns: lengths, and a mark for NULL.
+def hashed(columns: Sequence[str], types: Mapping[str, str], of: str = "", *, is_exact: bool = False) -> str:
+    """Return a hash of an injective text of columns: lengths, and a mark for NULL. Those of groups are equal where
+    Spark's groups are; with ``is_exact`` -0.0 and 0.0 differ, as two rows do.
 
     Raises `RefusedPart` for columns whose equal values have no equal texts.
     """
     parts = []
     for name in columns:
         kind, value = types[name], f"{of}{name}"
-        if kind in ("float", "double"):
-            text = f"CAST({value} + CAST(0 AS {kind}) AS STRING)"  # -0.0 and 0.0 are one group
+        if kind in ("float", "double") and not is_exact:
+            text = f"CAST({value} + CAST(0 AS {kind}) AS STRING)"  # -0.0 becomes 0.0
         elif kind == "timestamp":  # the text of local time is twice the same in autumn
             text = f"CAST(unix_micros({value}) AS STRING)"
         elif kind == "binary":
@@ -92,7 +95,7 @@ class Statements:
 
     def whole_of(self, rows: str) -> str:
         """Return rows with the columns of the plan as rows of the view, each with a key by all of its columns."""
-        key = hashed(self.root.columns, self.types)
+        key = hashed(self.root.columns, self.types, is_exact=True)
         number = f"CAST(row_number() OVER (PARTITION BY {key} ORDER BY {key}) AS BIGINT)"
         return f"SELECT {key} AS {KEY}, {number} AS {ORDINAL}, {self._shown()} FROM ({rows}) q"
 
@@ -103,8 +106,14 @@ class Statements:
             f"coalesce(n.{quoted(c)}, v.{quoted(c)}) AS {quoted(c)}" if c in self.key_columns else f"n.{quoted(c)}"
             for c in self.columns
         ]
-        new, old = (f"struct({', '.join(f'{side}.{quoted(c)}' for c in self.columns)})" for side in "nv")
-        differs = f"n.{_THERE} IS NULL OR v.{_THERE} IS NULL OR NOT ({new} <=> {old})"
+        shown_as = dict(zip(self.root.columns, self.names, strict=True))
+        floats = [quoted(shown_as[name]) for name in self._with_floats()]
+
+        def row(of: str) -> str:
+            columns = [f"{of}.{quoted(c)}" for c in self.columns]
+            return f"struct({', '.join([*columns, *(f'CAST({of}.{name} AS STRING)' for name in floats)])})"
+
+        differs = f"n.{_THERE} IS NULL OR v.{_THERE} IS NULL OR NOT ({row('n')} <=> {row('v')})"
         there = f"SELECT *, TRUE AS {_THERE} FROM"
         return (
             f"SELECT {', '.join(shown)}, n.{_THERE} IS NULL AS {GONE} FROM ({there} ({whole})) n "
@@ -144,7 +153,7 @@ class Statements:
         ``one_task`` computes all in one task: right for few rows, whose shuffle costs more than they do.
         """
         net = self._net(writer, one_task=one_task)
-        key = "" if self.identity == "natural" else f"{hashed(self.root.key or (), self.types)} AS {KEY}, "
+        key = "" if self.identity == "natural" else f"{self._row_key()} AS {KEY}, "
         # A row of weight 2 is written twice, so that a key that is none is found out and not lost in silence.
         each = f"SELECT *, explode(sequence(1, CAST(abs({WEIGHT}) AS INT))) AS {_THERE} FROM ({net}) q"
         return f"SELECT {key}{self._shown()}, {WEIGHT} < 0 AS {GONE} FROM ({each}) q"
@@ -152,7 +161,7 @@ class Statements:
     def net_of_bag(self, writer: Writer, *, one_task: bool = False) -> str:
         """Return the rows that came and went, with weights, and `KEY`, of a plan whose rows may be equal."""
         net = self._net(writer, one_task=one_task)
-        return f"SELECT *, {hashed(self.root.columns, self.types)} AS {KEY} FROM ({net}) q"
+        return f"SELECT *, {hashed(self.root.columns, self.types, is_exact=True)} AS {KEY} FROM ({net}) q"
 
     def of_bag(self, net: str, known: str) -> str:
         """Return the ordinals that equal rows get, behind those that are there, and the last ones that go.
@@ -169,11 +178,21 @@ class Statements:
         return f"SELECT {KEY}, {ORDINAL}, {self._shown()}, {WEIGHT} < 0 AS {GONE} FROM ({joined}) q"
 
     def _net(self, writer: Writer, *, one_task: bool) -> str:
-        """Return the rows that came and went, equal ones added up."""
-        columns, delta = listed(self.root.columns), writer.delta(self.root)
+        """Return the rows that came and went, equal ones added up. -0.0 and 0.0 are one group, and two values."""
+        columns, delta = self.root.columns, writer.delta(self.root)
         assert delta is not None
         rows, total = gathered(delta, one_task=one_task), f"SUM({WEIGHT})"
-        return f"SELECT {columns}, {total} AS {WEIGHT} FROM ({rows}) q GROUP BY {columns} HAVING {total} <> 0"
+        floats = self._with_floats()
+        shown = listed([f"first({name}) AS {name}" if name in floats else name for name in columns])
+        groups = listed([*columns, *(f"CAST({name} AS STRING)" for name in floats)])
+        return f"SELECT {shown}, {total} AS {WEIGHT} FROM ({rows}) q GROUP BY {groups} HAVING {total} <> 0"
+
+    def _with_floats(self) -> list[str]:
+        """Return the columns of the plan whose values may be -0.0, which equals 0.0."""
+        return [name for name in self.root.columns if _FLOATS.search(self.types[name])]
+
+    def _row_key(self) -> str:
+        return hashed(self.root.key or (), self.types, is_exact=True)
 
     def _shown(self) -> str:
         return ", ".join(f"{c} AS {quoted(n)}" for c, n in zip(self.root.columns, self.names, strict=True))

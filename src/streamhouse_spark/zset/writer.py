@@ -97,6 +97,9 @@ class Writer:
                 return delta and f"SELECT {_exprs(exprs)}, {WEIGHT} FROM ({delta}) q{_where(where)}"
             case Union(parts):
                 deltas = [(part, self.delta(part)) for part in parts]
+                if node.sizes_differ and not deltas[0][1] and deltas[1][1]:
+                    none = f"SELECT *, 1 AS {WEIGHT} FROM ({self.rows(parts[0], 'new')}) q WHERE FALSE"
+                    deltas[0] = (parts[0], none)
                 return _all([self._as(part, node, delta, WEIGHT) for part, delta in deltas if delta])
             case Group():
                 return self._delta_of_groups(node)

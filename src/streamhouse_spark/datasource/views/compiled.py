@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.datasource.spark_schema import SIZE_METADATA
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, MissingExtraError
 from streamhouse_spark.handle import TableHandle
 
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from sqlglot import exp
 
+    from streamhouse_spark.datasource.views.relations import Relations
     from streamhouse_spark.zset.plan import Node
     from streamhouse_spark.zset.statements import Statements
+    from streamhouse_spark.zset.types import TypesOf
 
 CATALOG = "streamhouse"
 SESSION = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
@@ -109,8 +112,31 @@ def require_session(spark: SparkSession, view: str, wanted: Mapping[str, str]) -
             )
 
 
-def plan_query(parsed: ParsedQuery, sources: Mapping[str, TableHandle]) -> Node:
-    """Return the plan, of the columns that the query needs. Raises `RefusedPart`."""
+def compiled(
+    relations: Relations, parsed: ParsedQuery, sources: Mapping[str, TableHandle], names: tuple[str, ...]
+) -> Statements:
+    """Return the statements of a query, with Spark's types. Raises `RefusedPart`."""
+    from streamhouse_spark.zset.plan import Group
+    from streamhouse_spark.zset.statements import Statements, identity_of
+    from streamhouse_spark.zset.types import without_size
+    from streamhouse_spark.zset.writer import Writer
+
+    writer = Writer(relations.prefix, frozenset())
+
+    def types_of(node: Node) -> dict[str, str]:
+        fields: Any = relations.sql(writer.rows(node, "new")).schema.fields
+        return {field.name: field.metadata.get(SIZE_METADATA) or field.dataType.simpleString() for field in fields}
+
+    root = _plan(parsed, sources, types_of)
+    types = types_of(root)
+    if isinstance(root, Group):
+        types |= types_of(root.child)
+    types = {name: without_size(kind) for name, kind in types.items()}
+    return Statements(root, names, types, identity_of(root, types))
+
+
+def _plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_of: TypesOf) -> Node:
+    """Return the plan, of the columns that the query needs."""
     from streamhouse_spark.zset.narrowed import narrowed
     from streamhouse_spark.zset.plan import SourceColumns
     from streamhouse_spark.zset.reader import plan_of
@@ -121,22 +147,5 @@ def plan_query(parsed: ParsedQuery, sources: Mapping[str, TableHandle]) -> Node:
         state = source.state
         firm = {column.name for column in state.schema.columns if not column.nullable}
         columns[ids[name]] = SourceColumns(state.schema.names, state.primary_key, frozenset(firm))
-    return narrowed(plan_of(parsed.tree, columns, {given: ids[name] for given, name in parsed.tables.items()}))
-
-
-def compiled(spark: SparkSession, root: Node, names: tuple[str, ...], prefix: str) -> Statements:
-    """Return the statements of a plan, with Spark's types. The relations of the new versions have to be there."""
-    from streamhouse_spark.zset.plan import Group
-    from streamhouse_spark.zset.statements import Statements, identity_of
-    from streamhouse_spark.zset.writer import Writer
-
-    writer = Writer(prefix, frozenset())
-    types = _types(spark, writer.rows(root, "new"))
-    if isinstance(root, Group):
-        types |= _types(spark, writer.rows(root.child, "new"))
-    return Statements(root, names, types, identity_of(root, types))
-
-
-def _types(spark: SparkSession, query: str) -> dict[str, str]:
-    fields: Any = spark.sql(query).schema.fields
-    return {field.name: field.dataType.simpleString() for field in fields}
+    of_name = {given: ids[name] for given, name in parsed.tables.items()}
+    return narrowed(plan_of(parsed.tree, columns, of_name, types_of))

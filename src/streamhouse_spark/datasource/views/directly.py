@@ -132,6 +132,8 @@ def _joined(join: Join, moving: Node, other: Node, rows: LocalRows) -> pa.Table 
     came, beside = _delta(moving, rows), _rows(other, found)
     if came is None or beside is None:
         return None
+    if any(pa.types.is_floating(came.column(name).type) for name, _ in pairs):  # -0.0 equals 0.0, and bytes do not
+        return None
     names = [f"__streamhouse_key_{number}" for number in range(len(pairs))]
     for name, (ours, theirs) in zip(names, pairs, strict=True):  # Spark compares whole numbers of any two types
         came = came.append_column(name, _widened(came.column(ours)))

@@ -16,7 +16,7 @@ from streamhouse_spark.config.view_definition import (
 from streamhouse_spark.core.lineage import Lineage
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.datasource.views.compiled import compiled, parse_query, plan_query, refusing, session_values
+from streamhouse_spark.datasource.views.compiled import compiled, parse_query, refusing, session_values
 from streamhouse_spark.datasource.views.refresh import Refresher, RefreshReport, begin
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, TableExistsError, TableNotFoundError
 from streamhouse_spark.table.refreshing import lag_behind, last_refresh, pause_refreshes, resume_refreshes
@@ -179,10 +179,7 @@ def _create(
             key: tuple[str, ...] = ("_key", "_ord")
         else:
             with refusing(path):
-                root = plan_query(parsed, sources)
-                for found in new.values():
-                    relations.sql(f"SELECT * FROM {found}")
-                statements = compiled(spark, root, names, relations.prefix)
+                statements = compiled(relations, parsed, sources, names)
                 from streamhouse_spark.zset.writer import Writer
 
                 whole = relations.sql(statements.whole(Writer(relations.prefix, frozenset()))).schema

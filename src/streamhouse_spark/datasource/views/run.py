@@ -22,7 +22,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.views.between import ChangesBetween
 from streamhouse_spark.datasource.views.changes import rows_at_most
-from streamhouse_spark.datasource.views.compiled import ParsedQuery, compiled, plan_query, refusing
+from streamhouse_spark.datasource.views.compiled import ParsedQuery, compiled, refusing
 from streamhouse_spark.datasource.views.inputs import Inputs
 from streamhouse_spark.datasource.views.looked_up import counts_of
 from streamhouse_spark.datasource.views.merging import Merging
@@ -231,10 +231,7 @@ class Run:
         """Return the statements of the view, which are made anew where its sources have other columns."""
 
         def make() -> Statements:
-            root = plan_query(self._parsed, self._sources)
-            for name in self._relations.ids.values():
-                self._relations.sql(f"SELECT * FROM {self._relations.prefix}{name}_new")
-            return compiled(self._spark, root, self._definition.names, self._relations.prefix)
+            return compiled(self._relations, self._parsed, self._sources, self._definition.names)
 
         return self._plans.compiled(self._view.name, self._definition, self._inputs.states, make)
 

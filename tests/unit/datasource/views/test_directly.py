@@ -198,3 +198,20 @@ def test_what_is_not_surely_the_same_is_left_to_spark():
     types = {**dict.fromkeys((*root.columns, *root.child.columns), "int")}
     filtered.added = Added.of(Statements(root, ("g", "n"), types, "hash"))
     assert filtered.merged([], [big], []) is None, "a condition"
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64()], ids=str)
+def test_a_join_by_floats_is_left_to_spark(kind):
+    """Spark finds 0.0 beside -0.0, and Arrow compares bytes."""
+    query = "SELECT t.g AS g, count(*) AS n FROM db.t t JOIN db.u u ON t.g = u.id AND t.x = u.name GROUP BY t.g"
+    root = narrowed(plan_of(parsed(query), SOURCES, IDS))
+    added = Added.of(Statements(root, ("g", "n"), dict.fromkeys((*root.columns, *root.child.columns), "int"), "hash"))
+    changed = pa.table({"g": pa.array([1], pa.int32()), "x": pa.array([0], kind), WEIGHT: pa.array([1], pa.int64())})
+    beside = pa.table({"id": pa.array([1], pa.int32()), "name": pa.array([0], kind)})
+    uses = dict.fromkeys(found_beside(root, {"t0"}, {"t1": ("id",)}), beside)
+
+    def find(keys):
+        return pa.table({KEY: keys[KEY], "g": pa.nulls(1, pa.int32()), "n": pa.nulls(1, pa.int64()), "_found": [False]})
+
+    merged = merged_directly(added, LocalRows({"t0"}, {"t0": changed}, uses), find)
+    assert (merged is None) is pa.types.is_floating(kind)

@@ -106,7 +106,9 @@ def described(connection: Connection, pin: QueryPin, lake: LakeMarks | None) -> 
         "name": pin.name,
         "uuid": pin.uuid,
         "version": pin.version,
-        "schema": offered_schema(_columns(table, state, pin), state.schema, defaults=kind == "table").json(),
+        "schema": offered_schema(
+            _columns(table, state, pin), state.schema, sizes=kind != "view", defaults=kind == "table"
+        ).json(),
         "partitioning": partitioning_of(state) if shown else [],
         "properties": properties_of(table),
         "takes_updates": kind == "table" and _takes_updates(state),
