@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.zset.allowed import has_aggregate
+from streamhouse_spark.zset.dialect import print_sql
 from streamhouse_spark.zset.plan import Group
 from streamhouse_spark.zset.writer import WEIGHT
 
@@ -196,7 +197,7 @@ def _aggregate(column: str, expression: exp.Expr, kind: str, root: Group) -> Agg
     this = expression.this if isinstance(expression, exp.AggFunc) else None
     if this is None or isinstance(this, exp.Distinct) or expression.args.get("expressions"):
         return None
-    of = this.sql("spark")
+    of = print_sql(this)
     match expression:
         case exp.Count():
             is_rows = isinstance(this, exp.Star | exp.Literal) or _is_firm(this, root)
@@ -220,29 +221,29 @@ def _distinct(column: str, expression: exp.Expr, types: Mapping[str, str]) -> Ag
     (of,) = this.expressions
     kind = types.get(of.name, "") if isinstance(of, exp.Column) else ""
     if kind in _ORDERED or _digits(kind):
-        return Aggregate(column, "distinct", of.sql("spark"), types[column], of_type=kind)
+        return Aggregate(column, "distinct", print_sql(of), types[column], of_type=kind)
     return None
 
 
 def _computed(expression: exp.Expr, kind: str, root: Group, base: Mapping[str, Aggregate]) -> Computed | None:
     if isinstance(expression, exp.Avg):
         return _average(expression, kind, base)
-    shown = {root.exprs[column].sql(): column for column in base}
+    shown = {print_sql(root.exprs[column]): column for column in base}
 
     def one(node: exp.Expr) -> exp.Expr:
-        column = shown.get(node.sql())
+        column = shown.get(print_sql(node))
         return node if column is None else exp.column(shown_name(column))
 
     replaced = expression.copy().transform(one)
     own = {*root.groups, *map(shown_name, base)}
     if has_aggregate(replaced) or any(column.name not in own for column in replaced.find_all(exp.Column)):
         return None
-    return Computed(f"({replaced.sql('spark')})")
+    return Computed(f"({print_sql(replaced)})")
 
 
 def _average(expression: exp.Avg, kind: str, base: Mapping[str, Aggregate]) -> Computed | None:
     """An average of whole numbers is that of their sum and number, where both are shown."""
-    of = expression.this.sql("spark")
+    of = print_sql(expression.this)
     total = next(
         (p for p in base.values() if p.kind == "sum" and p.of == of and p.type == "bigint" and p.counted), None
     )

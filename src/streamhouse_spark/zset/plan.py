@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.zset.dialect import print_sql
 
 
 class RefusedPart(Exception):  # noqa: N818 - it becomes an InvalidOptionError, with the name of the view
     """A part of a query that cannot be kept by changes, and why not."""
 
     def __init__(self, why: str, part: exp.Expr | str) -> None:
-        text = part if isinstance(part, str) else part.sql("spark")
+        text = part if isinstance(part, str) else print_sql(part)
         super().__init__(f"{why}: {text[:200]}")
 
 

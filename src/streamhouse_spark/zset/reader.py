@@ -17,6 +17,7 @@ from sqlglot.optimizer.qualify import qualify
 
 from streamhouse_spark.zset.allowed import has_aggregate, require_plain
 from streamhouse_spark.zset.beside import equal_columns
+from streamhouse_spark.zset.dialect import QueryDialect, print_sql
 from streamhouse_spark.zset.plan import Group, Join, Node, RefusedPart, Rows, Scan, SourceColumns, Union
 from streamhouse_spark.zset.types import TypesOf, padded_as, stays_distinct, without_size
 
@@ -37,7 +38,7 @@ def _of_one_type(node: Node) -> Mapping[str, str]:
 def parsed(sql: str) -> exp.Query:
     """Parse a query. Raises `RefusedPart` for what is not one."""
     try:
-        tree = sqlglot.parse_one(sql, read="spark")
+        tree = sqlglot.parse_one(sql, read=QueryDialect)
     except SqlglotError as error:
         found = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
         place = f"{found.get('description')} at line {found.get('line')}, column {found.get('col')}"
@@ -71,7 +72,7 @@ def plan_of(
             table.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
     schema: dict[str, object] = {name: dict.fromkeys(source.columns, "string") for name, source in sources.items()}
     try:
-        qualified = qualify(tree, schema=schema, dialect="spark", quote_identifiers=False)
+        qualified = qualify(tree, schema=schema, dialect=QueryDialect, quote_identifiers=False)
     except OptimizeError as error:
         raise RefusedPart("a name that is not found or is ambiguous", str(error)) from error
     names = [part.alias_or_name for part in _first_select(qualified).expressions]
@@ -186,7 +187,7 @@ class _Reader:
             require_plain(having.this)
             condition = _resolved(having.this, names)
         below = _projected(node, {**{name: exp.column(name) for name in node.columns}, **values})
-        by_text = {e.sql(): name for name, e in values.items() if not isinstance(e, exp.Literal)}
+        by_text = {print_sql(e): name for name, e in values.items() if not isinstance(e, exp.Literal)}
         exprs = {name: _with_groups(e, by_text) for name, e in exprs.items()}
         shown = {e.name: name for name, e in reversed(exprs.items()) if isinstance(e, exp.Column)}
         key = tuple(shown[name] for name in values) if all(name in shown for name in values) else None
@@ -340,7 +341,7 @@ def _with_groups(expression: exp.Expr, by_text: Mapping[str, str]) -> exp.Expr:
     """Return the expression with the columns that hold the values of groups in place of their expressions."""
 
     def one(node: exp.Expr) -> exp.Expr:
-        name = by_text.get(node.sql())
+        name = by_text.get(print_sql(node))
         return node if name is None else exp.column(name)
 
     return expression.copy().transform(one)

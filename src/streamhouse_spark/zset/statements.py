@@ -24,6 +24,11 @@ Identity = Literal["natural", "hash", "bag"]
 _PLAIN_KEYS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date"})
 _FLOATS: Final = re.compile(r"\b(?:float|double)\b")
 _HASHED: Final = frozenset({"boolean", "timestamp_ntz", "float", "double", *_PLAIN_KEYS})
+_NESTED: Final = ("array<", "struct<", "map<")
+_JSON_OPTIONS: Final = (
+    "map('ignoreNullFields', 'false', 'timestampFormat', 'yyyy-MM-dd HH:mm:ss.SSSSSSXXX', "
+    "'timestampNTZFormat', 'yyyy-MM-dd HH:mm:ss.SSSSSS')"
+)
 
 
 def identity_of(root: Node, types: Mapping[str, str]) -> Identity:
@@ -33,9 +38,17 @@ def identity_of(root: Node, types: Mapping[str, str]) -> Identity:
     return "hash" if isinstance(root, Group) or root.key is not None else "bag"
 
 
-def hashed(columns: Sequence[str], types: Mapping[str, str], of: str = "", *, is_exact: bool = False) -> str:
+def hashed(
+    columns: Sequence[str],
+    types: Mapping[str, str],
+    of: str = "",
+    *,
+    is_exact: bool = False,
+    takes_nested: bool = False,
+) -> str:
     """Return a hash of an injective text of columns: lengths, and a mark for NULL. Those of groups are equal where
-    Spark's groups are; with ``is_exact`` -0.0 and 0.0 differ, as two rows do.
+    Spark's groups are; with ``is_exact`` -0.0 and 0.0 differ, as two rows do. ``takes_nested`` takes the JSON of nested
+    columns, which may differ for equal maps.
 
     Raises `RefusedPart` for columns whose equal values have no equal texts.
     """
@@ -50,10 +63,16 @@ def hashed(columns: Sequence[str], types: Mapping[str, str], of: str = "", *, is
             text = f"hex({value})"
         elif kind in _HASHED or kind.startswith("decimal"):
             text = f"CAST({value} AS STRING)"
+        elif takes_nested and kind.startswith(_NESTED):
+            text = _json(value)
         else:
             raise RefusedPart("a column whose values cannot tell rows apart", f"{name} of type {kind}")
         parts.append(f"CASE WHEN {value} IS NULL THEN 'n' ELSE concat(length({text}), ':', {text}) END")
     return f"sha2(concat({', '.join(parts)}), 256)" if parts else "sha2('', 256)"
+
+
+def _json(value: str) -> str:
+    return f"to_json({value}, {_JSON_OPTIONS})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +85,8 @@ class Statements:
     types: Mapping[str, str]
     """Column of the plan → Spark's type, of the root's columns and, where it is a GROUP BY, of its groups."""
     identity: Identity
+    is_whole: bool = False
+    """Whether the whole query is computed each time, so that equal rows need not have one key for ever."""
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -95,7 +116,7 @@ class Statements:
 
     def whole_of(self, rows: str) -> str:
         """Return rows with the columns of the plan as rows of the view, each with a key by all of its columns."""
-        key = hashed(self.root.columns, self.types, is_exact=True)
+        key = hashed(self.root.columns, self.types, is_exact=True, takes_nested=self.is_whole)
         number = f"CAST(row_number() OVER (PARTITION BY {key} ORDER BY {key}) AS BIGINT)"
         return f"SELECT {key} AS {KEY}, {number} AS {ORDINAL}, {self._shown()} FROM ({rows}) q"
 
@@ -108,9 +129,11 @@ class Statements:
         ]
         shown_as = dict(zip(self.root.columns, self.names, strict=True))
         floats = [quoted(shown_as[name]) for name in self._with_floats()]
+        maps = {shown_as[name] for name in self.root.columns if "map<" in self.types[name]}  # Spark compares none
 
         def row(of: str) -> str:
-            columns = [f"{of}.{quoted(c)}" for c in self.columns]
+            values = {name: f"{of}.{quoted(name)}" for name in self.columns}
+            columns = [_json(value) if name in maps else value for name, value in values.items()]
             return f"struct({', '.join([*columns, *(f'CAST({of}.{name} AS STRING)' for name in floats)])})"
 
         differs = f"n.{_THERE} IS NULL OR v.{_THERE} IS NULL OR NOT ({row('n')} <=> {row('v')})"

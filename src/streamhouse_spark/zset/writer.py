@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.zset.beside import only_scan, scan_name
+from streamhouse_spark.zset.dialect import print_sql
 from streamhouse_spark.zset.plan import Group, Join, Node, Rows, Scan, Union
 
 WEIGHT: Final = "__streamhouse_weight"
@@ -179,7 +180,7 @@ def _all(terms: Sequence[str]) -> str | None:
 
 
 def _sql(expression: exp.Expr) -> str:
-    return expression.sql("spark")
+    return print_sql(expression)
 
 
 def _where(condition: exp.Expr | None) -> str:

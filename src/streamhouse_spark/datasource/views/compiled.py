@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +22,23 @@ if TYPE_CHECKING:
     from streamhouse_spark.zset.types import TypesOf
 
 CATALOG = "streamhouse"
-SESSION = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
+SESSION = (
+    "spark.sql.session.timeZone",
+    "spark.sql.ansi.enabled",
+    "spark.sql.caseSensitive",
+    "spark.sql.decimalOperations.allowPrecisionLoss",
+    "spark.sql.legacy.timeParserPolicy",
+)
 """Settings that the values of a query depend on."""
+_REMEDY = "write it otherwise, or use mode='full', which computes the whole query each time"
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
     """A query, with the tables that it reads under their full names."""
 
+    text: str
+    """The query as its author wrote it."""
     tree: exp.Query
     tables: Mapping[str, str]
     """Name in the query → ``database.table``."""
@@ -40,24 +49,61 @@ class ParsedQuery:
         return tuple(sorted(set(self.tables.values())))
 
     def text_over(self, relations: Mapping[str, str]) -> str:
-        """Return the query over other relations: ``database.table`` → relation."""
+        """Return the author's text over other relations: ``database.table`` → relation. All else stays as it is."""
+        edits = [(c.parts[0].meta["start"], c.parts[-2].meta["start"], "") for c in self._columns_with_database()]
+        for table in self._named_tables():
+            first, last = table.parts[0].meta["start"], table.parts[-1].meta["end"] + 1
+            alias = "" if table.alias else f" AS {_quoted(table.name)}"
+            edits.append((first, last, relations[self.tables[_name_of(table.parts)]] + alias))
+        text = self.text
+        for start, end, replacement in sorted(edits, reverse=True):
+            text = text[:start] + replacement + text[end:]
+        return text.rstrip().rstrip(";")
+
+    def printed_over(self, relations: Mapping[str, str]) -> str:
+        """Return what is printed from the parsed query, over other relations."""
         from sqlglot import exp
 
-        tree = self.tree.copy()
-        for table in tree.find_all(exp.Table):
-            name = ".".join(part.name for part in table.parts)
-            if name in self.tables:
-                alias = table.alias or table.name
-                table.set("db", None)
-                table.set("catalog", None)
-                table.set("this", exp.to_identifier(relations[self.tables[name]]))
-                table.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
-        return str(tree.sql("spark"))
+        from streamhouse_spark.zset.dialect import print_sql
+
+        parsed = ParsedQuery(self.text, self.tree.copy(), self.tables)
+        for column in parsed._columns_with_database():
+            column.set("db", None)
+            column.set("catalog", None)
+        for table in parsed._named_tables():
+            alias = table.alias or table.name
+            relation = relations[self.tables[_name_of(table.parts)]]
+            table.set("db", None)
+            table.set("catalog", None)
+            table.set("this", exp.to_identifier(relation))
+            table.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+        return print_sql(parsed.tree)
+
+    def _named_tables(self) -> list[exp.Table]:
+        from sqlglot import exp
+
+        return [table for table in self.tree.find_all(exp.Table) if _name_of(table.parts) in self.tables]
+
+    def _columns_with_database(self) -> list[exp.Column]:
+        """Return the columns that name the database of their table, which relations do not have."""
+        from sqlglot import exp
+
+        names = {name.lower() for name in (*self.tables, *self.tables.values())}
+        columns = (column for column in self.tree.find_all(exp.Column) if len(column.parts) > 2)
+        return [column for column in columns if _name_of(column.parts[:-1]).lower() in names]
+
+
+def _name_of(parts: Sequence[exp.Expr]) -> str:
+    return ".".join(part.name for part in parts)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 @contextmanager
-def refusing(view: str) -> Iterator[None]:
-    """Raise what a plan refuses as `InvalidOptionError`, with the part that prevents it."""
+def refusing(view: str, remedy: str = _REMEDY) -> Iterator[None]:
+    """Raise what a plan refuses as `InvalidOptionError`, with the part that prevents it and what to do."""
     try:
         from streamhouse_spark.zset.plan import RefusedPart
     except ImportError as error:
@@ -67,24 +113,29 @@ def refusing(view: str) -> Iterator[None]:
     try:
         yield
     except RefusedPart as error:
-        raise InvalidOptionError(
-            f"the query of {view} cannot be kept: {error}; write it otherwise, or use mode='full', which computes the "
-            "whole query each time"
-        ) from error
+        raise InvalidOptionError(f"the query of {view} cannot be kept: {error}; {remedy}") from error
 
 
 def parse_query(view: str, query: str) -> ParsedQuery:
     """Parse a query. Raises `InvalidOptionError`, `InvalidNameError` for what is none over tables of the warehouse."""
-    with refusing(view):
+    with refusing(view, "write it otherwise"):
+        from sqlglot import exp
+
+        from streamhouse_spark.zset.plan import RefusedPart
         from streamhouse_spark.zset.reader import parsed, table_names
 
         tree = parsed(query)
-        found = {name: _table_name(view, name) for name in table_names(tree)}
-    if view in found.values():
+        names = {name: _table_name(view, name) for name in table_names(tree)}
+        for table in tree.find_all(exp.Table):
+            if table.args.get("version"):
+                raise RefusedPart("a table as of a version (a view has the versions that its sources are at)", table)
+            if table.args.get("sample") and not table.alias:
+                raise RefusedPart("a sample of a table without an alias (add AS and a name behind it)", table)
+    if view in names.values():
         raise InvalidOptionError(f"the query of {view} reads {view} itself; read other tables")
-    if not found:
+    if not names:
         raise InvalidOptionError(f"the query of {view} reads no table; there is nothing to keep it from")
-    return ParsedQuery(tree, found)
+    return ParsedQuery(query, tree, names)
 
 
 def _table_name(view: str, name: str) -> str:
@@ -102,14 +153,27 @@ def session_values(spark: SparkSession) -> dict[str, str]:
     return {name: str(spark.conf.get(name)) for name in SESSION}
 
 
-def require_session(spark: SparkSession, view: str, wanted: Mapping[str, str]) -> None:
-    """Raise `InvalidOptionError` where the session would give the query other values than the view's."""
-    for name, value in session_values(spark).items():
-        if name in wanted and wanted[name] != value:
-            raise InvalidOptionError(
-                f"{view} was made with {name} = {wanted[name]}, this session has {value}, by which the query may have "
-                f"other values; set it to {wanted[name]} for refreshes"
-            )
+def session_with(spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
+    """Return a session in which the query of a view has the values that it had when the view was made.
+
+    That is ``spark`` if its settings are the same, else a new session of the same application with its other settings.
+    Raises `InvalidOptionError` on Spark Connect, where a client cannot make one.
+    """
+    now = session_values(spark)
+    others = {name: value for name, value in settings.items() if now.get(name) != value}
+    if not others:
+        return spark
+    if not hasattr(spark, "_jsparkSession"):
+        name, value = next(iter(others.items()))
+        raise InvalidOptionError(
+            f"{view} was made with {name} = {value}, this session has {now.get(name)}, by which the query may have "
+            f"other values; set it to {value} for refreshes"
+        )
+    session = spark.newSession()
+    for name, value in {**dict(spark.conf.getAll), **others}.items():
+        if session.conf.isModifiable(name) and session.conf.get(name, None) != value:
+            session.conf.set(name, value)
+    return session
 
 
 def compiled(

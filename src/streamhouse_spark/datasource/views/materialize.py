@@ -18,6 +18,7 @@ from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.views.compiled import compiled, parse_query, refusing, session_values
 from streamhouse_spark.datasource.views.refresh import Refresher, RefreshReport, begin
+from streamhouse_spark.datasource.views.round_trip import require_same_meaning
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, TableExistsError, TableNotFoundError
 from streamhouse_spark.table.refreshing import lag_behind, last_refresh, pause_refreshes, resume_refreshes
 from streamhouse_spark.table.table import Table
@@ -170,7 +171,8 @@ def _create(
     relations = begin(spark, path, parsed, sources)
     try:
         new = {name: f"{relations.prefix}{found}_new" for name, found in relations.ids.items()}
-        schema = relations.sql(parsed.text_over(new)).schema
+        written = relations.sql(parsed.text_over(new))
+        schema = written.schema
         names = tuple(field.name for field in schema.fields)
         if len({name.lower() for name in names}) < len(names):
             raise SchemaMismatchError(f"the query of {path} has two columns of one name ({', '.join(names)}); use AS")
@@ -184,6 +186,8 @@ def _create(
 
                 whole = relations.sql(statements.whole(Writer(relations.prefix, frozenset()))).schema
                 identity, key = statements.identity, statements.key_columns
+            printed = parsed.printed_over(new)
+            require_same_meaning(path, parsed.text_over(new), printed, written, relations.sql(printed))
             planned = [field.dataType for field in whole.fields][-len(names) :]
             if planned != [field.dataType for field in schema.fields]:
                 raise InvalidOptionError(f"the query of {path} was read with other types than Spark's; use mode='full'")

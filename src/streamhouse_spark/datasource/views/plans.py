@@ -6,10 +6,12 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.config.view_definition import ViewDefinition
-from streamhouse_spark.datasource.views.compiled import ParsedQuery, parse_query
+from streamhouse_spark.datasource.views.compiled import ParsedQuery, parse_query, session_values, session_with
 from streamhouse_spark.log.commits.state import TableState
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from streamhouse_spark.zset.statements import Statements
 
 
@@ -19,6 +21,14 @@ class Plans:
     def __init__(self) -> None:
         self._parsed: dict[str, tuple[str, ParsedQuery]] = {}
         self._compiled: dict[str, tuple[Hashable, Statements]] = {}
+        self._sessions: dict[Hashable, SparkSession] = {}
+
+    def session(self, spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
+        """Return a session with the settings of a view. Raises as `session_with`."""
+        ground = (tuple(sorted(settings.items())), tuple(session_values(spark).items()))
+        if ground not in self._sessions:
+            self._sessions[ground] = session_with(spark, view, settings)
+        return self._sessions[ground]
 
     def parsed(self, view: str, query: str) -> ParsedQuery:
         """Return the parsed query. Raises as `parse_query`."""

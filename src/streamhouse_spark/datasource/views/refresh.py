@@ -17,7 +17,7 @@ from streamhouse_spark.config.view_definition import ViewDefinition
 from streamhouse_spark.core.lineage import Lineage, SourceVersion
 from streamhouse_spark.core.values import dataclass, replace
 from streamhouse_spark.datasource.views.changes import is_mostly_changed
-from streamhouse_spark.datasource.views.compiled import ParsedQuery, require_session
+from streamhouse_spark.datasource.views.compiled import ParsedQuery
 from streamhouse_spark.datasource.views.plans import Plans
 from streamhouse_spark.datasource.views.relations import Relations
 from streamhouse_spark.datasource.views.run import Run, new_relations
@@ -88,12 +88,12 @@ def refresh(
 
     **Commit point:** of each step, the record of the view's table that has the rows and the versions. A crash before it
     changes nothing, and the next refresh goes on behind the last step. Raises `InvalidOptionError` for a table that is
-    no view, and where the session's settings are others; `TableNotFoundError` where a source is gone;
+    no view; `TableNotFoundError` where a source is gone;
     `CommitConflictError` after too many races.
     """
     view = connection.table(name)
     definition = ViewDefinition.of(view.refresh().properties, view.name)
-    require_session(spark, view.name, definition.session)
+    spark = plans.session(spark, view.name, definition.session)
     parsed = plans.parsed(view.name, definition.query)
     done = before or RefreshReport(changed=False)
     goal, done = done.goal, replace(done, goal=None)

@@ -212,7 +212,7 @@ class Run:
         ids = self._relations.ids
         text = self._parsed.text_over({name: f"{self._relations.prefix}{ids[name]}_new" for name in ids})
         names = ", ".join(f"c{number}" for number in range(len(self._definition.names)))
-        return self._full_statements().whole_of(f"SELECT * FROM ({text}) AS q({names})")
+        return self._full_statements().whole_of(f"SELECT * FROM (\n{text}\n) AS q({names})")
 
     def _full_statements(self) -> Statements:
         """Return statements that know the columns alone, of a query that is computed as it stands."""
@@ -225,7 +225,7 @@ class Run:
         text = self._parsed.text_over({name: f"{self._relations.prefix}{ids[name]}_new" for name in ids})
         fields = self._relations.sql(text).schema.fields
         types = {column: field.dataType.simpleString() for column, field in zip(of, fields, strict=True)}
-        return Statements(Scan("", of, None, frozenset()), names, types, "bag")
+        return Statements(Scan("", of, None, frozenset()), names, types, "bag", is_whole=True)
 
     def _statements(self) -> Statements:
         """Return the statements of the view, which are made anew where its sources have other columns."""
