@@ -18,6 +18,7 @@ import streamhouse_spark as sh
 from streamhouse_spark import InvalidOptionError, Table
 from streamhouse_spark.datasource.views import changes, directly
 from streamhouse_spark.zset import added
+from view_histories.history import DifferenceError
 
 NAN = float("nan")
 DAY, NOON = dt.date(2026, 3, 8), dt.datetime(2026, 3, 8, 2, 30)  # an hour that New York skips
@@ -49,10 +50,6 @@ KEYS = ("TINYINT", "INT", "BIGINT", "DECIMAL(12,4)", "STRING", "CHAR(4)", "DATE"
 NUMBERS = [name for name in VALUES if name not in ("DATE", "TIMESTAMP_NTZ", "TIMESTAMP", "BOOLEAN", "BINARY")]
 TIMES = ["DATE", "TIMESTAMP_NTZ", "TIMESTAMP"]
 _NUMBERS = itertools.count()
-
-
-class DifferenceError(AssertionError):
-    """A view is another answer than Spark's."""
 
 
 class TypedHistory:
