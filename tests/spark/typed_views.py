@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import datetime as dt
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from decimal import Decimal
 from random import Random
@@ -18,6 +18,7 @@ import streamhouse_spark as sh
 from streamhouse_spark import InvalidOptionError, Table
 from streamhouse_spark.datasource.views import changes, directly
 from streamhouse_spark.zset import added
+from view_histories.history import DifferenceError
 
 NAN = float("nan")
 DAY, NOON = dt.date(2026, 3, 8), dt.datetime(2026, 3, 8, 2, 30)  # an hour that New York skips
@@ -51,10 +52,6 @@ TIMES = ["DATE", "TIMESTAMP_NTZ", "TIMESTAMP"]
 _NUMBERS = itertools.count()
 
 
-class DifferenceError(AssertionError):
-    """A view is another answer than Spark's."""
-
-
 class TypedHistory:
     """Two tables with columns of random types, and views in which these meet. Each change is of one table."""
 
@@ -82,19 +79,26 @@ class TypedHistory:
         first, _, rest = columns.partition(",")
         return self._wh.create_table(f"typed.{name}{self._name}", f"{first} NOT NULL,{rest}", primary_key=key)
 
-    def run(self, queries: list[str] | None = None) -> None:
+    def run(self, queries: Sequence[str] = ()) -> None:
+        ansi = "spark.sql.ansi.enabled"
+        before = self._spark.conf.get(ansi)
+        self._spark.conf.set(ansi, self._rng.choice(["true", "true", "false"]))
+        self.script.append(f"{ansi} = {self._spark.conf.get(ansi)}")
+        try:
+            self._run(queries or self._rng.sample(QUERIES, 4))
+        finally:
+            self._spark.conf.set(ansi, before)
+
+    def _run(self, queries: Sequence[str]) -> None:
         for name in ("a", "b"):
             self._write(name)
-        views = [view for query in queries or self._queries() if (view := self._view(query)) is not None]
+        views = [view for query in queries if (view := self._view(query)) is not None]
         for _ in range(self._refreshes):
             self._change(self._rng.choice("ab"))
             for number, (view, query) in enumerate(views):
                 self._refresh(number, view, query)
 
     # -- queries --------------------------------------------------------------------------------------------------
-
-    def _queries(self) -> list[str]:
-        return self._rng.sample(list(QUERIES), 4)
 
     def _view(self, text: str) -> tuple[Any, str] | None:
         query = text.format(**{name: f"streamhouse.{table.name}" for name, table in self._tables.items()}, **{

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from patient_spark import fill_conf_folder
+from spark.typed_views import TypedHistory
 from view_histories.history import STEPS, DifferenceError, Figures, History
 from view_histories.house import House
 
@@ -28,14 +29,15 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=STEPS, help="of each history")
     parser.add_argument("--spark-each", type=int, default=10, help="each so many runs on Spark; 0: none does")
     parser.add_argument("--minutes", type=float, default=0, help="begin no history after so many")
+    parser.add_argument("--typed", type=int, default=0, help="so many on Spark of columns of two types, besides")
     parser.add_argument("--shrink", action="store_true", help="leave steps out of a history that fails")
     given = parser.parse_args()
     logging.disable(logging.WARNING)  # the product tells of each fault
     memory = os.environ.get("PYTEST_DEBUG_TEMPROOT") or None
     with tempfile.TemporaryDirectory(prefix="streamhouse-views-", dir=memory) as folder:
         os.environ["STREAMHOUSE_CACHE_DIR"] = f"{folder}/cache"
-        with engine(Path(folder), given.spark_each) as spark:
-            return run(given, spark, folder)
+        with engine(Path(folder), given.spark_each or given.typed) as spark:
+            return run(given, spark, folder) | run_typed(given, spark)
 
 
 @contextmanager
@@ -63,7 +65,7 @@ def run(given: Any, spark: Any, folder: str) -> int:
     for seed in range(given.first, given.first + given.histories):
         if given.minutes and time.monotonic() - started > given.minutes * 60:
             break
-        on_spark = spark if spark is not None and seed % given.spark_each == 0 else None
+        on_spark = spark if given.spark_each and seed % given.spark_each == 0 else None
         history = new_history(seed, on_spark, folder, given.steps)
         ran += 1
         try:
@@ -77,6 +79,21 @@ def run(given: Any, spark: Any, folder: str) -> int:
             print(f"{ran} histories in {time.monotonic() - started:.0f} s: {failed} different", flush=True)  # noqa: T201
     show(total)
     print(f"{ran} histories in {time.monotonic() - started:.0f} s: {failed} different")  # noqa: T201
+    return 1 if failed else 0
+
+
+def run_typed(given: Any, spark: Any) -> int:
+    started, checks, failed = time.monotonic(), 0, 0
+    for seed in range(given.first, given.first + given.typed):
+        history = TypedHistory(spark, seed)
+        try:
+            history.run()
+        except DifferenceError as difference:
+            failed += 1
+            print(f"\nDIFFERENT, types of seed {seed}: {difference}\n", flush=True)  # noqa: T201
+        checks += history.checks
+    took = time.monotonic() - started
+    print(f"{given.typed} histories of types in {took:.0f} s: {checks} checks, {failed} different")  # noqa: T201
     return 1 if failed else 0
 
 

@@ -19,7 +19,7 @@ from streamhouse_spark.zset.allowed import has_aggregate, require_plain
 from streamhouse_spark.zset.beside import equal_columns
 from streamhouse_spark.zset.dialect import QueryDialect, print_sql
 from streamhouse_spark.zset.plan import Group, Join, Node, RefusedPart, Rows, Scan, SourceColumns, Union
-from streamhouse_spark.zset.types import TypesOf, padded_as, stays_distinct, without_size
+from streamhouse_spark.zset.types import TypesOf, is_equal_as_in, padded_as, stays_distinct, without_size
 
 _NOT_OF_A_BAG = ("limit", "offset", "order", "qualify", "windows", "cluster", "distribute", "sort", "fetch")
 _NOT_IN_FROM = ("laterals", "pivots", "sample", "connect", "match", "prewhere")
@@ -133,13 +133,18 @@ class _Reader:
         """Return the rows of both parts, each cast to the types that Spark gives their union: changes of one part alone
         have the types of both.
         """
-        columns = tuple(self._fresh() for _ in parts[0].columns)
-        types = [list(self._types_of(node).values()) for node in (*parts, Union(parts, columns, frozenset()))]
-        wanted = list(map(without_size, types.pop()))
+        *types, wanted = self._types_of_union(*parts)
         cast = tuple(self._cast(part, of_part, wanted) for part, of_part in zip(parts, types, strict=True))
+        columns = tuple(self._fresh() for _ in wanted)
         firm = {name for place, name in enumerate(columns) if all(p.columns[place] in p.not_null for p in cast)}
         chars = [list(map(padded_as, of_part)) for of_part in types]
         return Union(cast, columns, frozenset(firm), sizes_differ=chars[0] != chars[1])
+
+    def _types_of_union(self, *parts: Node) -> list[list[str]]:
+        """Return the types of the columns of both parts, and those that Spark gives their union."""
+        union = Union(parts, tuple(self._fresh() for _ in parts[0].columns), frozenset())
+        *own, of_union = (list(self._types_of(node).values()) for node in (*parts, union))
+        return [*own, list(map(without_size, of_union))]
 
     def _cast(self, part: Node, types: Sequence[str], wanted: list[str]) -> Node:
         """Return a part of a union with the types of the union."""
@@ -311,11 +316,21 @@ class _Reader:
             mine = part.this.expressions if isinstance(part.this, exp.Tuple) else [part.this]
             if len(mine) != len(values):
                 raise RefusedPart("IN of another number of columns", part)
-            on += [exp.EQ(this=_resolved(m, names), expression=v) for m, v in zip(mine, values, strict=True)]
+            on += self._equal_in(node, [_resolved(m, names) for m in mine], right, values)
         for column in (c for condition in on for c in condition.find_all(exp.Column)):
             if column.name not in node.columns and column.name not in right.columns:
                 raise RefusedPart("a subquery that reaches over a level", part)
         return self._join("anti" if negated else "semi", node, right, exp.and_(*on) if on else exp.true())
+
+    def _equal_in(self, left: Node, own: Sequence[exp.Expr], right: Node, others: Sequence[exp.Expr]) -> list[exp.Expr]:
+        """Return the conditions by which values are in the rows of a subquery."""
+        sides = [_projected(node, {self._fresh(): v for v in vs}) for node, vs in ((left, own), (right, others))]
+        found: list[exp.Expr] = []
+        for mine, its, kind, other, of_both in zip(own, others, *self._types_of_union(*sides), strict=True):
+            if not is_equal_as_in(kind, other):
+                mine, its = (exp.Cast(this=value, to=exp.Var(this=of_both)) for value in (mine, its))  # noqa: PLW2901
+            found.append(exp.EQ(this=mine, expression=its))
+        return found
 
 
 def _one(part: Any) -> exp.Expr:

@@ -36,6 +36,14 @@ def padded_as(kind: str) -> str | None:
     return kind if kind.startswith("char(") else None
 
 
+def is_equal_as_in(kind: str, other: str) -> bool:
+    """Tell whether ``=`` compares two types as IN and a subquery does, which pads no CHAR, and casts a text and another
+    type to that of their union.
+    """
+    are_texts = without_size(kind) == "string", without_size(other) == "string"
+    return are_texts[0] == are_texts[1] and padded_as(kind) is None and padded_as(other) is None
+
+
 def stays_distinct(kind: str, other: str) -> bool:
     """Tell whether a value of type ``other`` equals at most one key of type ``kind``: Spark casts one or both of them,
     by which '5' and '05' become one number. Keys that are -0.0 are stored as 0.0.

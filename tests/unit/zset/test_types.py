@@ -112,3 +112,18 @@ def test_a_change_of_the_second_part_is_padded_as_the_first_one(left, right, rea
     assert "CAST" not in delta
     assert ("x_t0_new" in delta) is reads_both
     assert "x_t1" not in Writer("x_", {"t0"}).delta(root)
+
+
+@pytest.mark.parametrize(("left", "right", "of_union", "is_cast"), [
+    ("int", "bigint", "bigint", False),
+    ("string", "string", "string", False),
+    ("string", "int", "string", True),
+    ("decimal(10,2)", "string", "double", True),
+    ("char(3)", "char(5)", "string", True),
+    ("date", "timestamp", "timestamp", False),
+])  # fmt: skip
+def test_in_of_a_subquery_compares_texts_as_a_union_has_them(left, right, of_union, is_cast):
+    types = {"id": "bigint", "a": left, "k": "bigint", "b": right}
+    root = plan("SELECT id FROM db.t WHERE a IN (SELECT b FROM db.u)", types, of_union)
+    text = Writer("x_", {"t0", "t1"}).rows(root, "new")
+    assert text.count(f"AS {of_union})") == (2 if is_cast else 0)

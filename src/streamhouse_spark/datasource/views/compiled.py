@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.spark_schema import SIZE_METADATA
+from streamhouse_spark.datasource.views.relations import CATALOG, Relations
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, MissingExtraError
 from streamhouse_spark.handle import TableHandle
 
@@ -16,12 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from sqlglot import exp
 
-    from streamhouse_spark.datasource.views.relations import Relations
     from streamhouse_spark.zset.plan import Node
     from streamhouse_spark.zset.statements import Statements
     from streamhouse_spark.zset.types import TypesOf
 
-CATALOG = "streamhouse"
 SESSION = (
     "spark.sql.session.timeZone",
     "spark.sql.ansi.enabled",

@@ -7,6 +7,7 @@ expressions, conditions, results that do not fit.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -32,6 +33,8 @@ from streamhouse_spark.zset.writer import WEIGHT
 _TEXTS: Final = ("tinyint", "smallint", "int", "bigint", "string", "date", "boolean")
 """Types whose values have the same text in Arrow and in Spark."""
 _SUM_MAX: Final = 1 << 62
+_FIRST_DAY: Final = (dt.date.min - dt.date(1970, 1, 1)).days
+_LAST_DAY: Final = (dt.date.max - dt.date(1970, 1, 1)).days
 Find = Callable[[pa.Table], pa.Table]
 
 
@@ -284,14 +287,24 @@ def _zero(kind: pa.DataType) -> pa.Scalar:
 
 
 def _hashed(rows: pa.Table, columns: Collection[str]) -> pa.Array:
-    """Return the hash that `statements.hashed` writes."""
+    """Return the hash that `statements.hashed` writes. Raises ``ArrowInvalid`` for dates of which Spark has another
+    text.
+    """
     parts = []
     for name in columns:
-        text = one_array(rows.column(name)).cast(pa.string())
+        values = one_array(rows.column(name))
+        if pa.types.is_date32(values.type) and not _are_of_four_digits(values):
+            raise pa.ArrowInvalid("Spark writes a year of more than four digits with a sign")
+        text = values.cast(pa.string())
         told = pc.binary_join_element_wise(pc.utf8_length(text).cast(pa.string()), text, ":")
         parts.append(pc.if_else(pc.is_null(text), pa.scalar("n"), told))
     texts = pc.binary_join_element_wise(*parts, "") if len(parts) > 1 else parts[0]
     return pa.array([hashlib.sha256(text.encode()).hexdigest() for text in texts.to_pylist()], pa.string())
+
+
+def _are_of_four_digits(dates: pa.Array) -> bool:
+    ends = pc.min_max(dates.view(pa.int32())).as_py()
+    return ends["min"] is None or (ends["min"] >= _FIRST_DAY and ends["max"] <= _LAST_DAY)
 
 
 def _stays(

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from streamhouse_spark.core.lineage import SourceVersion
 from streamhouse_spark.datasource import compat
-from streamhouse_spark.datasource.views.compiled import CATALOG
 from streamhouse_spark.zset.writer import WEIGHT, quoted
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from streamhouse_spark.table.refreshing import RefreshStep
     from streamhouse_spark.zset.first_values import FirstValues
 
+CATALOG = "streamhouse"
 _CAME = "CASE WHEN _change_type IN ('insert', 'update_after') THEN 1 ELSE -1 END"
 
 

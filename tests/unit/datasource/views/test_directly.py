@@ -215,3 +215,21 @@ def test_a_join_by_floats_is_left_to_spark(kind):
 
     merged = merged_directly(added, LocalRows({"t0"}, {"t0": changed}, uses), find)
     assert (merged is None) is pa.types.is_floating(kind)
+
+
+@pytest.mark.parametrize(
+    ("day", "is_left"), [(-719_162, False), (2_932_896, False), (-719_163, True), (2_932_897, True)]
+)
+def test_a_year_that_spark_writes_with_a_sign_is_left_to_it(day, is_left):
+    root = narrowed(plan_of(parsed("SELECT g, count(*) AS n FROM db.t GROUP BY g"), SOURCES, IDS))
+    types = dict.fromkeys((*root.columns, *root.child.columns), "date")
+    added = Added.of(Statements(root, ("g", "n"), types, "hash"))
+    days = pa.array([day, None], pa.int32()).cast(pa.date32())
+    changed = pa.table({"g": days, WEIGHT: pa.array([1, 1], pa.int64())})
+
+    def find(keys):
+        return pa.table(
+            {KEY: keys[KEY], "g": pa.nulls(2, pa.date32()), "n": pa.nulls(2, pa.int64()), "_found": [False] * 2}
+        )
+
+    assert (merged_directly(added, LocalRows({"t0"}, {"t0": changed}, {}), find) is None) is is_left
