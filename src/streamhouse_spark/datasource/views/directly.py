@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from streamhouse_spark.core.grouping import distinct
+from streamhouse_spark.core.python_values import is_beyond_python
 from streamhouse_spark.core.slicing import one_array
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.zset.added import AGAIN, Added, group_name
@@ -285,6 +286,8 @@ def _hashed(rows: pa.Table, columns: Collection[str]) -> pa.Array:
     """Return the hash that `statements.hashed` writes."""
     parts = []
     for name in columns:
+        if is_beyond_python(rows.column(name)):
+            raise pa.ArrowInvalid("Arrow and Spark do not write such a date as the same text")
         text = one_array(rows.column(name)).cast(pa.string())
         told = pc.binary_join_element_wise(pc.utf8_length(text).cast(pa.string()), text, ":")
         parts.append(pc.if_else(pc.is_null(text), pa.scalar("n"), told))
