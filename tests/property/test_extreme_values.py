@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kit.tables import require_verified, tier
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import SchemaMismatchError
-from streamhouse_spark.core.python_values import from_text, from_ticks, is_beyond_python, python_value
+from streamhouse_spark.core.python_values import from_text, is_beyond_python, python_value
 from streamhouse_spark.query.filters import parse_filter
 
 OPERATORS = {
@@ -45,7 +45,7 @@ def ticks(kind: str) -> st.SearchStrategy[pa.Scalar]:
         *(day * unit + more for day in PYTHON_ENDS for more in (-1, 0)),
     ]
     numbers = st.sampled_from(ends) | st.integers(-(1 << bits), (1 << bits) - 1)
-    return numbers.map(lambda number: from_ticks(number, data_type))
+    return numbers.map(lambda number: pa.scalar(number, data_type))
 
 
 VALUES = {kind: ticks(kind) for kind in NUMBERS} | {

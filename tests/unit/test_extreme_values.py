@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from kit.tables import require_verified, tier, trim_tiered
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.cli.app import streamhouse
-from streamhouse_spark.core.python_values import from_text, from_ticks, python_rows, python_value, to_ticks
+from streamhouse_spark.core.python_values import from_text, python_rows, python_value, to_ticks
 from streamhouse_spark.errors import (
     ConstraintViolatedError,
     InvalidOptionError,
@@ -45,9 +45,9 @@ DAYS = (-INT32, FIRST_DAY - 1, FIRST_DAY, 0, LAST_DAY, LAST_DAY + 1, INT32 - 1)
 FIRST_TIME, LAST_TIME = FIRST_DAY * DAY, (LAST_DAY + 1) * DAY - 1
 TIMES = (-INT64, FIRST_TIME - 1, FIRST_TIME, 0, LAST_TIME, LAST_TIME + 1, DEBEZIUM_INFINITY, INT64 - 1)
 VALUES = {
-    "DATE": [from_ticks(days, pa.date32()) for days in DAYS],
-    "TIMESTAMP": [from_ticks(micros, UTC) for micros in TIMES],
-    "TIMESTAMP_NTZ": [from_ticks(micros, pa.timestamp("us")) for micros in TIMES],
+    "DATE": [pa.scalar(days, pa.date32()) for days in DAYS],
+    "TIMESTAMP": [pa.scalar(micros, UTC) for micros in TIMES],
+    "TIMESTAMP_NTZ": [pa.scalar(micros, pa.timestamp("us")) for micros in TIMES],
     "DECIMAL(38,0)": [decimal.Decimal(sign + "9" * 38) for sign in ("-", "")] + [decimal.Decimal(0)],
     "DECIMAL(38,38)": [decimal.Decimal(f"{sign}0.{'9' * 38}") for sign in ("-", "")] + [decimal.Decimal("1E-38")],
     "DOUBLE": [float(text) for text in ("-inf", "-1.7976931348623157e308", "-0.0", "5e-324", "1e308", "inf", "nan")],
@@ -188,7 +188,7 @@ def test_every_value_of_a_type_passes_every_operation(kind, lake, role, warehous
     require_verified(table)
 
 
-FAR_DAY, FAR_TIME = from_ticks(INT32 - 1, pa.date32()), from_ticks(DEBEZIUM_INFINITY, UTC)
+FAR_DAY, FAR_TIME = pa.scalar(INT32 - 1, pa.date32()), pa.scalar(DEBEZIUM_INFINITY, UTC)
 FAR_TEXTS = ("+5881580-07-11", "+294247-01-10T04:00:25.200000Z")
 
 
@@ -227,7 +227,7 @@ def test_a_table_with_such_a_row_from_an_older_version_is_tiered_again(lake, par
         "d.t", "id BIGINT, v DATE", partition_by=partition_by, properties={"table.datalake.format": lake}
     )
     with mock.patch.object(append, "check_paimon_values"):
-        table.append(rows_of("DATE", [FAR_DAY, from_ticks(0, pa.date32())]))
+        table.append(rows_of("DATE", [FAR_DAY, pa.scalar(0, pa.date32())]))
     if not goes_on:
         with pytest.raises(LakeMismatchError, match=r"partition has the value \+5881580-07-11.*delete the rows"):
             tier(table)
@@ -253,16 +253,16 @@ def test_a_writer_refuses_the_row_and_writes_the_others(warehouse_path):
     ("kind", "value", "partition_by"),
     [
         ("DATE", FAR_DAY, "years(v)"),
-        ("DATE", from_ticks(-INT32, pa.date32()), "months(v)"),
+        ("DATE", pa.scalar(-INT32, pa.date32()), "months(v)"),
         ("TIMESTAMP", FAR_TIME, "days(v)"),
         ("TIMESTAMP", FAR_TIME, "hours(v)"),
-        ("TIMESTAMP", from_ticks(-INT64, UTC), "hours(v)"),
-        ("TIMESTAMP_NTZ", from_ticks(-INT64, pa.timestamp("us")), "years(v)"),
+        ("TIMESTAMP", pa.scalar(-INT64, UTC), "hours(v)"),
+        ("TIMESTAMP_NTZ", pa.scalar(-INT64, pa.timestamp("us")), "years(v)"),
     ],
 )
 def test_partitions_by_a_transform_of_time_leave_no_row_out(kind, value, partition_by, warehouse_path):
     table = Warehouse(warehouse_path).create_table("d.t", f"id BIGINT, v {kind}", partition_by=[partition_by])
-    rows = rows_of(kind, [value, from_ticks(0, value.type)])
+    rows = rows_of(kind, [value, pa.scalar(0, value.type)])
     table.append(rows)
     tier(table)
     require_readable(table, rows, is_keyed=False, as_json=False)
@@ -307,7 +307,7 @@ SCHEMA = pa.schema(
 )
 def test_filters_compare_values_that_python_lacks(where, chosen):
     rows = pa.table(
-        [[FAR_DAY], [FAR_TIME], [from_ticks(DEBEZIUM_INFINITY, SCHEMA.types[2])], ["a"], [decimal.Decimal(0)]], SCHEMA
+        [[FAR_DAY], [FAR_TIME], [pa.scalar(DEBEZIUM_INFINITY, SCHEMA.types[2])], ["a"], [decimal.Decimal(0)]], SCHEMA
     )
     found = parse_filter(parse_where(where, SCHEMA) if isinstance(where, str) else where)
     assert rows.filter(found.bound(SCHEMA).expression).num_rows == chosen

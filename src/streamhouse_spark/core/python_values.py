@@ -37,9 +37,10 @@ def to_ticks(values: Values) -> Values:
     return values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
 
 
-def from_ticks(ticks: int, data_type: pa.DataType) -> pa.Scalar:
-    """Return the date or timestamp of a number that `to_ticks` gives."""
-    return pa.scalar(ticks, pa.int32() if pa.types.is_date32(data_type) else pa.int64()).cast(data_type)
+def ticks_of(scalar: pa.Scalar) -> Any:
+    """Return the number that `to_ticks` gives, which ``pa.scalar`` takes; any other value as Python has it."""
+    is_time = pa.types.is_date32(scalar.type) or pa.types.is_timestamp(scalar.type)
+    return scalar.value if is_time else scalar.as_py()
 
 
 def python_value(scalar: pa.Scalar) -> Any:
@@ -134,7 +135,7 @@ def from_text(text: str, data_type: pa.DataType) -> pa.Scalar:
         ticks = _parsed_ticks(text, data_type)
         if ticks is None:
             raise
-        return from_ticks(ticks, data_type)
+        return pa.scalar(ticks, data_type)
 
 
 def _parsed_ticks(text: str, data_type: pa.DataType) -> int | None:
@@ -162,9 +163,9 @@ def _beyond_python(scalar: pa.Scalar) -> Any:
     """Convert a value that Arrow itself does not convert, and the values inside a nested one."""
     kind, types = scalar.type, pa.types
     if types.is_date32(kind):
-        return iso_date(to_ticks(scalar).as_py())
+        return iso_date(ticks_of(scalar))
     if types.is_timestamp(kind):
-        micros = to_ticks(scalar.cast(pa.timestamp("us", kind.tz), safe=False)).as_py()
+        micros = ticks_of(scalar.cast(pa.timestamp("us", kind.tz), safe=False))
         return python_timestamp(micros, zoned=kind.tz is not None)
     if types.is_struct(kind):
         return {field.name: python_value(scalar[place]) for place, field in enumerate(kind)}

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.forks import cached_property
-from streamhouse_spark.core.python_values import from_ticks
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.query.predicate_tree import ANYTHING, FALSE, NULL, Bounds, family_of
 
@@ -90,8 +89,6 @@ def _scalar(value: Any, data_type: pa.DataType) -> pa.Scalar | None:
         if is_nan:
             return None
     try:
-        if pa.types.is_date32(data_type) or pa.types.is_timestamp(data_type):
-            return from_ticks(value, data_type)
         return pa.scalar(value, data_type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return None

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.python_values import from_ticks, to_ticks
+from streamhouse_spark.core.python_values import ticks_of
 from streamhouse_spark.core.text_values import nearest
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, shown
@@ -154,6 +154,8 @@ def _term(field: pa.Field, name: str, value: Any) -> pc.Expression:
 
 
 def _members(column: str, value: Any) -> list[Any]:
+    if isinstance(value, pa.Array | pa.ChunkedArray) and not pa.types.is_temporal(value.type):
+        value = value.to_pylist()
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidOptionError(f"filter ({column!r}, 'in', {shown(value)}): expected a list of values")
     return [_operand(member) for member in value]
@@ -175,18 +177,18 @@ def _node(field: pa.Field, name: str, value: Any) -> Node:
         return IsNull(field.name) if name == "is null" else Not(IsNull(field.name))
     if name == "in":
         members = [_member(field, v) for v in _members(field.name, value) if v is not None]
-        known = [_planned(m) for m in members if m is not None]
+        known = [m for m in members if m is not None]
         return In(field.name, tuple(known), has_null=False) if all(_has_bounds(m) for m in known) else UNKNOWN
     if (number := _exact(value, kind)) is not None:
         floor = number if number.is_nan() else _floor(number, kind)
         scalar = None if floor.is_nan() else _number(floor, kind)
         folded = name if floor == number else {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}.get(name)
-        return UNKNOWN if scalar is None or folded is None else _compare(field.name, folded, _planned(scalar))
+        return UNKNOWN if scalar is None or folded is None else _compare(field.name, folded, ticks_of(scalar))
     if pa.types.is_floating(kind):
         found = _float(value) if _is_number(value) else None
         return _compare(field.name, name, found) if found is not None and math.isfinite(found) else UNKNOWN
     try:
-        return _compare(field.name, name, _planned(_member(field, value)))
+        return _compare(field.name, name, _member(field, value))
     except InvalidOptionError:  # Arrow may know how to compare them
         return UNKNOWN
 
@@ -200,11 +202,6 @@ def _compare(column: str, name: str, value: Any) -> Node:
 
 def _has_bounds(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
-
-
-def _planned(value: Any) -> Any:
-    """Return a value of `_member` as a tree compares it: days and microseconds as integers."""
-    return to_ticks(value).as_py() if isinstance(value, pa.Scalar) else value
 
 
 def _is_exact(kind: pa.DataType) -> bool:
@@ -224,7 +221,7 @@ def _is_number(value: Any) -> bool:
 def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
     """Return the number that the value is among those of an exact type, None if it is none.
 
-    A float beside decimals is the number that it is written as; dates and timestamps are those of `to_ticks`.
+    A float beside decimals is the number that it is written as; dates and timestamps are `ticks_of`.
     """
     if pa.types.is_date32(kind):
         return _days(value)
@@ -243,7 +240,7 @@ def _days(value: Any) -> decimal.Decimal | None:
     if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
         return decimal.Decimal((value - _EPOCH.date()).days)
     is_date = isinstance(value, pa.Scalar) and pa.types.is_date(value.type)
-    return decimal.Decimal(to_ticks(value.cast(pa.date32())).as_py()) if is_date else None
+    return decimal.Decimal(ticks_of(value.cast(pa.date32()))) if is_date else None
 
 
 def _ticks(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
@@ -254,7 +251,7 @@ def _ticks(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
         since_1970 = value - (_EPOCH if value.tzinfo is None else _EPOCH.replace(tzinfo=dt.UTC))
         nanos = since_1970 // dt.timedelta(microseconds=1) * 1_000 + getattr(value, "nanosecond", 0)  # of pandas
     elif _is_time(value) and (value.type.tz is None) is (kind.tz is None):
-        nanos = to_ticks(value).as_py() * _UNIT_NANOS[value.type.unit]
+        nanos = ticks_of(value) * _UNIT_NANOS[value.type.unit]
     else:
         return None
     return _EXACT.divide(nanos, _UNIT_NANOS[kind.unit])
@@ -306,22 +303,21 @@ def _number(value: decimal.Decimal, kind: pa.DataType) -> pa.Scalar | None:
     if value.adjusted() > 40:
         return None
     try:
-        if pa.types.is_temporal(kind):
-            return from_ticks(int(value), kind)
-        return pa.scalar(int(value) if pa.types.is_integer(kind) else value, kind)
+        return pa.scalar(value if pa.types.is_decimal(kind) else int(value), kind)
     except (pa.ArrowInvalid, OverflowError):
         return None
 
 
 def _member(field: pa.Field, value: Any) -> Any:
-    """Return the value in the column's type, None if no value of the type equals it."""
+    """Return the value in the column's type, None if no value of the type equals it; dates and times are `ticks_of`."""
     kind, types = field.type, pa.types
     if _is_exact(kind):
         number = _exact(value, kind)
         fits = number is not None
         if number is not None:
             is_of_type = number.is_finite() and _floor(number, kind) == number
-            value = _number(number, kind) if is_of_type else None
+            scalar = _number(number, kind) if is_of_type else None
+            value = None if scalar is None else ticks_of(scalar)
     elif types.is_floating(kind):
         fits = _is_number(value)
         value = _float(value) if fits else None

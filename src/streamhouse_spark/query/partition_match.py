@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.python_values import from_text, python_value, to_ticks
+from streamhouse_spark.core.python_values import from_text, python_value, ticks_of
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, shown
 from streamhouse_spark.schema.ddl import type_name
@@ -62,7 +62,7 @@ class PartitionMatch:
         """Tell whether a partition, by its columns' plain values (days and microseconds as integers), is one of
         these.
         """
-        return all(_is_same(partition[name], to_ticks(value).as_py()) for name, value in self.values)
+        return all(_is_same(partition[name], ticks_of(value)) for name, value in self.values)
 
     def __str__(self) -> str:
         return ", ".join(f"{name} = {_shown(python_value(value))}" for name, value in self.values)
@@ -137,7 +137,7 @@ def _typed(table: str, column: str, text: str, arrow: pa.DataType) -> pa.Scalar:
 def _equal(column: pa.ChunkedArray, value: pa.Scalar) -> pa.ChunkedArray:
     if not value.is_valid:
         return pc.is_null(column)
-    if _is_nan(to_ticks(value).as_py()):
+    if _is_nan(ticks_of(value)):
         return pc.fill_null(pc.is_nan(column), False)
     return pc.fill_null(pc.equal(column, value), False)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.grouping import distinct
-from streamhouse_spark.core.python_values import to_ticks
+from streamhouse_spark.core.python_values import ticks_of
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.query.filters import Filter
 from streamhouse_spark.query.predicate_tree import UNKNOWN, And, In, IsNull, Node, Or
@@ -134,7 +134,7 @@ def _among(name: str, column: pa.ChunkedArray) -> Node:
     values = pc.unique(column)
     if len(values) > _TESTED_MAX:
         return UNKNOWN
-    known = tuple(to_ticks(value).as_py() for value in values.drop_null())
+    known = tuple(ticks_of(value) for value in values.drop_null())
     of_values = In(name, known, has_null=False)
     if not values.null_count:
         return of_values

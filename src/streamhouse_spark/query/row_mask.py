@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.python_values import from_ticks
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.query.predicate_tree import FALSE, TRUE, And, Compare, Constant, In, IsNull, Node, Not, Or
 from streamhouse_spark.query.row_selection import without
@@ -155,8 +154,6 @@ def _constants(node: In, column: pa.DataType) -> pa.Array | None:
 def _constant(value: Any, column: pa.DataType) -> pa.Scalar | None:
     """Return the value in the column's type; None for one that is rounded there, or compares otherwise."""
     types = pa.types
-    if types.is_date32(column) or types.is_timestamp(column):
-        return from_ticks(value, column)
     if types.is_floating(column):
         found = pa.scalar(value, column)
         return found if found.as_py() == value else None

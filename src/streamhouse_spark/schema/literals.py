@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
-from streamhouse_spark.core.python_values import from_ticks, to_ticks
+from streamhouse_spark.core.python_values import ticks_of
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.ddl import DECIMAL_PRECISION_MAX, parse_type, quote_text, type_name, unquoted_text
 
@@ -57,8 +57,6 @@ def value_to_json(value: Any) -> Any:
 
 def from_json(value: Any, data_type: pa.DataType) -> pa.Scalar:
     """Convert JSON to a scalar of a plain type. Raises an error of Python's or Arrow's for a wrong value."""
-    if pa.types.is_date32(data_type) or pa.types.is_timestamp(data_type):
-        return from_ticks(value, data_type)
     if pa.types.is_decimal(data_type):
         return pa.scalar(decimal.Decimal(value), data_type)
     if pa.types.is_binary(data_type):
@@ -73,7 +71,7 @@ def to_json(scalar: pa.Scalar, column: str) -> Constant | None:
     one.
     """
     require_plain(scalar.type, column)
-    value: Constant | None = value_to_json(to_ticks(scalar).as_py())
+    value: Constant | None = value_to_json(ticks_of(scalar))
     if value is None:
         return None
     if isinstance(value, str) and len(value) > TEXT_LENGTH_MAX:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.core.python_values import from_ticks, to_ticks
+from streamhouse_spark.core.python_values import to_ticks
 
 
 def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -45,8 +45,8 @@ def cell_value(cell: Any, data_type: pa.DataType) -> Any:
     types = pa.types
     if cell is None:
         return None
-    if types.is_date32(data_type) or types.is_timestamp(data_type):
-        return from_ticks(cell, data_type)
+    if types.is_temporal(data_type):
+        return pa.scalar(cell, data_type)
     if types.is_decimal(data_type):
         return decimal.Decimal(cell)
     if types.is_floating(data_type):

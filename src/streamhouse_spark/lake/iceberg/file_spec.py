@@ -23,7 +23,7 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import DateType, PrimitiveType, TimestampType, TimestamptzType
 
 from streamhouse_spark.core.forks import cached_property
-from streamhouse_spark.core.python_values import to_ticks
+from streamhouse_spark.core.python_values import ticks_of
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.iceberg.schema import (
@@ -195,5 +195,5 @@ class _Part:
         return self.own.values(column)
 
     def encoded(self, value: pa.Scalar) -> bytes | None:
-        ticks = to_ticks(value).as_py()
+        ticks = ticks_of(value)
         return None if ticks is None else to_bytes(self.type, ticks)

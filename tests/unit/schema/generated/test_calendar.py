@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark.core.python_values import DAYS, MICROS, from_ticks
+from streamhouse_spark.core.python_values import DAYS, MICROS
 from streamhouse_spark.schema.generated.calendar import FIELDS, beginning_of, day_of, field_of
 
 UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond")
@@ -43,7 +43,7 @@ def fields_of(day: dt.date) -> dict[str, int]:
 
 @given(st.integers(*DAYS))
 def test_fields_are_those_of_python(days):
-    day = from_ticks(days, pa.date32()).as_py()
+    day = pa.scalar(days, pa.date32()).as_py()
     assert {name: field_of(dates(days), name)[0].as_py() for name in FIELDS} == fields_of(day)
     assert {name: field_of(times(days * 86_400_000_000), name)[0].as_py() for name in FIELDS} == fields_of(day)
 

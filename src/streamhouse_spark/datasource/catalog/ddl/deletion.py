@@ -16,7 +16,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.python_values import from_ticks
 from streamhouse_spark.datasource.catalog.arguments import rows_path_of
 from streamhouse_spark.datasource.catalog.scan.pushed_filters import literal_value
 from streamhouse_spark.errors import InvalidOptionError
@@ -152,8 +151,6 @@ def _scalar(tree: Mapping[str, Any], column: pa.DataType) -> pa.Scalar | None:
     if value is None:
         return None
     try:
-        if pa.types.is_date32(column) or pa.types.is_timestamp(column):
-            return from_ticks(value, column)
         return pa.scalar(value, column)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return None

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.python_values import to_ticks
+from streamhouse_spark.core.python_values import ticks_of
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.cells import json_values
 from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of_plan, looked_at
@@ -210,4 +210,4 @@ def _counted(table: TableHandle, found: Sources, split: LogSplit, columns: Seque
 
 def _ordinal(value: pa.Scalar) -> Any:
     """Return dates as days and timestamps as microseconds, as in statistics."""
-    return to_ticks(value).as_py()
+    return ticks_of(value)
