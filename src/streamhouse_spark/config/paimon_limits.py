@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from streamhouse_spark.core.python_values import first_beyond_python, python_value
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.reserved_names import is_of_paimon
 from streamhouse_spark.schema.table_schema import TableSchema
 
-_DAYS: Final = (-719_162, 2_932_896)
-_MICROSECONDS: Final = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
-"""Range of timestamps from the year 1 to 9999, as microseconds since 1970: the range of Paimon's Python library."""
 BUCKET_KEY_DIGITS_MAX: Final = 18
 BUCKET_KEY_COLUMNS_MAX: Final = 24
 """Limit of the bucket key's columns: their null flags then fit into the first word that is hashed."""
 
 
-def check_paimon_keys(table: str, names: Sequence[str], columns: Sequence[pa.Array]) -> None:
-    """Refuse keys that files of a Paimon lake cannot express. Raises `SchemaMismatchError` naming the column."""
-    for name, column in zip(names, columns, strict=True):
-        if pa.types.is_date32(column.type):
-            bounds, ticks = _DAYS, pa.int32()
-        elif pa.types.is_timestamp(column.type):
-            bounds, ticks = _MICROSECONDS, pa.int64()
-        else:
-            continue
-        found = pc.min_max(column.cast(ticks)).as_py()
-        if len(column) and not (bounds[0] <= found["min"] and found["max"] <= bounds[1]):
+def limited_columns(schema: TableSchema, columns: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the key's and the partition's columns that `check_paimon_values` has to look at."""
+    types = {name: schema.column(name).type for name in columns}
+    return tuple(name for name, kind in types.items() if pa.types.is_date32(kind) or pa.types.is_timestamp(kind))
+
+
+def check_paimon_values(table: str, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> None:
+    """Refuse values of key and partition columns that Paimon's Python library cannot hold.
+
+    Raises `SchemaMismatchError` with the column and the first such value.
+    """
+    for name, column in columns.items():
+        if (value := first_beyond_python(column)) is not None:
             raise SchemaMismatchError(
-                f"column '{name}' of {table} is in the primary key and has a value before the year 1 or behind 9999, "
-                "which Paimon's libraries cannot hold; correct it"
+                f"column '{name}' of {table} has the value {python_value(value)}, and the key and the partitions of a "
+                "Paimon lake hold the years 1 to 9999; nothing was written: correct the value (null, or the first or "
+                "last day of these years), or use an Iceberg lake"
             )
 
 

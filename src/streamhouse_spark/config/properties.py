@@ -15,7 +15,7 @@ import pyarrow as pa
 from streamhouse_spark.config.auto_partition import AUTO_PARTITION_PROPERTIES, AutoPartition, parse_auto_partition
 from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.config.lake_types import check_variants
-from streamhouse_spark.config.paimon_limits import check_paimon_columns
+from streamhouse_spark.config.paimon_limits import check_paimon_columns, limited_columns
 from streamhouse_spark.config.view_definition import VIEW
 from streamhouse_spark.core import text_values as values
 from streamhouse_spark.core.model import is_unicode
@@ -93,6 +93,10 @@ class TableProperties:
     """``table.generated.<column>``: expressions that give columns their values. Fixed at creation."""
     identity: Identity | None = None
     """``table.identity.<column>``: the column whose values are numbers that the table hands out. Fixed at creation."""
+
+    limited_columns: tuple[str, ...] = ()
+    """Columns of dates and timestamps in the key or the partition of a Paimon lake, which has no others than those of
+    the years 1 to 9999."""
 
     @property
     def partition_sources(self) -> tuple[str, ...]:
@@ -254,6 +258,7 @@ def parse_properties(
         checks=parse_checks(properties, schema),
         generated=parse_generated(properties, schema),
         identity=parse_identity(properties, schema),
+        limited_columns=limited_columns(schema, (*primary_key, *sources)) if lake_format == "paimon" else (),
     )
     if parsed.checks and VIEW in properties:
         raise InvalidOptionError("a materialized view has the rows of its query, and no constraint; leave it out")

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core import slicing
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.python_values import python_value
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.keys.change_type import ChangeType
@@ -82,7 +83,7 @@ def _by_key(state: TableState, rows: pa.Table) -> pa.Table:
     doubled = pc.equal(ordered.slice(1), ordered.slice(0, len(ordered) - 1))
     if (num_doubled := pc.sum(doubled).as_py() or 0) > 0:
         place = order[pc.index(doubled, value=True).as_py()].as_py()
-        example = {name: column[place].as_py() for name, column in zip(state.primary_key, columns, strict=True)}
+        example = {name: python_value(column[place]) for name, column in zip(state.primary_key, columns, strict=True)}
         raise LakeMismatchError(
             f"{state.name} cannot be made: {num_doubled} rows have a primary key ({names}) that another row of their "
             f"bucket has, for example {example}; delete them, or choose another key"

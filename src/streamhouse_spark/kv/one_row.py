@@ -7,21 +7,19 @@ Building an Arrow table costs more than finding a row does. This is the same for
 
 from __future__ import annotations
 
-import datetime as dt
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Context, Decimal
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from streamhouse_spark.core.python_values import python_date, python_timestamp, python_value
 from streamhouse_spark.keys.key_codec import KEY_BYTES_MAX
 from streamhouse_spark.kv.row_codec import Packed, RowCodec
 
-_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - of timestamps without zone
-_EPOCH_UTC: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_EPOCH_DAY: Final = dt.date(1970, 1, 1).toordinal()
 _EXACT: Final = Context(prec=76)
 _TEXT_BYTES_MAX: Final = 64
 """Longer texts are hashed faster by numpy."""
@@ -118,7 +116,7 @@ Decoder = Callable[[Any], Any]
 
 
 class OneRow:
-    """Reads the columns of one packed row as ``as_py`` of Arrow gives them."""
+    """Reads the columns of one packed row as `python_value` of Arrow gives them."""
 
     def __init__(self, names: Sequence[str], types: Sequence[pa.DataType], wanted: Sequence[str]) -> None:
         """Prepare for rows of a `RowCodec`, whose columns are ``names`` and ``types``. ``wanted`` picks and orders some
@@ -180,10 +178,9 @@ def _format(data_type: pa.DataType) -> str | None:
 def _fixed_decoder(data_type: pa.DataType) -> Decoder | None:
     """Return the function that converts a result of ``struct``; None where the result is the value."""
     if pa.types.is_date32(data_type):
-        return lambda days: dt.date.fromordinal(_EPOCH_DAY + days)
+        return python_date
     if pa.types.is_timestamp(data_type):
-        epoch = _EPOCH if data_type.tz is None else _EPOCH_UTC
-        return lambda micros: epoch + dt.timedelta(microseconds=micros)
+        return partial(python_timestamp, zoned=data_type.tz is not None)
     if pa.types.is_decimal128(data_type):
         exponent = Decimal(-data_type.scale)
         return lambda data: _EXACT.scaleb(int.from_bytes(data, "little", signed=True), exponent)
@@ -200,7 +197,7 @@ def _cell_decoder(data_type: pa.DataType) -> Decoder:
 
     def nested(data: bytes) -> Any:
         packed = header + np.uint32(len(data)).tobytes() + data
-        return codec.unpack(Packed.of([packed]))[0][0].as_py()
+        return python_value(codec.unpack(Packed.of([packed]))[0][0])
 
     return nested
 

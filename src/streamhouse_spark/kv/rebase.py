@@ -25,6 +25,7 @@ from typing import Final
 import numpy as np
 
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.python_values import python_value
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.keys.key_codec import encode_keys
@@ -117,7 +118,7 @@ class Rebase:
         return tuple(self.layout.values.schema.names[place] for place in self.layout.key_indexes)
 
     def _shown(self, found: LogBatch, place: int) -> str:
-        values = (f"{name} = {found.batch.column(name)[place].as_py()!r}" for name in self._key_names)
+        values = (f"{name} = {python_value(found.batch.column(name)[place])!r}" for name in self._key_names)
         text = ", ".join(values)
         return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
 

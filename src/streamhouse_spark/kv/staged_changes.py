@@ -15,6 +15,7 @@ from streamhouse_spark.config.properties import INSERT_EXISTING
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.python_values import python_value
 from streamhouse_spark.core.slicing import ROW_BYTES_MAX
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
@@ -201,7 +202,8 @@ class ChangeStager:
             return
         row = int(batch.starts[np.argmax(taken)])
         names = self.layout.values.schema.names
-        key = ", ".join(f"{names[place]} = {batch.columns[place][row].as_py()!r}" for place in self.layout.key_indexes)
+        of_key = {names[place]: python_value(batch.columns[place][row]) for place in self.layout.key_indexes}
+        key = ", ".join(f"{name} = {value!r}" for name, value in of_key.items())
         raise SchemaMismatchError(
             f"table {state.name}: the MERGE inserts a row under a primary key that a row has ({key}), because its ON "
             "matches by something else; nothing was written: match by the primary key, or set the property "

@@ -7,6 +7,7 @@ from typing import Any
 
 from streamhouse_spark.core.arguments import checked
 from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.python_values import python_rows
 from streamhouse_spark.errors import SchemaMismatchError, shown
 from streamhouse_spark.kv.one_row import OneKey, OneRow, OneValue
 from streamhouse_spark.kv.replay import catch_up
@@ -105,7 +106,7 @@ class LookupOne:
         found = rows.num_columns - 1
         if not rows.column(found)[0].as_py():
             return None
-        (row,) = rows.select(list(range(found))).to_pylist()
+        (row,) = python_rows(rows.select(list(range(found))))
         return {name: row[name] for name in plan.wanted}
 
 

@@ -89,10 +89,6 @@ def _scalar(value: Any, data_type: pa.DataType) -> pa.Scalar | None:
         if is_nan:
             return None
     try:
-        if pa.types.is_date32(data_type):
-            return pa.scalar(value, pa.int32()).cast(data_type)
-        if pa.types.is_timestamp(data_type):
-            return pa.scalar(value, pa.int64()).cast(data_type)
         return pa.scalar(value, data_type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return None

@@ -2,8 +2,9 @@
 
 An expression means the same as in Arrow. Predicates have more guarantees: column names count without regard to case,
 integers and decimals are compared exactly with numbers of any type (Arrow compares decimals of different scales
-wrongly, and large integers with floats not at all; beside a decimal a float is the number that it is written as), and
-null equals nothing, as in SQL.
+wrongly, and large integers with floats not at all; beside a decimal a float is the number that it is written as), dates
+and timestamps as integers of any size, and null equals nothing, as in SQL. Dates and timestamps that Python lacks are
+given as Arrow scalars.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.python_values import ticks_of
 from streamhouse_spark.core.text_values import nearest
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, shown
@@ -35,7 +37,6 @@ from streamhouse_spark.query.predicate_tree import (
     Node,
     Not,
     OfNumbers,
-    planned_value,
 )
 
 Predicate = tuple[str, str, Any]
@@ -68,7 +69,7 @@ class Filter:
         Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison.
         """
         fields = [find_field(schema, name) for name, _, _ in self.predicates]
-        asked = [(f, o, v) for f, (_, o, v) in zip(fields, self.predicates, strict=True)]
+        asked = [(f, o, _operand(v)) for f, (_, o, v) in zip(fields, self.predicates, strict=True)]
         terms = [_term(*one) for one in asked]
         if self.given is not None:
             terms.append(self.given)
@@ -118,7 +119,7 @@ def _parsed(item: Any) -> Predicate:
         case (str() as column, str() as name, value):
             folded = "=" if name == "==" else name.lower()
             if isinstance(item, tuple) and folded in _OPERATORS:
-                return column, folded, value.as_py() if isinstance(value, pa.Scalar) else value
+                return column, folded, value
     _refuse(item)
 
 
@@ -133,32 +134,37 @@ def _refuse(item: Any) -> NoReturn:
 def _term(field: pa.Field, name: str, value: Any) -> pc.Expression:
     """The predicate as an expression over a column of this type."""
     column = pc.field(field.name)
-    match name:
-        case "is null":
-            return column.is_null()
-        case "not null":
-            return column.is_valid()
-        case "in":
+    if name == "is null":
+        return column.is_null()
+    if name == "not null":
+        return column.is_valid()
+    if name != "in" and (number := _exact(value, field.type)) is not None:
+        return _exact_comparison(column, field.type, name, number)
+    if pa.types.is_timestamp(field.type) and _is_time(value):
+        _member(field, value)  # Arrow says only when it reads rows that zoned and plain times are not compared
+    try:
+        if name == "in":
             members = [_member(field, v) for v in _members(field.name, value) if v is not None]
             return column.isin(pa.array([m for m in members if m is not None], field.type))
-    if _is_exact(field.type) and _is_number(value):
-        return _exact_comparison(column, field.type, name, _exact(value, field.type))
-    if isinstance(value, dt.datetime) and pa.types.is_timestamp(field.type):
-        value = _member(field, value)  # Arrow says only when it reads rows that zoned and plain times are not compared
-    try:
         return _COMPARISONS[name](column, value)
     except _ARROW_ERRORS as error:
         raise InvalidOptionError(
-            f"filter ({field.name!r}, {name!r}, {value!r}): {error}; give another value"
+            f"filter ({field.name!r}, {name!r}, {shown(value)}): {error}; give another value"
         ) from error
 
 
 def _members(column: str, value: Any) -> list[Any]:
-    if isinstance(value, pa.Array | pa.ChunkedArray):
+    if isinstance(value, pa.Array | pa.ChunkedArray) and not pa.types.is_temporal(value.type):
         value = value.to_pylist()
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise InvalidOptionError(f"filter ({column!r}, 'in', {value!r}): expected a list of values")
-    return list(value)
+        raise InvalidOptionError(f"filter ({column!r}, 'in', {shown(value)}): expected a list of values")
+    return [_operand(member) for member in value]
+
+
+def _operand(value: Any) -> Any:
+    """Return an Arrow scalar as Python has it, but for dates and timestamps, of which Python does not have all."""
+    is_plain = isinstance(value, pa.Scalar) and not pa.types.is_temporal(value.type)
+    return value.as_py() if is_plain or (isinstance(value, pa.Scalar) and not value.is_valid) else value
 
 
 def _node(field: pa.Field, name: str, value: Any) -> Node:
@@ -171,19 +177,18 @@ def _node(field: pa.Field, name: str, value: Any) -> Node:
         return IsNull(field.name) if name == "is null" else Not(IsNull(field.name))
     if name == "in":
         members = [_member(field, v) for v in _members(field.name, value) if v is not None]
-        known = [planned_value(_in_utc(m)) for m in members if m is not None]
+        known = [m for m in members if m is not None]
         return In(field.name, tuple(known), has_null=False) if all(_has_bounds(m) for m in known) else UNKNOWN
-    if _is_exact(kind) and _is_number(value):
-        number = _exact(value, kind)
+    if (number := _exact(value, kind)) is not None:
         floor = number if number.is_nan() else _floor(number, kind)
         scalar = None if floor.is_nan() else _number(floor, kind)
         folded = name if floor == number else {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}.get(name)
-        return UNKNOWN if scalar is None or folded is None else _compare(field.name, folded, scalar.as_py())
+        return UNKNOWN if scalar is None or folded is None else _compare(field.name, folded, ticks_of(scalar))
     if pa.types.is_floating(kind):
         found = _float(value) if _is_number(value) else None
         return _compare(field.name, name, found) if found is not None and math.isfinite(found) else UNKNOWN
     try:
-        return _compare(field.name, name, planned_value(_in_utc(_member(field, value))))
+        return _compare(field.name, name, _member(field, value))
     except InvalidOptionError:  # Arrow may know how to compare them
         return UNKNOWN
 
@@ -199,25 +204,57 @@ def _has_bounds(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _in_utc(value: Any) -> Any:
-    return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) and value.tzinfo is not None else value
-
-
 def _is_exact(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+    """Tell whether values of the type are compared as `_exact` numbers."""
+    types = pa.types
+    return any(is_one(kind) for is_one in (types.is_integer, types.is_decimal, types.is_date32, types.is_timestamp))
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, dt.datetime) or (isinstance(value, pa.Scalar) and pa.types.is_timestamp(value.type))
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real | decimal.Decimal) and not isinstance(value, bool)
 
 
-def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal:
-    """Return the number; for a float beside decimals, the number that it is written as."""
+def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
+    """Return the number that the value is among those of an exact type, None if it is none.
+
+    A float beside decimals is the number that it is written as; dates and timestamps are `ticks_of`.
+    """
+    if pa.types.is_date32(kind):
+        return _days(value)
+    if pa.types.is_timestamp(kind):
+        return _ticks(value, kind)
+    if not _is_exact(kind) or not _is_number(value):
+        return None
     if isinstance(value, decimal.Decimal):
         return value
     if isinstance(value, numbers.Integral):
         return decimal.Decimal(int(value))
     return decimal.Decimal(float(value) if pa.types.is_integer(kind) else repr(float(value)))
+
+
+def _days(value: Any) -> decimal.Decimal | None:
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return decimal.Decimal((value - _EPOCH.date()).days)
+    is_date = isinstance(value, pa.Scalar) and pa.types.is_date(value.type)
+    return decimal.Decimal(ticks_of(value.cast(pa.date32()))) if is_date else None
+
+
+def _ticks(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
+    """Return a time in units of a timestamp type; None if only one of the two has a zone."""
+    if isinstance(value, dt.datetime):
+        if (value.tzinfo is None) is not (kind.tz is None):
+            return None
+        since_1970 = value - (_EPOCH if value.tzinfo is None else _EPOCH.replace(tzinfo=dt.UTC))
+        nanos = since_1970 // dt.timedelta(microseconds=1) * 1_000 + getattr(value, "nanosecond", 0)  # of pandas
+    elif _is_time(value) and (value.type.tz is None) is (kind.tz is None):
+        nanos = ticks_of(value) * _UNIT_NANOS[value.type.unit]
+    else:
+        return None
+    return _EXACT.divide(nanos, _UNIT_NANOS[kind.unit])
 
 
 def _float(value: Any) -> float | None:
@@ -249,6 +286,8 @@ def _exact_comparison(column: pc.Expression, kind: pa.DataType, name: str, value
 
 
 _EXACT = decimal.Context(prec=400, rounding=decimal.ROUND_FLOOR)
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added where there is one
+_UNIT_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 def _floor(value: decimal.Decimal, kind: pa.DataType) -> decimal.Decimal:
@@ -264,30 +303,26 @@ def _number(value: decimal.Decimal, kind: pa.DataType) -> pa.Scalar | None:
     if value.adjusted() > 40:
         return None
     try:
-        return pa.scalar(int(value) if pa.types.is_integer(kind) else value, kind)
+        return pa.scalar(value if pa.types.is_decimal(kind) else int(value), kind)
     except (pa.ArrowInvalid, OverflowError):
         return None
 
 
 def _member(field: pa.Field, value: Any) -> Any:
-    """Return the value in the column's type, None if no value of the type equals it."""
+    """Return the value in the column's type, None if no value of the type equals it; dates and times are `ticks_of`."""
     kind, types = field.type, pa.types
-    if isinstance(value, pa.Scalar):
-        value = value.as_py()
     if _is_exact(kind):
-        fits = _is_number(value)
-        number = _exact(value, kind) if fits else decimal.Decimal("nan")
-        scalar = _number(number, kind) if number.is_finite() and _floor(number, kind) == number else None
-        value = None if scalar is None else scalar.as_py()
+        number = _exact(value, kind)
+        fits = number is not None
+        if number is not None:
+            is_of_type = number.is_finite() and _floor(number, kind) == number
+            scalar = _number(number, kind) if is_of_type else None
+            value = None if scalar is None else ticks_of(scalar)
     elif types.is_floating(kind):
         fits = _is_number(value)
         value = _float(value) if fits else None
         if value is not None and types.is_float32(kind) and not _is_float32(value):
             value = None
-    elif types.is_timestamp(kind):
-        fits = isinstance(value, dt.datetime) and (value.tzinfo is None) == (kind.tz is None)
-    elif types.is_date(kind):
-        fits = isinstance(value, dt.date) and not isinstance(value, dt.datetime)
     else:
         wanted = {"string": str, "binary": bytes, "bool": bool}.get(str(kind))
         fits = wanted is not None and isinstance(value, wanted)

@@ -12,8 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.python_values import from_text, python_value, ticks_of
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, shown
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.rows import coerce
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -48,7 +49,7 @@ class PartitionMatch:
         """Match as `of` does, with values as people write them; `NULL_NAME` is null."""
         columns = _columns(given, partition_by, table)
         typed = {name: _typed(table, name, text, schema.column(name).type) for name, text in columns.items()}
-        return cls.of({name: scalar.as_py() for name, scalar in typed.items()}, schema, partition_by, table)
+        return cls.of(typed, schema, partition_by, table)
 
     def mask(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
         """Return which of the rows are of these partitions. The rows have at least the columns of the match."""
@@ -61,10 +62,10 @@ class PartitionMatch:
         """Tell whether a partition, by its columns' plain values (days and microseconds as integers), is one of
         these.
         """
-        return all(_is_same(partition[name], plain_value(value)) for name, value in self.values)
+        return all(_is_same(partition[name], ticks_of(value)) for name, value in self.values)
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} = {_shown(value.as_py())}" for name, value in self.values)
+        return ", ".join(f"{name} = {_shown(python_value(value))}" for name, value in self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +98,6 @@ class PartitionMatches:
         return " or ".join(f"({match})" for match in self.matches)
 
 
-def plain_value(value: pa.Scalar) -> Any:
-    """Convert dates and timestamps to days and microseconds; return any other value as Python has it."""
-    if pa.types.is_date32(value.type):
-        return value.cast(pa.int32()).as_py()
-    if pa.types.is_timestamp(value.type):
-        return value.cast(pa.int64()).as_py()
-    return value.as_py()
-
-
 def _columns(given: object, partition_by: Sequence[str], table: str) -> dict[str, Any]:
     """Return the values under the table's spelling of the names."""
     if not partition_by:
@@ -115,7 +107,7 @@ def _columns(given: object, partition_by: Sequence[str], table: str) -> dict[str
         )
     known = ", ".join(partition_by)
     if not isinstance(given, Mapping) or not given:
-        raise InvalidOptionError(f"the partition of {table} is {given!r}, expected values of some of {known}")
+        raise InvalidOptionError(f"the partition of {table} is {shown(given)}, expected values of some of {known}")
     spelled = {name.casefold(): name for name in partition_by}
     found: dict[str, Any] = {}
     for name, value in given.items():
@@ -132,8 +124,8 @@ def _typed(table: str, column: str, text: str, arrow: pa.DataType) -> pa.Scalar:
     if text == NULL_NAME:
         return pa.scalar(None, arrow)
     try:
-        return pa.scalar(text).cast(arrow)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        return from_text(text, arrow)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError) as error:
         is_zoned = pa.types.is_timestamp(arrow) and arrow.tz is not None
         how = "with its zone, such as 2026-01-31T09:00:00Z" if is_zoned else "as SELECT shows it"
         raise SchemaMismatchError(
@@ -145,7 +137,7 @@ def _typed(table: str, column: str, text: str, arrow: pa.DataType) -> pa.Scalar:
 def _equal(column: pa.ChunkedArray, value: pa.Scalar) -> pa.ChunkedArray:
     if not value.is_valid:
         return pc.is_null(column)
-    if _is_nan(value.as_py()):
+    if _is_nan(ticks_of(value)):
         return pc.fill_null(pc.is_nan(column), False)
     return pc.fill_null(pc.equal(column, value), False)
 

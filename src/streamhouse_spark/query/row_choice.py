@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.grouping import distinct
+from streamhouse_spark.core.python_values import ticks_of
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.query.filters import Filter
-from streamhouse_spark.query.predicate_tree import UNKNOWN, And, In, IsNull, Node, Or, planned_value
+from streamhouse_spark.query.predicate_tree import UNKNOWN, And, In, IsNull, Node, Or
 from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -133,14 +134,8 @@ def _among(name: str, column: pa.ChunkedArray) -> Node:
     values = pc.unique(column)
     if len(values) > _TESTED_MAX:
         return UNKNOWN
-    known = tuple(planned_value(_plain(value)) for value in values.drop_null())
+    known = tuple(ticks_of(value) for value in values.drop_null())
     of_values = In(name, known, has_null=False)
     if not values.null_count:
         return of_values
     return Or((of_values, IsNull(name))) if known else IsNull(name)
-
-
-def _plain(value: pa.Scalar) -> Any:
-    if pa.types.is_date32(value.type):
-        return value.cast(pa.int32()).as_py()
-    return value.cast(pa.int64()).as_py() if pa.types.is_timestamp(value.type) else value.as_py()

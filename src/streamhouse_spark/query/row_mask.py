@@ -154,10 +154,6 @@ def _constants(node: In, column: pa.DataType) -> pa.Array | None:
 def _constant(value: Any, column: pa.DataType) -> pa.Scalar | None:
     """Return the value in the column's type; None for one that is rounded there, or compares otherwise."""
     types = pa.types
-    if types.is_date32(column):
-        return pa.scalar(value, pa.int32()).cast(column)
-    if types.is_timestamp(column):
-        return pa.scalar(value, pa.int64()).cast(column)
     if types.is_floating(column):
         found = pa.scalar(value, column)
         return found if found.as_py() == value else None

@@ -21,8 +21,9 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.python_values import from_text
 from streamhouse_spark.core.text_values import nearest
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, shown
 from streamhouse_spark.query.filters import Filter, Predicate
 
 _TOKEN: Final = re.compile(
@@ -181,12 +182,13 @@ class _Parser:
             except decimal.InvalidOperation:
                 self._refuse(f"a number, because column {column.name} has type {column.type},")
         try:
-            return pa.scalar(value, pa.string()).cast(column.type).as_py()
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            found = from_text(value, column.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError) as error:
             raise InvalidOptionError(
-                f"where compares column '{column.name}' of type {column.type} with '{value}', which is no such value "
-                f"({str(error).splitlines()[0]})",
+                f"where compares column '{column.name}' of type {column.type} with {shown(value)}, which is no such "
+                f"value ({str(error).splitlines()[0]})",
             ) from error
+        return found if pa.types.is_temporal(column.type) else found.as_py()
 
     def _peek(self) -> tuple[str, str, int]:
         return self._tokens[self._position] if self._position < len(self._tokens) else ("end", "", len(self._text))

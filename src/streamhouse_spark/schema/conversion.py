@@ -183,11 +183,13 @@ class Conversion:
                 f"has values of type {source} that do not fit {type_name(target)} without loss ({_first_line(error)})"
             )
 
-    def from_python(self, values: list[Any], target: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    def from_python(self, values: list[Any], target: pa.DataType) -> pa.ChunkedArray:
         """Convert Python values, in chunks where one array cannot hold them.
 
         Raises `SchemaMismatchError` where one is of another kind or would be lost.
         """
+        if any(issubclass(kind, pa.Scalar) for kind in set(map(type, values))):
+            return self._of_scalars(values, target)
         if is_variant(target):
             values = [None if value is None else self._encoded(value) for value in values]
         else:
@@ -196,6 +198,16 @@ class Conversion:
             return pa.chunked_array(list(self._arrays(values, target)), type=target)
         except (*_ARROW_ERRORS, pa.ArrowCapacityError) as error:
             self._fail(f"has values that do not fit {type_name(target)} ({_first_line(error)})")
+
+    def _of_scalars(self, values: list[Any], target: pa.DataType) -> pa.ChunkedArray:
+        """Convert values of which some are Arrow scalars, as those that Python has no value for."""
+        parts: list[pa.Array] = []
+        for value in values:
+            if isinstance(value, pa.Scalar):
+                parts.append(self.cast(pa.array([value], value.type), target))
+            else:
+                parts += self.from_python([value], target).chunks
+        return pa.chunked_array([pa.concat_arrays(parts)], target)
 
     def _encoded(self, value: Any) -> dict[str, bytes]:
         try:

@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
+from streamhouse_spark.core.python_values import ticks_of
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.ddl import DECIMAL_PRECISION_MAX, parse_type, quote_text, type_name, unquoted_text
 
@@ -56,10 +57,6 @@ def value_to_json(value: Any) -> Any:
 
 def from_json(value: Any, data_type: pa.DataType) -> pa.Scalar:
     """Convert JSON to a scalar of a plain type. Raises an error of Python's or Arrow's for a wrong value."""
-    if pa.types.is_date32(data_type):
-        return pa.scalar(value, pa.int32()).cast(data_type)
-    if pa.types.is_timestamp(data_type):
-        return pa.scalar(value, pa.int64()).cast(data_type)
     if pa.types.is_decimal(data_type):
         return pa.scalar(decimal.Decimal(value), data_type)
     if pa.types.is_binary(data_type):
@@ -74,7 +71,7 @@ def to_json(scalar: pa.Scalar, column: str) -> Constant | None:
     one.
     """
     require_plain(scalar.type, column)
-    value: Constant | None = value_to_json(_comparable(scalar).as_py())
+    value: Constant | None = value_to_json(ticks_of(scalar))
     if value is None:
         return None
     if isinstance(value, str) and len(value) > TEXT_LENGTH_MAX:
@@ -89,13 +86,6 @@ def to_json(scalar: pa.Scalar, column: str) -> Constant | None:
             f"the default of column '{column}' lies outside the years 1 to 9999; write it in the rows"
         ) from None
     return value
-
-
-def _comparable(scalar: pa.Scalar) -> pa.Scalar:
-    """Return dates and timestamps as their integers."""
-    if pa.types.is_date32(scalar.type):
-        return scalar.cast(pa.int32())
-    return scalar.cast(pa.int64()) if pa.types.is_timestamp(scalar.type) else scalar
 
 
 def require_plain(data_type: pa.DataType, column: str) -> None:

@@ -25,6 +25,8 @@ Transform = Literal["identity", "years", "months", "days", "hours", "truncate"]
 
 _UNITS: Final[Mapping[str, str]] = {"years": "Y", "months": "M", "days": "D", "hours": "h"}
 """Transforms of time, with numpy's unit."""
+_HOUR_MICROS: Final = 3_600_000_000
+_INT32: Final = (-(1 << 31), (1 << 31) - 1)
 _SINGULAR: Final = {"year": "years", "month": "months", "day": "days", "hour": "hours", "date": "days"}
 _SHORT: Final = {"years": "year", "months": "month", "days": "day", "hours": "hour", "truncate": "trunc"}
 _CALL: Final = re.compile(r"\s*([A-Za-z_]+)\s*\(\s*(.*?)\s*\)\s*", re.DOTALL)
@@ -94,7 +96,7 @@ class PartitionField:
         """Return the half-open range of a date's days, or a timestamp's microseconds, that have this value of a
         transform of time; None for another transform, and beyond the values of the type.
         """
-        if self.transform not in _UNITS:
+        if self.transform not in _UNITS or not _INT32[0] < value < _INT32[1]:  # the last hours have all beyond
             return None
         unit = "D" if pa.types.is_date32(column_type) else "us"
         ends = np.array([value, value + 1], dtype=f"datetime64[{_UNITS[self.transform]}]")
@@ -121,13 +123,15 @@ def _unfit(field: PartitionField, column_type: pa.DataType, expected: str) -> In
 
 
 def _since_1970(column: pa.Array, unit: str) -> npt.NDArray[np.int64]:
-    """Return whole units since 1970, rounded down as numpy does between units of `datetime64`; 0 for null."""
+    """Return whole units since 1970, rounded down; 0 for null. Hours stay within the 32 bits that the lake has."""
     is_date = pa.types.is_date32(column.type)
     raw = column.view(pa.int32()) if is_date else column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
     values = pc.fill_null(raw, 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    cut: npt.NDArray[np.int64] = (
-        values.view("datetime64[D]" if is_date else "datetime64[us]").astype(f"datetime64[{unit}]").astype(np.int64)
-    )
+    if unit == "h":
+        hours: npt.NDArray[np.int64] = np.clip(values // _HOUR_MICROS, *_INT32)
+        return hours
+    days = values if is_date else values // (24 * _HOUR_MICROS)
+    cut: npt.NDArray[np.int64] = days.view("datetime64[D]").astype(f"datetime64[{unit}]").astype(np.int64)
     return cut
 
 

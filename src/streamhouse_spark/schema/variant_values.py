@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from streamhouse_spark.core.python_values import python_rows
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.schema.variant import METADATA, VALUE, holds_variant, is_variant
 
@@ -184,7 +185,7 @@ def readable_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
     """Return the rows as Python has them, variants as `decoded` gives them, with ints and floats for decimals that are
     these: JSON has one kind of number. Raises `CorruptDataError` for one that is none.
     """
-    found: list[dict[str, Any]] = rows.to_pylist()
+    found = python_rows(rows)
     for field in rows.schema:
         if holds_variant(field.type):
             for row in found:

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
+from streamhouse_spark.config.paimon_limits import check_paimon_values
 from streamhouse_spark.core.json_text import json_text
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
@@ -101,7 +102,9 @@ def _require_fitting(table: Table, rows: pa.Table) -> None:
     schema = evaluated(state.schema, Now.of(table.world))
     fitted, _ = filled(rows, schema, table=table.name, older=state.schemas)
     refuse_given(state.parsed.identity, fitted, table.name)
-    require_checked(state.parsed.checks, completed(state.parsed.generated, fitted, table.name), table.name)
+    whole = completed(state.parsed.generated, fitted, table.name)
+    require_checked(state.parsed.checks, whole, table.name)
+    check_paimon_values(table.name, {name: whole.column(name) for name in state.parsed.limited_columns})
 
 
 @dataclass

@@ -193,8 +193,4 @@ def _plain(value: Any, data_type: pa.DataType) -> Any:
 
 def _column(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
     """Return plain values, in which dates are days and timestamps microseconds, as a column."""
-    if pa.types.is_date32(data_type):
-        return pa.array(values, pa.int32()).cast(data_type)
-    if pa.types.is_timestamp(data_type):
-        return pa.array(values, pa.int64()).cast(data_type)
     return pa.array(values, data_type)

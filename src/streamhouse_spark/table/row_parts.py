@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streamhouse_spark.core.python_values import python_value
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.query.projection import parse_filter
@@ -82,7 +83,7 @@ def require_chosen(choice: RowChoice, rows: pa.Table, name: str) -> None:
     if outside.any():
         place = int(np.argmax(outside))
         columns = [column for column in choice.columns or rows.column_names[:5] if column in rows.column_names]
-        shown = ", ".join(f"{column} = {rows.column(column)[place].as_py()!r}" for column in columns)
+        shown = ", ".join(f"{column} = {python_value(rows.column(column)[place])!r}" for column in columns)
         raise SchemaMismatchError(
             f"table {name}: {int(outside.sum())} of {rows.num_rows} new rows are not among the rows that the condition "
             f"replaces, the first is row {place} ({shown[:200]}); nothing was written: leave these rows out, or widen "

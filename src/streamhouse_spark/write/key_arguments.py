@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.errors import SchemaMismatchError, shown
+
+_VALUES: Final = (str, bytes, int, float, Decimal, dt.date, dt.time, np.generic, pa.Scalar)
 
 
 def as_keys(keys: Any, names: Sequence[str], table: str) -> Any:
@@ -22,7 +24,7 @@ def as_keys(keys: Any, names: Sequence[str], table: str) -> Any:
     """
     if isinstance(keys, pa.Array | pa.ChunkedArray) and len(names) == 1:
         return pa.table({names[0]: keys})
-    if isinstance(keys, str | bytes | int | float | Decimal | dt.date | dt.time | np.generic) or _is_one_row(keys):
+    if isinstance(keys, _VALUES) or _is_one_row(keys):
         keys = [keys]
     elif isinstance(keys, tuple):
         is_one_key = len(names) > 1 and not any(isinstance(key, Mapping | tuple | list) for key in keys)
@@ -45,7 +47,7 @@ def _as_row(key: Any, names: Sequence[str], table: str) -> Mapping[str, Any]:
     values = tuple(key) if isinstance(key, tuple | list) else (key,)
     if len(values) != len(names):
         raise SchemaMismatchError(
-            f"a key of {table} is {key!r}, expected the values of ({', '.join(names)}), as a tuple in this order or as "
-            "a mapping"
+            f"a key of {table} is {shown(key)}, expected the values of ({', '.join(names)}), as a tuple in this order "
+            "or as a mapping"
         )
     return dict(zip(names, values, strict=True))

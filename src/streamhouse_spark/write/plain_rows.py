@@ -123,7 +123,7 @@ class PlainRows:
     @staticmethod
     def _form(state: TableState, names: tuple[str, ...]) -> RowForm | None:
         properties = state.parsed
-        if properties.generated or properties.identity or properties.checks:
+        if properties.generated or properties.identity or properties.checks or properties.limited_columns:
             return None
         if not all(isinstance(name, str) for name in names):
             return None

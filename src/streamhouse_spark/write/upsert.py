@@ -16,11 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.config.paimon_limits import check_paimon_keys
+from streamhouse_spark.config.paimon_limits import check_paimon_values
 from streamhouse_spark.config.properties import DELETE_BEHAVIOR, MERGE_ENGINE, LakeFormat
 from streamhouse_spark.core import slicing
 from streamhouse_spark.core.forks import cached_property, new_lock
 from streamhouse_spark.core.model import BucketOffsets, Transaction, check_transaction
+from streamhouse_spark.core.python_values import python_value
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.handle import TableHandle
@@ -138,8 +139,7 @@ class KeyedSchema:
             found = [slicing.taken(c, places, distinct=True) if i in of_key else c for i, c in enumerate(columns)]
         keys = self._keys(found)
         if self.lake_format == "paimon":
-            names = self.properties.primary_key
-            check_paimon_keys(self.name, names, [found[self.schema.names.index(name)] for name in names])
+            check_paimon_values(self.name, {self.schema.names[place]: found[place] for place in of_key})
         return KeyedBatch.of(keys, columns, deleted, places)
 
     def _keys(self, columns: Sequence[slicing.Column]) -> pa.BinaryArray:
@@ -417,7 +417,8 @@ def require_written_once(shape: KeyedSchema, batch: KeyedBatch) -> None:
         return
     row = int(batch.starts[np.argmax(written > 1)])
     key = ", ".join(
-        f"{name} = {batch.columns[shape.schema.names.index(name)][row].as_py()!r}" for name in shape.key_schema.names
+        f"{name} = {python_value(batch.columns[shape.schema.names.index(name)][row])!r}"
+        for name in shape.key_schema.names
     )
     raise SchemaMismatchError(
         f"table {shape.name}: the MERGE writes {int(written.max())} rows of one primary key ({key}), of which only one "

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from streamhouse_spark.config.paimon_limits import check_paimon_values
 from streamhouse_spark.core.arguments import checks_arguments
 from streamhouse_spark.core.forks import new_lock, renew_in_children
 from streamhouse_spark.core.model import BucketOffsets
@@ -296,6 +297,7 @@ class Writer:
         refuse_given(state.parsed.identity, whole, self._flusher.name)
         checks = self._appends.checks(state)
         require_checked(checks, whole, self._flusher.name)  # before rows of other calls go with these
+        check_paimon_values(self._flusher.name, {name: whole.column(name) for name in state.parsed.limited_columns})
         if not isinstance(rows, pa.Table | pa.RecordBatch | list):
             whole = _owned(whole)  # a frame may lend its memory, which its owner goes on to change
         lacking = {column.name for column in state.schema.columns if column.id in missing}

@@ -10,6 +10,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.python_values import is_beyond_python
+
 VALUES_MAX: Final = 1_000
 _PLAIN_TEXT: Final = re.compile(r"[A-Za-z0-9 _.:/@+-]*")
 
@@ -21,7 +23,8 @@ def among_all(rows: pa.Table) -> str:
     found = []
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         values = column.unique()
-        found.append(among(name, values.to_pylist()) if len(values) <= VALUES_MAX else _between(name, values))
+        if not is_beyond_python(values):
+            found.append(among(name, values.to_pylist()) if len(values) <= VALUES_MAX else _between(name, values))
     return " AND ".join(filter(None, found))
 
 

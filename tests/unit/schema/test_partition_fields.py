@@ -121,6 +121,24 @@ class TestValues:
         data = [None if text is None else text.encode() for text in texts]
         assert field.values(pa.array(data, pa.binary())).to_pylist() == [d and d[:width] for d in data]
 
+    @pytest.mark.parametrize(
+        ("name", "micros", "value"),
+        [
+            ("years", -(2**63), -292278),
+            ("months", -(2**63), -3507325),
+            ("days", -(2**63), -106751992),
+            ("hours", -(2**63), -(2**31)),
+            ("days", 2**63 - 1, 106751991),
+            ("hours", 2**63 - 1, 2**31 - 1),
+        ],
+    )
+    def test_of_times_at_the_ends_of_the_type(self, name, micros, value):
+        """Hours beyond 32 bits stay with the last hour, so that the order of partitions is that of times."""
+        field = PartitionField("ts", name)
+        assert field.values(pa.array([micros, None, 0], pa.timestamp("us"))).to_pylist() == [value, None, 0]
+        for edge in (-(2**31), 2**31 - 1):
+            assert PartitionField("ts", "hours").range_of(edge, pa.timestamp("us")) is None
+
     def test_of_parts_and_chunks(self):
         column = pa.chunked_array([[0, 86_400_000_000], [None, -1]], pa.timestamp("us"))
         assert PartitionField("ts", "days").values(column[1:]).to_pylist() == [1, None, -1]

@@ -138,3 +138,23 @@ def test_any_range_of_a_csv_body_is_its_rows(rows, data):
         whole = body_of(body, CSV, SCHEMA).read(0, len(rows)).slice(begin, end - begin)
         assert found.read(begin, end).to_pylist() == whole.to_pylist()
     assert all(json.dumps(found.text(row)) for row in range(len(rows)))
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_partition_that_the_lake_cannot_hold_is_a_bad_row(client, warehouse, keyed):
+    table = warehouse.create_table(
+        "sales.days",
+        "id BIGINT NOT NULL, day DATE NOT NULL",
+        partition_by=["day"],
+        primary_key=["id", "day"] if keyed else [],
+        properties={"table.datalake.format": "paimon"},
+    )
+    rows = pa.table({"id": [1, 2, 3], "day": pa.array([0, 2**31 - 1, 1], pa.int32()).cast(pa.date32())})
+    place, headers = "/api/v1/tables/sales.days/rows", {"Content-Type": ARROW}
+    refused = client.post(place, content=arrow_stream(rows), headers=headers)
+    assert refused.status_code == 400
+    assert [one["row"] for one in refused.json()["error"]["bad_rows"]] == [1]
+    assert table.refresh().num_rows == 0
+    skipped = client.post(f"{place}?bad_rows=skip", content=arrow_stream(rows), headers=headers).json()
+    assert ([one["row"] for one in skipped["bad_rows"]], skipped["rows"]) == ([1], 2)
+    assert "has the value +5881580-07-11" in skipped["bad_rows"][0]["message"]

@@ -12,15 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from streamhouse_spark.core.python_values import to_ticks
+
 
 def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """Return one JSON value a row, of a column without nesting."""
     types = pa.types
-    if types.is_date32(column.type):
-        column = column.cast(pa.int32())
-    elif types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    values: list[Any] = column.to_pylist()
+    if types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz))
+    values: list[Any] = to_ticks(column).to_pylist()
     if types.is_floating(column.type) or types.is_decimal(column.type) or types.is_binary(column.type):
         return [_text_of(value) for value in values]
     return values
@@ -41,14 +41,12 @@ def _text_of(value: Any) -> Any:
 
 
 def cell_value(cell: Any, data_type: pa.DataType) -> Any:
-    """Return the Python value of a JSON value of a column without nesting."""
+    """Return the value of a JSON value of a column without nesting: as Python has it, dates and timestamps as Arrow."""
     types = pa.types
     if cell is None:
         return None
-    if types.is_date32(data_type):
-        return pa.scalar(cell, pa.int32()).cast(data_type).as_py()
-    if types.is_timestamp(data_type):
-        return pa.scalar(cell, pa.int64()).cast(pa.timestamp("us", data_type.tz)).as_py()
+    if types.is_temporal(data_type):
+        return pa.scalar(cell, data_type)
     if types.is_decimal(data_type):
         return decimal.Decimal(cell)
     if types.is_floating(data_type):

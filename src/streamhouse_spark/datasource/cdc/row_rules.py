@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from streamhouse_spark.config.paimon_limits import check_paimon_values
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.errors import SchemaMismatchError
@@ -39,6 +40,7 @@ class RowRules:
     checks: tuple[Check, ...]
     generated: tuple[Generated, ...]
     identity: Identity | None
+    limited_columns: tuple[str, ...]
 
     @classmethod
     def of(cls, table: Table, columns: StructType) -> RowRules | None:
@@ -50,11 +52,12 @@ class RowRules:
         properties = state.parsed
         schema = evaluated(state.schema, Now.of(table.world))
         has_sizes = any(column.size is not None for column in schema.columns)
-        if not (properties.checks or properties.generated or properties.identity or has_sizes):
+        limited = properties.limited_columns
+        if not (properties.checks or properties.generated or properties.identity or has_sizes or limited):
             return None
         given = [field.remove_metadata() for field in compat.arrow_schema_of(columns)]
         coerce(pa.schema(given).empty_table(), schema, table=table.name, older=state.schemas)
-        return cls(table.name, schema, properties.checks, properties.generated, properties.identity)
+        return cls(table.name, schema, properties.checks, properties.generated, properties.identity, limited)
 
     def refused(self, rows: pa.Table) -> dict[int, str]:
         """Return the places of the rows that the table refuses, with the reason."""
@@ -83,13 +86,15 @@ class RowRules:
             for place in places[_true(check.in_breach(stored))].tolist():
                 found.setdefault(place, reason)
 
-    def _stored(self, rows: pa.Table) -> pa.Table:
+    def _stored(self, given: pa.Table) -> pa.Table:
         """Return rows as they would be stored, but for numbers that the table hands out. Raises `SchemaMismatchError`
         where one cannot be.
         """
-        fitted = coerce(rows, self.schema, table=self.table)
+        fitted = coerce(given, self.schema, table=self.table)
         refuse_given(self.identity, fitted, self.table)
-        return completed(self.generated, fitted, self.table)
+        rows = completed(self.generated, fitted, self.table)
+        check_paimon_values(self.table, {name: rows.column(name) for name in self.limited_columns})
+        return rows
 
 
 def judged(rules: RowRules, kind: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from streamhouse_spark.core.grouping import distinct
+from streamhouse_spark.core.python_values import is_beyond_python
 from streamhouse_spark.core.slicing import one_array
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.zset.added import AGAIN, Added, group_name
@@ -33,8 +34,6 @@ from streamhouse_spark.zset.writer import WEIGHT
 _TEXTS: Final = ("tinyint", "smallint", "int", "bigint", "string", "date", "boolean")
 """Types whose values have the same text in Arrow and in Spark."""
 _SUM_MAX: Final = 1 << 62
-_FIRST_DAY: Final = (dt.date.min - dt.date(1970, 1, 1)).days
-_LAST_DAY: Final = (dt.date.max - dt.date(1970, 1, 1)).days
 Find = Callable[[pa.Table], pa.Table]
 
 
@@ -292,19 +291,13 @@ def _hashed(rows: pa.Table, columns: Collection[str]) -> pa.Array:
     """
     parts = []
     for name in columns:
-        values = one_array(rows.column(name))
-        if pa.types.is_date32(values.type) and not _are_of_four_digits(values):
-            raise pa.ArrowInvalid("Spark writes a year of more than four digits with a sign")
-        text = values.cast(pa.string())
+        if is_beyond_python(rows.column(name)):
+            raise pa.ArrowInvalid("Arrow and Spark do not write such a date as the same text")
+        text = one_array(rows.column(name)).cast(pa.string())
         told = pc.binary_join_element_wise(pc.utf8_length(text).cast(pa.string()), text, ":")
         parts.append(pc.if_else(pc.is_null(text), pa.scalar("n"), told))
     texts = pc.binary_join_element_wise(*parts, "") if len(parts) > 1 else parts[0]
     return pa.array([hashlib.sha256(text.encode()).hexdigest() for text in texts.to_pylist()], pa.string())
-
-
-def _are_of_four_digits(dates: pa.Array) -> bool:
-    ends = pc.min_max(dates.view(pa.int32())).as_py()
-    return ends["min"] is None or (ends["min"] >= _FIRST_DAY and ends["max"] <= _LAST_DAY)
 
 
 def _stays(

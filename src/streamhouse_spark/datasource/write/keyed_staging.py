@@ -232,7 +232,9 @@ class KeyedStagingPlan:
         seen: list[pa.Table],
         numbers: IdentityRanges | None,
     ) -> Staged | None:
-        stager = task_stager(self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max)
+        stager = task_stager(
+            self.connection, self.table_uuid, self.shape, self.routing, inline_bytes_max, table=self.table
+        )
         parts = []
         for chunk in chunks(batches):
             if (intents := self._numbered(self._intents(chunk), numbers)).num_rows:

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import WriteOptions
+from streamhouse_spark.core.python_values import python_value
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.worker_memory import sparing
 from streamhouse_spark.datasource.write.changed_rows import KIND, read_name
@@ -75,7 +76,7 @@ class RowLevelPlan:
             return
         row = int(np.argmax(differs))
         changes = (
-            f"{name} = {a[row].as_py()!r} would become {b[row].as_py()!r}"
+            f"{name} = {python_value(a[row])!r} would become {python_value(b[row])!r}"
             for name, a, b in zip(self.key, before, after, strict=True)
         )
         raise SchemaMismatchError(

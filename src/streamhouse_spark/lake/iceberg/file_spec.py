@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    MetricsMode,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
@@ -17,14 +20,15 @@ from pyiceberg.partitioning import PartitionField as IcebergField
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
-from pyiceberg.types import PrimitiveType
+from pyiceberg.types import DateType, PrimitiveType, TimestampType, TimestamptzType
 
 from streamhouse_spark.core.forks import cached_property
+from streamhouse_spark.core.python_values import ticks_of
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.iceberg.schema import (
+    PartitionPaths,
     file_schema,
-    internal_value,
     own_field,
     partition_record,
     partition_types,
@@ -33,6 +37,9 @@ from streamhouse_spark.lake.parquet.file_writer import PartitionKey, writer_opti
 from streamhouse_spark.schema.partition_fields import PartitionField
 
 PATH_PART_CHARS_MAX = 150
+
+_TIMES: Final = (DateType, TimestampType, TimestamptzType)
+_WITHOUT_BOUNDS: Final = (MetricModeTypes.NONE, MetricModeTypes.COUNTS)
 
 
 @dataclass(frozen=True)
@@ -118,14 +125,26 @@ class IcebergFileSpec:
         if not key:
             return self.data_location
         record = partition_record(self.spec, self.schema, key)
-        path = self.spec.partition_to_path(record, self.schema)
+        path = PartitionPaths(self.spec).partition_to_path(record, self.schema)
         # Values are already escaped; only their length can still be more than a file system takes.
         return "/".join([self.data_location, *(part[:PATH_PART_CHARS_MAX] for part in path.split("/"))])
 
     def statistics(self, footer: pq.FileMetaData) -> Mapping[str, Mapping[int, Any]]:
         plan = compute_statistics_plan(self.schema, dict(self.properties))
-        found = data_file_statistics_from_parquet_metadata(footer, plan, parquet_path_to_id_mapping(self.schema))
+        field_ids = parquet_path_to_id_mapping(self.schema)
+        # pyiceberg reads bounds as Python values, and Python's dates and times end at the years 1 and 9999.
+        times = {
+            field_id: column.iceberg_type
+            for field_id, column in plan.items()
+            if isinstance(column.iceberg_type, _TIMES) and column.mode.type not in _WITHOUT_BOUNDS
+        }
+        plan |= {field_id: replace(plan[field_id], mode=MetricsMode(MetricModeTypes.COUNTS)) for field_id in times}
+        found = data_file_statistics_from_parquet_metadata(footer, plan, field_ids)
         bounds = {i: (a.min_as_bytes(), a.max_as_bytes()) for i, a in found.column_aggregates.items()}
+        for place in range(footer.num_columns):
+            field_id = field_ids[footer.schema.column(place).path]
+            if field_id in times and (ticks := _tick_bounds(footer, place)) is not None:
+                bounds[field_id] = (to_bytes(times[field_id], ticks[0]), to_bytes(times[field_id], ticks[1]))
         return {
             "column_sizes": dict(found.column_sizes),
             "value_counts": dict(found.value_counts),
@@ -134,6 +153,21 @@ class IcebergFileSpec:
             "lower_bounds": {i: low for i, (low, _) in bounds.items() if low is not None},
             "upper_bounds": {i: high for i, (_, high) in bounds.items() if high is not None},
         }
+
+
+def _tick_bounds(footer: pq.FileMetaData, place: int) -> tuple[int, int] | None:
+    """Return the lowest and the highest date or timestamp of a column as integers; None if they are not known."""
+    lows, highs = [], []
+    for group in range(footer.num_row_groups):
+        column = footer.row_group(group).column(place)
+        statistics = column.statistics if column.is_stats_set else None
+        if statistics is not None and statistics.has_null_count and statistics.null_count == column.num_values:
+            continue
+        if statistics is None or not statistics.has_min_max:
+            return None
+        lows.append(statistics.min_raw)
+        highs.append(statistics.max_raw)
+    return (min(lows), max(highs)) if lows else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,5 +195,5 @@ class _Part:
         return self.own.values(column)
 
     def encoded(self, value: pa.Scalar) -> bytes | None:
-        plain = internal_value(value)
-        return None if plain is None else to_bytes(self.type, plain)
+        ticks = ticks_of(value)
+        return None if ticks is None else to_bytes(self.type, ticks)

@@ -11,6 +11,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
+from streamhouse_spark.core.python_values import ticks_of
 from streamhouse_spark.keys.collapsed_changes import KeySet
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
@@ -21,7 +22,6 @@ from streamhouse_spark.lake.iceberg.schema import (
     PATH_ID,
     bucket_of,
     bucket_source,
-    internal_value,
     partition_types,
 )
 from streamhouse_spark.lake.model.live_files import LiveFile
@@ -97,7 +97,7 @@ class KeyedFilter:
         for position, (name, values) in self._partitions.items():
             field_type = self._file_spec.partition_types[position]
             distinct = rows.column(name).unique()
-            found = (internal_value(value) for value in distinct)
+            found = (ticks_of(value) for value in distinct)
             values.update(None if value is None else to_bytes(field_type, value) for value in found)
 
     def probe(self) -> KeyProbe | None:

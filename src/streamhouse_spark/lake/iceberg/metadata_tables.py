@@ -13,7 +13,7 @@ from pyiceberg.table.inspect import InspectTable
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import MapType
 
-from streamhouse_spark.errors import InvalidNameError
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
 from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
 from streamhouse_spark.schema.table_schema import canonical_type
 
@@ -47,7 +47,17 @@ def metadata_table(table: Table, name: str) -> pa.Table:
         if name.endswith("files") and not _has_manifests(table, every_snapshot=name.startswith("all_")):
             table = _without_snapshots(table)
         inspect = _InspectEntries if name == "entries" else _Inspect
-        return _for_spark(getattr(inspect(table), name)())
+        return _for_spark(_read(inspect(table), name))
+
+
+def _read(tables: InspectTable, name: str) -> pa.Table:
+    try:
+        return getattr(tables, name)()
+    except OverflowError as error:
+        raise InvalidOptionError(
+            f"the metadata table {name} shows partitions as pyiceberg does, which cannot show one with a date or time "
+            f"outside the years 1 to 9999 ({error}); read the metadata table partitions or files"
+        ) from error
 
 
 def _has_manifests(table: Table, *, every_snapshot: bool) -> bool:

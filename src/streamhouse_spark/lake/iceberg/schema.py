@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, cast
+from urllib.parse import quote_plus
 
 import pyarrow as pa
 from pyiceberg import types as ice
@@ -26,6 +27,7 @@ from pyiceberg.transforms import (
 from pyiceberg.transforms import Transform as IcebergTransform
 from pyiceberg.typedef import Record
 
+from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.column_map import InnerOf
 from streamhouse_spark.schema import partition_fields as own
@@ -262,13 +264,25 @@ def partition_types(spec: PartitionSpec, schema: Schema) -> list[ice.PrimitiveTy
     return [cast("ice.PrimitiveType", field.field_type) for field in spec.partition_type(schema).fields]
 
 
-def internal_value(value: pa.Scalar) -> Any:
-    """Return the value in Iceberg's form: days and microseconds as integers."""
-    if pa.types.is_date32(value.type):
-        return value.cast(pa.int32()).as_py()
-    if pa.types.is_timestamp(value.type):
-        return value.cast(pa.int64()).as_py()
-    return value.as_py()
+@dataclass(frozen=True, slots=True)
+class PartitionPaths:
+    """The path of a partition as pyiceberg's `PartitionSpec` gives it, also for dates and times that Python lacks."""
+
+    spec: PartitionSpec
+
+    def partition_to_path(self, partition: Record, schema: Schema) -> str:
+        """Return the path; the method has pyiceberg's name because its collector of summaries calls it."""
+        kinds = partition_types(self.spec, schema)
+        values = (partition[place] for place in range(len(kinds)))
+        return "/".join(map(_path_part, self.spec.fields, kinds, values))
+
+
+def _path_part(field: PartitionField, kind: ice.PrimitiveType, value: Any) -> str:
+    try:
+        text = field.transform.to_human_string(kind, value=value)
+    except (OverflowError, ValueError):
+        text = str(value)
+    return f"{quote_plus(field.name, safe='')}={quote_plus(text, safe='')}"
 
 
 def partition_record(spec: PartitionSpec, schema: Schema, values: Sequence[bytes | None]) -> Record:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, cast
 
 from pyiceberg.io import OutputFile
 from pyiceberg.manifest import (
@@ -32,7 +32,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, expect, manifests_of
-from streamhouse_spark.lake.iceberg.schema import partition_record
+from streamhouse_spark.lake.iceberg.schema import PartitionPaths, partition_record
 from streamhouse_spark.lake.model.values import COMMIT_USER, LakeFile
 from streamhouse_spark.lake.offsets import COMMIT_PROPERTY, USER_PROPERTY
 from streamhouse_spark.lake.snapshot_times import said_ms
@@ -270,10 +270,11 @@ class SnapshotBuilder:
     def _summary(self, removed: Sequence[DataFile], beside: Mapping[str, str]) -> Summary:
         collector = SnapshotSummaryCollector()
         schema, specs = self._metadata.schema(), self._metadata.specs()
+        paths = {spec_id: cast("PartitionSpec", PartitionPaths(spec)) for spec_id, spec in specs.items()}
         for file in self._change.added:
-            collector.add_file(data_file(file, self._metadata), schema, specs[file.spec_id])
+            collector.add_file(data_file(file, self._metadata), schema, paths[file.spec_id])
         for data in removed:
-            collector.remove_file(data, schema, specs[data.spec_id])
+            collector.remove_file(data, schema, paths[data.spec_id])
         properties = {
             **collector.build(),
             **self._change.summary,

@@ -17,7 +17,9 @@ from pypaimon.table.row.generic_row import GenericRow, GenericRowDeserializer, G
 from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
 from streamhouse_spark.core.forks import cached_property
+from streamhouse_spark.core.python_values import python_value
 from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.paimon.location import store_of
 from streamhouse_spark.lake.paimon.schema import UNAWARE_BUCKETS, file_schema
 from streamhouse_spark.lake.parquet.file_writer import PartitionKey, writer_options
@@ -160,7 +162,22 @@ class _Part:
         return column
 
     def encoded(self, value: pa.Scalar) -> bytes | None:
-        return encoded(value.as_py(), self.field)
+        return encoded_scalar(value, self.field, "partition")
+
+
+def encoded_scalar(value: pa.Scalar, field: DataField, role: str) -> bytes | None:
+    """Return Paimon's binary row of a value of the key or the partition; None for null.
+
+    Raises `LakeMismatchError` for a date or time that Paimon's Python library lacks, which older versions stored.
+    """
+    try:
+        return encoded(value.as_py(), field)
+    except (OverflowError, ValueError) as error:
+        raise LakeMismatchError(
+            f"column '{field.name}' of the {role} has the value {python_value(value)}, and Paimon's Python library has "
+            "the years 1 to 9999; delete the rows with it (write them into a table with an Iceberg lake first, if you "
+            "need them), and the next round goes on"
+        ) from error
 
 
 def encoded(value: Any, field: DataField) -> bytes | None:

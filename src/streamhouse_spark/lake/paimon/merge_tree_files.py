@@ -25,11 +25,10 @@ from streamhouse_spark.core.clock import Ids
 from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.core.model import OffsetRange
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.model.key_range import KeyRange
 from streamhouse_spark.lake.model.values import LakeFile, LakeProjection, WriteContext
-from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decoded, encoded
+from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decoded, encoded_scalar
 from streamhouse_spark.lake.parquet.access import FileAccess
 from streamhouse_spark.lake.parquet.bucket_writer import Splitter
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
@@ -217,13 +216,7 @@ def _wider(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def _key_bytes(value: pa.Scalar, field: DataField) -> bytes:
-    try:
-        data = encoded(value.as_py(), field)
-    except (OverflowError, ValueError) as error:  # before the year 1, or behind 9999
-        raise LakeMismatchError(
-            f"column '{field.name}' of the primary key has a value that Paimon's libraries cannot hold "
-            f"({error}); delete the row, or use table.datalake.format=iceberg"
-        ) from error
+    data = encoded_scalar(value, field, "primary key")
     assert data is not None, "keys are not null"
     return data
 

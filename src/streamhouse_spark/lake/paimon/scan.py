@@ -10,6 +10,7 @@ from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.schema.data_types import DataField
 from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from pypaimon.snapshot.snapshot import Snapshot
+from pypaimon.table.row.internal_row import InternalRow
 
 from streamhouse_spark.lake.column_map import ColumnMap
 from streamhouse_spark.lake.file_match import file_may_match
@@ -136,14 +137,22 @@ def _statistics(entry: ManifestEntry) -> list[tuple[DataField, ColumnStatistics]
         (
             field,
             ColumnStatistics(
-                planned_value(stats.min_values.get_field(i)),
-                planned_value(stats.max_values.get_field(i)),
+                _bound(stats.min_values, i),
+                _bound(stats.max_values, i),
                 nulls[i],
                 entry.file.row_count,
             ),
         )
         for i, field in enumerate(fields)
     ]
+
+
+def _bound(bounds: InternalRow, place: int) -> Any:
+    """Return a bound; None for a date or time of another engine's file that Python lacks."""
+    try:
+        return planned_value(bounds.get_field(place))
+    except OverflowError:
+        return None
 
 
 def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry, *, inside: bool = False) -> FieldNames:

@@ -35,10 +35,6 @@ def _key_array(value: Any, data_type: pa.DataType) -> pa.Array | None:
             return pa.array([int(value)], data_type) if int(value) == value else None
         if pa.types.is_decimal(data_type):
             return pa.array([decimal.Decimal(value)], pa.decimal256(76, 38)).cast(data_type)
-        if pa.types.is_date32(data_type):
-            return pa.array([value], pa.int32()).cast(data_type)
-        if pa.types.is_timestamp(data_type):
-            return pa.array([value], pa.int64()).cast(data_type)
         return pa.array([value], data_type)
     except (pa.ArrowInvalid, OverflowError):
         return None

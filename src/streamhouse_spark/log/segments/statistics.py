@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamhouse_spark.core.grouping import distinct
+from streamhouse_spark.core.python_values import to_ticks
 from streamhouse_spark.query.predicate_tree import ONLY_NULLS, Bounds, family_of, ordered
 from streamhouse_spark.schema.literals import value_to_json
 
@@ -47,7 +48,7 @@ def united_stats(parts: Sequence[Mapping[str, list[Any]]], schema: pa.Schema) ->
 def _column_stats(column: pa.Array | pa.ChunkedArray) -> list[Any] | None:
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         return None
-    bounds = pc.min_max(_comparable(column))
+    bounds = pc.min_max(to_ticks(column))
     low, high = bounds["min"].as_py(), bounds["max"].as_py()
     if isinstance(low, float) and not (abs(low) != float("inf") and abs(high) != float("inf")):
         return None  # JSON has no infinity
@@ -56,15 +57,6 @@ def _column_stats(column: pa.Array | pa.ChunkedArray) -> list[Any] | None:
     if isinstance(low, decimal.Decimal):
         low, high = str(low), str(high)
     return [low, high, column.null_count]
-
-
-def _comparable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return dates and timestamps as their integers, which JSON holds and every engine compares alike."""
-    if pa.types.is_date32(column.type):
-        return column.cast(pa.int32())
-    if pa.types.is_timestamp(column.type):
-        return column.cast(pa.int64())
-    return column
 
 
 def collect_partitions(
@@ -77,7 +69,7 @@ def collect_partitions(
     found = distinct(keys)
     if found.num_rows > PARTITIONS_MAX:
         return None
-    columns = [[value_to_json(v) for v in _comparable(found.column(name)).to_pylist()] for name in partition_by]
+    columns = [[value_to_json(v) for v in to_ticks(found.column(name)).to_pylist()] for name in partition_by]
     return tuple(zip(*columns, strict=True))
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.python_values import python_value
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, shown
 from streamhouse_spark.schema.checks.parser import CONDITION, Part, parse_condition
@@ -106,7 +107,7 @@ class Breaches:
             row = rows.slice(pc.index(breach, True).as_py(), 1)
             columns = self._check.condition.columns()
             names = [name for name in rows.schema.names if name in columns][:_SHOWN_COLUMNS]
-            self._example = ", ".join(f"{name} = {shown(row.column(name)[0].as_py())}" for name in names)
+            self._example = ", ".join(f"{name} = {shown(python_value(row.column(name)[0]))}" for name in names)
 
     def require_none(self, where: str, advice: str) -> None:
         """Raise `ConstraintViolatedError` with the number of the rows, and the first of them."""

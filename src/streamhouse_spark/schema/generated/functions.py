@@ -12,6 +12,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.schema.generated import calendar
+
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _TIMESTAMP_NTZ: Final = pa.timestamp("us")
 _DATES: Final = (pa.date32(), _TIMESTAMP, _TIMESTAMP_NTZ)
@@ -28,21 +30,11 @@ _UNITS: Final[Mapping[str, str]] = {
     "microsecond": "microsecond",
 }
 _DATE_UNITS: Final = ("year", "quarter", "month", "week")
-_FIELDS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "year": pc.year,
-    "quarter": pc.quarter,
-    "month": pc.month,
-    "day": pc.day,
-    "dayofmonth": pc.day,
-    "dayofyear": pc.day_of_year,
-    "dayofweek": lambda values: pc.day_of_week(values, count_from_zero=False, week_start=7),
-    "weekofyear": pc.iso_week,
-}
 _TIMES: Final[Mapping[str, Callable[[Any], Any]]] = {"hour": pc.hour, "minute": pc.minute, "second": pc.second}
 _ARITHMETIC: Final = ("add", "subtract", "multiply", "negative")
 FUNCTIONS: Final = frozenset(
-    [*_FIELDS, *_TIMES, "date", "to_date", "date_trunc", "trunc", "concat", "upper", "lower", "length", "substring",
-     "substr"]
+    [*calendar.FIELDS, *_TIMES, "date", "to_date", "date_trunc", "trunc", "concat", "upper", "lower", "length",
+     "substring", "substr"]
 )  # fmt: skip
 """The names that an expression may call, in small letters."""
 
@@ -72,7 +64,7 @@ def function_of(name: str, types: Sequence[pa.DataType], constants: Sequence[Any
     _require(len(types) == 1, "one value is needed")
     if name in ("date", "to_date"):
         return cast_function(types[0], pa.date32()), pa.date32(), [0], None
-    allowed = _DATES if name in _FIELDS else _DATES[1:]
+    allowed = _DATES if name in calendar.FIELDS else _DATES[1:]
     _require(types[0] in allowed, "a timestamp is needed" if name in _TIMES else "a date or a timestamp is needed")
     return name, pa.int32(), [0], None
 
@@ -150,16 +142,18 @@ def value_of(operator: str, kind: pa.DataType, operands: Sequence[Any], told: An
         case "substring":
             return pc.utf8_slice_codeunits(values, told[0], told[1])
         case "floor":
-            return pc.floor_temporal(_wall(values), unit=told, week_starts_monday=True).cast(kind)
+            return calendar.beginning_of(values, told)
         case "as day":
-            return pc.floor_temporal(_wall(values), unit="day").cast(kind)
+            return calendar.day_of(values)
         case "as midnight" | "as cast":
             return values.cast(kind)
         case "as nearest":
             return pc.cast(values, kind, safe=False)
         case "as same":
             return values
-    return (_FIELDS.get(operator) or _TIMES[operator])(_wall(values)).cast(kind)
+    if operator in calendar.FIELDS:
+        return calendar.field_of(values, operator)
+    return _TIMES[operator](_wall(values)).cast(kind)
 
 
 def _wall(values: Any) -> Any:

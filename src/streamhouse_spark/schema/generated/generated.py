@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.python_values import python_value
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, SchemaMismatchError, shown
 from streamhouse_spark.schema.ddl import type_name
@@ -135,8 +136,8 @@ def _require_same(column: Generated, given: Any, values: Any, table: str) -> Non
     first = pc.index(differs, True).as_py()
     raise ConstraintViolatedError(
         f"{pc.sum(differs).as_py()} of {len(given)} rows for {table} have another value in the generated column "
-        f"'{column.name}' than {column.text}, such as {shown(given[first].as_py())}, expected "
-        f"{shown(values[first].as_py())}; nothing was written, leave the column out of these rows"
+        f"'{column.name}' than {column.text}, such as {shown(python_value(given[first]))}, expected "
+        f"{shown(python_value(values[first]))}; nothing was written, leave the column out of these rows"
     )
 
 

@@ -151,10 +151,6 @@ def _scalar(tree: Mapping[str, Any], column: pa.DataType) -> pa.Scalar | None:
     if value is None:
         return None
     try:
-        if pa.types.is_date32(column):
-            return pa.scalar(value, pa.int32()).cast(column)
-        if pa.types.is_timestamp(column):
-            return pa.scalar(value, pa.int64()).cast(column)
         return pa.scalar(value, column)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return None

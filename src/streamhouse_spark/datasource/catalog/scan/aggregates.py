@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import decimal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.python_values import ticks_of
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource.catalog.cells import json_values
 from streamhouse_spark.datasource.catalog.scan.grounds import grounds_of_plan, looked_at
@@ -210,5 +210,4 @@ def _counted(table: TableHandle, found: Sources, split: LogSplit, columns: Seque
 
 def _ordinal(value: pa.Scalar) -> Any:
     """Return dates as days and timestamps as microseconds, as in statistics."""
-    found = value.as_py()
-    return value.value if isinstance(found, dt.date) else found
+    return ticks_of(value)
