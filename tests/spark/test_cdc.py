@@ -163,7 +163,7 @@ class TestDebezium:
                 "id": i, "flag": i % 2 == 0, "price": decimal.Decimal(f"{number}E-2"),
                 "small": decimal.Decimal(f"{i}E-3"), "day": dt.date(1969, 12, 29),
                 "at": (epoch - zero).replace(tzinfo=dt.UTC), "local": epoch + zero, "data": b"\x00\xff", "d": i / 3,
-                "words": ["x", None], "part": {"a": i}, "text": '{"k":[1]}',
+                "words": ["x", None], "part": {"a": i}, "text": '{"k": [1]}',
             }  # fmt: skip
         assert rows[100]["day"] == dt.date(2026, 1, 31)
         assert rows[100]["at"] == dt.datetime(2026, 1, 31, 8, tzinfo=dt.UTC)
