@@ -288,8 +288,8 @@ def cdc(
     column that the table lacks ends the query too, unless ``new_columns`` is ``ignore``.
 
     **Values.** ``times`` is the unit of timestamps that are numbers, and ``decimals`` the form of decimals, at any
-    depth of the columns. Both are required for ``debezium-json`` where the table has such columns. An event that has its
-    schema around it (``schemas.enable=true``) is read by that schema; ``schema`` says that all events have theirs.
+    depth of the columns. Both are required for ``debezium-json`` where the table has such columns. An event that has
+    its schema around it (``schemas.enable=true``) is read by that schema; ``schema`` says that all events have theirs.
     Dates are days or ``yyyy-mm-dd``, binary values base64. A value that its column would round or cut is an error.
 
     **Avro.** With ``debezium-avro`` the column ``value`` has bytes, in Confluent's wire format. ``registry`` is the URL

@@ -228,7 +228,7 @@ final class EventValues {
     if (type instanceof StringType) return string(column, meaning, read, isText);
     if (type instanceof DateType) return date(column, meaning, read, isText);
     if (type instanceof TimestampType || type instanceof TimestampNTZType) return timestamp(column, meaning, read);
-    if (isNumber(type)) return number(column, isText ? digits(column, meaning, read) : read);
+    if (isNumber(type)) return number(column, token == JsonToken.VALUE_STRING ? digits(column, meaning, read) : read);
     if (type instanceof BinaryType) return isText ? base64(column, read) : refuseType(column, read);
     if (type instanceof BooleanType && meaning.isBytes()) return refuseType(column, read);
     if (type instanceof VariantType && forms.format == EventFormat.MAXWELL && isText) { // its columns are JSON itself
