@@ -255,8 +255,8 @@ def cdc(
     warehouse: str | None = None,
     value: str = "value",
     position: Sequence[str] | None = None,
-    times: Literal["millis", "micros", "nanos"] | None = None,
-    decimals: Literal["text", "base64"] | None = None,
+    times: Literal["millis", "micros", "nanos", "schema"] | None = None,
+    decimals: Literal["text", "base64", "schema"] | None = None,
     registry: str | None = None,
     registry_auth: tuple[str, str] | str | None = None,
     avro_schema: str | None = None,
@@ -287,15 +287,17 @@ def cdc(
     ends, unless ``dead_letter`` names a table that takes such events with the reason; it is made if it is not there. A
     column that the table lacks ends the query too, unless ``new_columns`` is ``ignore``.
 
-    ``times`` is the unit of timestamps that are numbers, and ``decimals`` the form of decimals, which Debezium's events
-    in JSON do not tell; both are asked for where the table has such columns. Dates are days or ``yyyy-mm-dd``, binary
-    values base64.
+    **Values.** ``times`` is the unit of timestamps that are numbers, and ``decimals`` the form of decimals, at any
+    depth of the columns. Both are required for ``debezium-json`` where the table has such columns. An event that has
+    its schema around it (``schemas.enable=true``) is read by that schema; ``schema`` says that all events have theirs.
+    Dates are days or ``yyyy-mm-dd``, binary values base64. A value that its column would round or cut is an error.
 
     **Avro.** With ``debezium-avro`` the column ``value`` has bytes, in Confluent's wire format. ``registry`` is the URL
     of the registry with their schemas, and ``registry_auth`` a user with a password, or a token. The driver asks for a
     schema once, when an event has its id. Where the registry is away the query ends, after half a minute, with nothing
-    of the batch written. ``avro_schema`` is the schema of events that are Avro and nothing else. The session needs the
-    package's jar (`configure`).
+    of the batch written. ``avro_schema`` is the schema of events that are Avro and nothing else.
+
+    The events are read in the JVM, by the package's jar, which the session needs (`configure`).
 
     ``trigger`` is that of Spark, such as ``{"availableNow": True}``. ``warehouse`` and ``settings`` are as for
     `lookup_join`.

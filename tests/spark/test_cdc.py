@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 
 import streamhouse_spark as sh
 from spark.session import forget_commit
-from streamhouse_spark.datasource.cdc import changes
+from streamhouse_spark.datasource.cdc import changes, envelope
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.variant_values import readable_rows
 
@@ -163,7 +163,7 @@ class TestDebezium:
                 "id": i, "flag": i % 2 == 0, "price": decimal.Decimal(f"{number}E-2"),
                 "small": decimal.Decimal(f"{i}E-3"), "day": dt.date(1969, 12, 29),
                 "at": (epoch - zero).replace(tzinfo=dt.UTC), "local": epoch + zero, "data": b"\x00\xff", "d": i / 3,
-                "words": ["x", None], "part": {"a": i}, "text": '{"k":[1]}',
+                "words": ["x", None], "part": {"a": i}, "text": '{"k": [1]}',
             }  # fmt: skip
         assert rows[100]["day"] == dt.date(2026, 1, 31)
         assert rows[100]["at"] == dt.datetime(2026, 1, 31, 8, tzinfo=dt.UTC)
@@ -316,7 +316,10 @@ class TestRefusals:
         [
             ("id BIGINT, at TIMESTAMP", {}, {}, "give times="),
             ("id BIGINT, d DECIMAL(9, 2)", {}, {}, "give decimals="),
+            ("id BIGINT, xs ARRAY<TIMESTAMP>", {}, {}, r"column 'xs.element' is a timestamp"),
+            ("id BIGINT, kv MAP<STRING, DECIMAL(9, 2)>", {}, {}, r"column 'kv.value' is a decimal"),
             (DDL, {}, {"times": "weeks"}, "times is 'weeks'"),
+            (DDL, {}, {"times": "schema", "format": "maxwell-json"}, "times='schema' is for Debezium's events in JSON"),
             (DDL, {}, {"value": "event"}, "no column 'event' of text or bytes"),
             (DDL, {}, {"position": ["lsn"]}, "no column 'lsn' by which"),
             (DDL, {"table.merge-engine": "first_row"}, {}, "merge engine first_row"),
@@ -331,6 +334,13 @@ class TestRefusals:
         wh.create_table(name, ddl, primary_key=["id"], properties=properties)
         with pytest.raises(InvalidOptionError, match=says):
             sh.cdc(source.stream(), name, warehouse=wh.url, **{"checkpoint": str(tmp_path / "c"), **options})
+
+    def test_a_session_without_the_jar(self, wh, source, tmp_path, monkeypatch):
+        source.put("x")
+        made = wh.create_table("cdc.jarless", DDL, primary_key=["id"])
+        monkeypatch.setattr(envelope, "_CLASS", "io.streamhouse.spark.NotThere")
+        with pytest.raises(InvalidOptionError, match="read by the jar of the package"):
+            sh.cdc(source.stream(), made.name, warehouse=wh.url, checkpoint=str(tmp_path / "c"))
 
     def test_tables_without_a_key_and_frames_that_do_not_stream(self, spark, wh, source, tmp_path):
         source.put("x")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -16,10 +15,10 @@ from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.datasource import compat
 from streamhouse_spark.datasource.cdc.avro import AvroSchemas
-from streamhouse_spark.datasource.cdc.envelope import AVRO, DELETE, FORMATS, UPSERT, EventFormat, envelope
+from streamhouse_spark.datasource.cdc.envelope import AVRO, FORMATS, UPSERT, EventFormat, EventReader
 from streamhouse_spark.datasource.cdc.registry import Auth
 from streamhouse_spark.datasource.cdc.row_rules import RowRules, judged
-from streamhouse_spark.datasource.cdc.values import UNAVAILABLE, ValueForms, typed
+from streamhouse_spark.datasource.cdc.values import ValueForms, fault, typed
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
 from streamhouse_spark.log.commits.state import TableState
@@ -37,7 +36,6 @@ _POSITION: Final = "_streamhouse_position"
 _PLACE: Final = "_streamhouse_place"
 _RANK: Final = "_streamhouse_rank"
 _QUERY_ID: Final = "sql.streaming.queryId"
-_UNAVAILABLE_BYTES: Final = base64.b64encode(UNAVAILABLE.encode()).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +46,7 @@ class CdcPlan:
     table: str
     columns: StructType
     key: tuple[str, ...]
-    how: EventFormat
-    forms: ValueForms
+    reader: EventReader
     value: str
     position: tuple[str, ...]
     new_columns: NewColumns
@@ -106,8 +103,10 @@ def planned(
         connection.warehouse().create_table(
             str(parse_table_name(dead_letter).require_table("write to")), DEAD_LETTERS, if_not_exists=True
         )
+    reader = EventReader.of(how, columns, state.primary_key, forms)
+    reader.register(events.sparkSession)
     return CdcPlan(
-        connection, table.name, columns, state.primary_key, how, forms, value, order, new_columns, dead_letter, avro
+        connection, table.name, columns, state.primary_key, reader, value, order, new_columns, dead_letter, avro
     )
 
 
@@ -188,25 +187,23 @@ def _decoded(plan: CdcPlan, batch: DataFrame, refused: Mapping[int, str]) -> Dat
     order = f.struct(*(_column(name).alias(name) for name in plan.position))
     events = batch.where(value.isNotNull()).select(value.alias("value"), order.alias(_POSITION))
     if plan.avro is None:
-        events = events.select(
-            "*", f.col("value").cast("string").alias("text"), f.lit(None).cast("int").alias("unknown")
-        )
-        unread, event = f.lit(None).cast("string"), f.col("text")
+        text = f.col("value").cast("string")
+        is_text = f.is_valid_utf8(text)
+        unread = f.when(~is_text, f.lit("its bytes are no UTF-8"))
+        event, unknown = f.when(is_text, text).otherwise(f.base64("value")), f.lit(None).cast("int")
     else:
-        read = plan.avro.read(batch.sparkSession, f.col("value"), refused)
-        events = events.withColumn("read", read).select("*", "read.text", "read.unknown")
-        unread, event = f.col("read.reason"), f.base64("value")
-    told = envelope(f.col("text"), plan.how, plan.columns, plan.key)
+        events = events.withColumn("avro", plan.avro.read(batch.sparkSession, f.col("value"), refused))
+        text, unread, unknown = f.col("avro.text"), f.col("avro.reason"), f.col("avro.unknown")
+        event = f.base64("value")
+    read = plan.reader.read(batch.sparkSession, text)
     events = events.select(
-        "*",
-        f.transform(told.changes, lambda change: _typed_change(plan, change)).alias("changes"),
-        f.coalesce(unread, told.reason).alias("reason"),
-        told.new_columns.alias("names"),
+        _POSITION, read.alias("read"), unread.alias("unread"), unknown.alias("unknown"), event.alias("event")
     )
-    wrong = f.flatten(f.transform("changes", lambda change: change["wrong"]))
-    reason = f.coalesce("reason", f.when(f.size(wrong) > 0, f.element_at(wrong, 1)))
-    events = events.withColumn("reason", reason)
-    events = events.select(_POSITION, "changes", "reason", "names", "unknown", event.alias("event"))
+    changes = f.transform("read.changes", lambda change: _typed_change(plan, change))
+    events = events.withColumn("changes", changes)
+    wrong = f.get(f.array_compact(f.transform("changes", lambda change: change["wrong"])), f.lit(0))
+    reason = f.coalesce("unread", "read.reason", wrong).alias("reason")
+    events = events.select(_POSITION, "changes", reason, f.col("read.names").alias("names"), "unknown", "event")
     if plan.dead_letter is not None:
         rules = RowRules.of(plan.connection.table(plan.table), plan.columns)
         if rules is not None:
@@ -219,27 +216,15 @@ def _column(name: str) -> Column:
 
 
 def _typed_change(plan: CdcPlan, change: Column) -> Column:
-    kind, values, wrong = change["kind"], [], []
+    values, faults = [], []
     for column in plan.columns:
         text = change["row"].getField(column.name)
-        counts = f.lit(column.name in plan.key) | (kind != DELETE)
-        value = f.when(counts, typed(text, column.dataType, plan.forms))
-        values.append(value.alias(column.name))
-        what = f.lit(f"column '{column.name}' is ")
-        shown = f.concat(what, f.lit("'"), f.left(text.cast("string"), f.lit(100)), f.lit("', which is no "))
-        of_type = f.concat(shown, f.lit(column.dataType.simpleString()))
-        reason = f.when(counts & text.isNotNull() & value.isNull(), of_type)
-        if not column.nullable:
-            reason = f.coalesce(reason, f.when(counts & text.isNull(), f.concat(what, f.lit("null, and NOT NULL"))))
-        if isinstance(column.dataType, StringType | BinaryType):
-            missing = f.concat(
-                what, f.lit("not in the event: the source's log lacks large values that did not change; ")
-            )
-            advice = f.lit("set REPLICA IDENTITY FULL there")
-            words = (UNAVAILABLE, _UNAVAILABLE_BYTES) if isinstance(column.dataType, BinaryType) else (UNAVAILABLE,)
-            reason = f.coalesce(f.when(counts & text.isin(*words), f.concat(missing, advice)), reason)
-        wrong.append(reason)
-    return f.struct(kind.alias("kind"), f.struct(*values).alias("row"), f.array_compact(f.array(*wrong)).alias("wrong"))
+        values.append(typed(text, column.dataType).alias(column.name))
+        found = fault(column.name, text, column.dataType)
+        if found is not None:
+            faults.append(found)
+    wrong = f.coalesce(*faults) if faults else f.lit(None).cast("string")
+    return f.struct(change["kind"].alias("kind"), f.struct(*values).alias("row"), wrong.alias("wrong"))
 
 
 def _look(decoded: DataFrame) -> Row:

@@ -3,8 +3,6 @@ package io.streamhouse.spark;
 import com.fasterxml.jackson.core.JsonGenerator;
 import java.io.EOFException;
 import java.io.IOException;
-import java.math.BigDecimal;
-import java.math.BigInteger;
 import java.time.Instant;
 import java.time.LocalDate;
 import java.time.temporal.ChronoUnit;
@@ -17,29 +15,12 @@ import org.apache.avro.Schema;
 /**
  * From an Avro schema to the reader of its values, made once for a schema.
  *
- * <p>Values whose schema says what they mean become texts as SQL reads them: dates, timestamps, decimals. Sources: Avro
- * 1.12, "logical types"; the names of semantic types in Debezium's documentation ("temporal types", "decimal types")
- * and in Kafka Connect's {@code org.apache.kafka.connect.data}, which Avro's converter keeps as {@code connect.name}.
+ * <p>Values whose schema says what they mean become texts as SQL reads them: dates, timestamps, decimals. The names of
+ * semantic types are those of {@link Meaning}, which Connect's converter keeps as {@code connect.name}.
  */
 final class AvroValues {
   private static final String CONNECT_NAME = "connect.name";
-  private static final String VARIABLE_SCALE = "io.debezium.data.VariableScaleDecimal";
   private static final String SCALE = "scale";
-  private static final int SCALE_MAX = 10_000;
-
-  /** The names by which a whole number is a moment, and their unit. */
-  private static final Map<String, ChronoUnit> MOMENTS =
-      Map.of(
-          "timestamp-millis", ChronoUnit.MILLIS,
-          "timestamp-micros", ChronoUnit.MICROS,
-          "timestamp-nanos", ChronoUnit.NANOS,
-          "local-timestamp-millis", ChronoUnit.MILLIS,
-          "local-timestamp-micros", ChronoUnit.MICROS,
-          "local-timestamp-nanos", ChronoUnit.NANOS,
-          "io.debezium.time.Timestamp", ChronoUnit.MILLIS,
-          "io.debezium.time.MicroTimestamp", ChronoUnit.MICROS,
-          "io.debezium.time.NanoTimestamp", ChronoUnit.NANOS,
-          "org.apache.kafka.connect.data.Timestamp", ChronoUnit.MILLIS);
 
   /** A schema may have itself within it. */
   private final IdentityHashMap<Schema, AvroValue[]> records = new IdentityHashMap<>();
@@ -62,7 +43,7 @@ final class AvroValues {
         }
         return (in, out) -> out.writeNumber(in.decoder().readInt());
       case LONG:
-        ChronoUnit unit = MOMENTS.getOrDefault(name(schema), MOMENTS.get(logical(schema)));
+        ChronoUnit unit = unit(schema);
         if (unit == null) return (in, out) -> out.writeNumber(in.decoder().readLong());
         return (in, out) -> out.writeString(Instant.EPOCH.plus(in.decoder().readLong(), unit).toString());
       case FLOAT:
@@ -96,7 +77,7 @@ final class AvroValues {
   }
 
   private AvroValue record(Schema schema) {
-    if (VARIABLE_SCALE.equals(name(schema))) return variableScale(schema);
+    if (Meaning.isVariableScale(name(schema))) return variableScale(schema);
     List<Schema.Field> fields = schema.getFields();
     AvroValue[] values = records.get(schema);
     if (values == null) {
@@ -159,21 +140,22 @@ final class AvroValues {
   }
 
   private static String plain(byte[] digits, int scale) throws IOException {
-    if (digits.length == 0 || Math.abs((long) scale) > SCALE_MAX) {
-      throw new EOFException("a decimal of " + digits.length + " bytes and the scale " + scale);
-    }
-    return new BigDecimal(new BigInteger(digits), scale).toPlainString();
+    String plain = Meaning.plain(digits, scale);
+    if (plain == null) throw new EOFException("a decimal of " + digits.length + " bytes and the scale " + scale);
+    return plain;
+  }
+
+  private static ChronoUnit unit(Schema schema) {
+    ChronoUnit unit = Meaning.unit(name(schema));
+    return unit == null ? Meaning.unit(logical(schema)) : unit;
   }
 
   private static boolean isDate(Schema schema) {
-    String name = name(schema);
-    return "date".equals(logical(schema))
-        || "io.debezium.time.Date".equals(name)
-        || "org.apache.kafka.connect.data.Date".equals(name);
+    return Meaning.isDate(name(schema)) || Meaning.isDate(logical(schema));
   }
 
   private static boolean isDecimal(Schema schema) {
-    return "decimal".equals(logical(schema)) || "org.apache.kafka.connect.data.Decimal".equals(name(schema));
+    return Meaning.isDecimal(name(schema)) || Meaning.isDecimal(logical(schema));
   }
 
   private static int scale(Schema schema) {
