@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -71,6 +71,9 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
     processed that were written without columns that it lacks.
     """
 
+    _has_need: ClassVar[bool] = False
+    """Whether each batch is told which columns its query reads."""
+
     def __init__(
         self,
         connection: Connection,
@@ -102,7 +105,7 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         self._added = AddedColumns(begun, self._table_columns) if options.adds_new_columns else None
         self._answered: Mapping[int, int] | None = None
         self._seen: TableSchema | None = None
-        self._required = self._table_columns
+        self._required: tuple[str, ...] = () if self._has_need else self._table_columns
         """The columns whose change ends the query: those that it reads, as far as that is told."""
         self._compared: tuple[TableSchema, tuple[str, ...]] | None = None
         self._initial: StreamOffset | None = None

@@ -50,9 +50,7 @@ class PrunedStreamReader(StreamhouseStreamReader):
     A change of a column ends the query once a batch needs that column: before the first batch none is known to be read.
     """
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._required = ()
+    _has_need = True
 
     def _reported(self, state: TableState) -> dict[str, Any]:
         found = super()._reported(state)
