@@ -203,6 +203,10 @@ class LakeTable(ABC):
         where all are, or another engine rolled the lake back to before it.
         """
 
+    @abstractmethod
+    def metadata_problems(self) -> Iterator[str]:
+        """Describe the damaged and missing files of all kept snapshots, of the package's tag and of the hint."""
+
     def settle(self, snapshot: LakeSnapshot) -> LakeSnapshot:
         """Make sure that no commit under way in another engine can bring rows back that the newest ``snapshot`` lacks;
         returns it, or an empty one above it. Raises `CommitConflictError` where one did.

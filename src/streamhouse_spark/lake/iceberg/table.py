@@ -217,6 +217,11 @@ class IcebergLake(LakeTable):
     def missing_metadata(self, recorded: int) -> str | None:
         return self.place.missing_metadata(recorded)
 
+    def metadata_problems(self) -> Iterator[str]:
+        from streamhouse_spark.lake.iceberg.metadata.problems import metadata_problems
+
+        return metadata_problems(self.place)
+
     def metadata_table(self, name: str) -> pa.Table:
         from streamhouse_spark.lake.iceberg.metadata_tables import metadata_table
 

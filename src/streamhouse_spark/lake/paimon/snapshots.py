@@ -148,9 +148,9 @@ class SnapshotFolder:
         was committed once, nor the tag on the package's newest.
         """
         last = 0 if newest is None else newest.id
-        tag = self.tagged(COMMIT_USER)
         if recorded <= last:
             return None
+        tag = self.tagged_newest()
         above = [number for number in (*self.ids(), 0 if tag is None else tag.id) if number > last]
         return last + 1 if above else None
 
@@ -175,7 +175,17 @@ class SnapshotFolder:
         return [name.removeprefix(TAG_PREFIX) for name in names if name.startswith(TAG_PREFIX)]
 
     def tagged(self, name: str) -> Snapshot | None:
-        return self._read(f"{self._table_key}/tag/{TAG_PREFIX}{name}")
+        return self._read(self.tag_key(name))
+
+    def tagged_newest(self) -> Snapshot | None:
+        """Return the snapshot of the tag that the package keeps on its newest one; None without one that is whole."""
+        with suppress(CorruptDataError):
+            return self.tagged(COMMIT_USER)
+        return None
+
+    def tag_key(self, name: str) -> str:
+        """Return the key of the file of a tag."""
+        return f"{self._table_key}/tag/{TAG_PREFIX}{name}"
 
     # -- committing -----------------------------------------------------------------------------------------------
 
@@ -228,7 +238,7 @@ class SnapshotFolder:
 
         told = [
             (self.hint_key, str(snapshot.id).encode()),
-            (f"{self._table_key}/tag/{TAG_PREFIX}{COMMIT_USER}", text),
+            (self.tag_key(COMMIT_USER), text),
             (self.consumer_key, consumer_text(snapshot.id)),
         ]
         for _ in at_once(self._storage, put, told):

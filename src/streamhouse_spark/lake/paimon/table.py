@@ -41,6 +41,7 @@ from streamhouse_spark.lake.paimon.maintenance.compaction_keyed import compact_k
 from streamhouse_spark.lake.paimon.maintenance.drop_partition import drop_partitions
 from streamhouse_spark.lake.paimon.maintenance.expiry import expire
 from streamhouse_spark.lake.paimon.maintenance.orphans import remove_orphans
+from streamhouse_spark.lake.paimon.metadata_problems import metadata_problems
 from streamhouse_spark.lake.paimon.metadata_tables import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.paimon.races import durable, settled, was_replaced
 from streamhouse_spark.lake.paimon.relocation import PaimonRelocation
@@ -113,6 +114,9 @@ class PaimonLake(LakeTable):
             return f"lake file {self.place.schema_key(0)}"
         number = self.place.snapshots.first_missing(table.snapshot, recorded)
         return None if number is None else f"lake file {self.place.snapshots.key_of(number)}"
+
+    def metadata_problems(self) -> Iterator[str]:
+        return metadata_problems(self.place)
 
     def durable(self) -> LakeSnapshot | None:
         self.place.require_home("settling snapshots")
