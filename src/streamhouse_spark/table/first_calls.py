@@ -5,9 +5,15 @@ Libraries of the lake are left to the first call that looks into it: who writes 
 
 from __future__ import annotations
 
+import logging
+
 import pyarrow as pa
 
+from streamhouse_spark.core.aftermath import after_commit
+from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.state import TableState
+
+logger = logging.getLogger(__name__)
 
 _is_left_late = False
 
@@ -18,10 +24,13 @@ def leave_late() -> None:
     _is_left_late = True
 
 
-def load_on_opening(state: TableState) -> None:
-    """Do `load_first_calls`, unless this process leaves modules late."""
+def load_on_opening(table: TableHandle) -> None:
+    """Do `load_first_calls`, unless this process leaves modules late. The table may have been made just now, so it is
+    no error if it cannot be read.
+    """
     if not _is_left_late:
-        load_first_calls(state)
+        with after_commit(logger, "loading what first calls need", table.name):
+            load_first_calls(table.state)
 
 
 def load_first_calls(state: TableState) -> None:

@@ -222,7 +222,7 @@ class Warehouse:
             )
         if made is None:
             return self.table(str(path))
-        load_on_opening(made.state)
+        load_on_opening(made)
         return made
 
     def adopt_table(
@@ -267,7 +267,7 @@ class Warehouse:
         """Open a table or a branch. Raises `TableNotFoundError` naming the nearest; `InvalidNameError` for a suffix."""
         if (table := self.find_table(name)) is None:
             raise self._not_found(parse_table_name(name).path.base)
-        load_on_opening(table.state)
+        load_on_opening(table)
         return table
 
     def find_table(self, name: str) -> Table | None:
