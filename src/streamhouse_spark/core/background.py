@@ -7,16 +7,11 @@ call, so that what a seed does is the same each time.
 
 from __future__ import annotations
 
-import contextvars
+import threading
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final, Protocol
 
 from streamhouse_spark.core.forks import new_lock, renew_in_children
-
-THREADS: Final = 1
-"""Work competes with the calls for Python's lock, so there is one thread for all keys."""
-
 
 WAIT_S_MAX: Final = 30
 
@@ -39,44 +34,46 @@ class InCall:
 
 
 class InThread:
-    """Does work in a thread of its own, which the interpreter joins when it ends. Safe for threads and forks."""
+    """Does work in threads of its own, one piece after the other, which the interpreter joins when it ends. Safe for
+    threads and forks.
+    """
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._forget()
+        self._turn = new_lock()
+        """Work competes with the calls for Python's lock, so there is one piece at a time, whatever its key."""
+        self._under_way: dict[Hashable, threading.Thread] = {}
         renew_in_children(self)
 
-    def _forget(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
-        self._under_way: dict[Hashable, Future[None]] = {}
-
     def renew_in_child(self) -> None:
-        """Leave the work to the parent, whose thread does it."""
-        self._forget()
+        """Leave the work to the parent, whose threads do it."""
+        self._under_way = {}
 
     def start(self, key: Hashable, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=self._run, args=(key, work), name="streamhouse-background")
         with self._lock:
             if key in self._under_way:
                 return
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(THREADS, "streamhouse-background")
             try:
-                future = self._pool.submit(contextvars.copy_context().run, work)
-            except RuntimeError:  # the interpreter ends: somebody else does it later
+                thread.start()
+            except RuntimeError:  # the interpreter ends, or the system has no more threads: somebody does it later
                 return
-            self._under_way[key] = future
-        future.add_done_callback(lambda done: self._forget_done(key, done))
+            self._under_way[key] = thread
 
-    def _forget_done(self, key: Hashable, done: Future[None]) -> None:
-        with self._lock:
-            if self._under_way.get(key) is done:
-                del self._under_way[key]
+    def _run(self, key: Hashable, work: Callable[[], None]) -> None:
+        try:
+            with self._turn:
+                work()
+        finally:
+            with self._lock:  # behind `start`, which has noted this thread by then
+                if self._under_way.get(key) is threading.current_thread():
+                    del self._under_way[key]
 
     def finish(self, key: Hashable) -> None:
         with self._lock:
-            future = self._under_way.get(key)
-        if future is not None:
-            wait([future], WAIT_S_MAX)
+            thread = self._under_way.get(key)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(WAIT_S_MAX)
 
 
 IN_CALL: Final = InCall()
