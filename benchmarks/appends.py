@@ -132,12 +132,16 @@ def flat_appends(bench: Bench) -> Iterator[Figure]:
 
 
 def _tails(runs: Runs, peer: str) -> str:
-    """What the medians hide: merges, checkpoints, the disk's moods."""
-    ours, theirs = (
-        f"mean {statistics.fmean(runs[who]) * 1e3:.2f} p99 {percentile(runs[who], 0.99) * 1e3:.1f}"
-        for who in ("ours", peer)
-    )
-    return f"{ours} ms, peer's {theirs} ms"
+    """What the medians hide, as ratios of them: merges, checkpoints, the disk's moods."""
+
+    def tail(seconds: list[float]) -> str:
+        p50 = statistics.median(seconds)
+        return (
+            f"mean {statistics.fmean(seconds) * 1e3:.2f} ms, p99 {percentile(seconds, 0.99) / p50:.1f}× p50, "
+            f"max {max(seconds) / p50:.1f}×"
+        )
+
+    return f"{tail(runs['ours'])}; peer's {tail(runs[peer])}"
 
 
 def _small_batches(bench: Bench) -> list[pa.Table]:

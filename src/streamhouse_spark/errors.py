@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import enum
 import re
+from typing import Self
 
 
 class ErrorKind(enum.Enum):
@@ -197,6 +198,11 @@ class StorageRefusedError(StorageError):
 
 class ObjectNotFoundError(StorageError):
     """The object is absent. Callers inside the package turn this into the error that the user can act on."""
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """Return the error for the absent object at a URL."""
+        return cls(f"{url} does not exist; restore it. streamhouse verify says which files a table lacks")
 
 
 class ObjectExistsError(StorageError):

@@ -8,6 +8,8 @@ import pytest
 
 from faults.faulty_storage import Fault, FaultyStorage
 from streamhouse_spark import StorageError, Transaction, Warehouse
+from streamhouse_spark.core.background import IN_CALL
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -21,7 +23,7 @@ class Spoiled:
         self.point = None
         self.passed = False
         self.storage = FaultyStorage(MemoryStorage(), self._plan)
-        self.warehouse = Warehouse("wh", storage=self.storage)
+        self.warehouse = Warehouse("wh", storage=self.storage, world=World(background=IN_CALL))
 
     def _plan(self, number, method, key):
         if self.point is None:

@@ -119,6 +119,30 @@ def test_a_stream_that_reads_a_renamed_column_ends_and_goes_on_when_started_agai
     assert target.to_arrow().to_pylist() == [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]
 
 
+@pytest.mark.classic
+@pytest.mark.parametrize("way", ["catalog", "source"])
+def test_a_stream_runs_on_where_columns_that_it_does_not_read_change(spark, wh, tmp_path, way):
+    name = f"changed.unread_{way}"
+    source = wh.create_table(name, "a INT, b STRING, c INT, d INT, e INT")
+    target = wh.create_table(f"{name}_to", "a INT, b STRING")
+    stream = spark.readStream.table(f"streamhouse.{name}") if way == "catalog" else load_stream(spark, wh, name)
+    source.append([{"a": 0, "b": "x", "c": 1}])
+    query = running(stream.where("a >= 0").select("a", "b"), wh, target.name, str(tmp_path / "checkpoint"))
+    try:
+        query.processAllAvailable()
+        changes = ({"rename_columns": {"c": "z"}}, {"drop_columns": ["d"]}, {"widen_columns": {"e": "bigint"}})
+        for number, change in enumerate(changes, 1):
+            source.alter(**change)
+            source.append([{"a": number, "b": "x"}])
+            query.processAllAvailable()
+        source.rename_column("b", "y")
+        with pytest.raises(PySparkException, match="column 'b' was renamed to 'y' since it began; restart"):
+            query.awaitTermination()
+    finally:
+        query.stop()
+    assert sorted(target.to_arrow()["a"].to_pylist()) == [0, 1, 2, 3]
+
+
 @pytest.mark.long
 def test_a_write_by_the_old_name_is_told_the_new_one(spark, wh, checkpoint):
     source = wh.create_table("changed.by_old_name_from", "id BIGINT, name STRING")

@@ -23,6 +23,7 @@ from spark.left_checkpoint import clear
 from spark.rising_rows import RisingRows
 from spark.session import COLUMNS, rows
 from streamhouse_spark.datasource import compat
+from streamhouse_spark.datasource.write.query_identity import Place, SourceOfRows
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -163,6 +164,24 @@ def test_a_query_is_refused_where_places_do_not_tell_its_rows(spark: Any, wh: Wa
         with pytest.raises(Exception, match=rf"INVALID_OPTION: .* real-time trigger: .*{said}.*foreach"):
             started(frame, target.name, tmp_path / str(number)).awaitTermination(60)
     assert target.refresh().num_rows == 0
+
+
+@pytest.mark.usefixtures("real_time")
+def test_a_query_goes_on_behind_the_last_commit_of_its_stopped_predecessor(
+    spark: Any, wh: Warehouse, tmp_path: Path
+) -> None:
+    """A task of a stopped query may commit when the query that follows it from the same checkpoint has begun."""
+    source, target = wh.create_table("rts.of_both", COLUMNS), wh.create_table("rts.by_both", COLUMNS)
+    stream = spark.readStream.option("startingOffsets", "earliest").table(f"streamhouse.{source.name}")
+    query = started(stream, target.name, tmp_path / "checkpoint")
+    wait_for(lambda: target.refresh().transactions, "the mark of the query")
+    late = SourceOfRows(query.id, source.uuid).transaction(None, Place(0, -1, 3), None)
+    target.append(rows(3), transaction=late)
+    source.append(rows(5))
+    wait_for(lambda: target.refresh().num_rows >= 5 or not query.isActive, "the rows behind those")
+    assert query.exception() is None
+    query.stop()
+    assert sorted(target.to_arrow()["id"].to_pylist()) == [*range(5)]
 
 
 def told(query: Any, name: str) -> int:

@@ -14,6 +14,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from streamhouse_spark.cli.doctor import Finding, run_doctor
+from streamhouse_spark.cli.metadata_verification import lake_metadata_problems, metadata_problems
 from streamhouse_spark.cli.output import Output
 from streamhouse_spark.cli.session import Command, Failure, Session, fail_for, take_duration_ms
 from streamhouse_spark.cli.verification import Verification, open_lake_plan, verify_branches, verify_lake, verify_log
@@ -122,9 +123,10 @@ streamhouse -w ./warehouse verify sales.orders --output json || echo damaged
 def verify(session: Session, table: str) -> None:
     """Check everything that a table names, byte by byte.
 
-    Reads every segment against its checksums, checks that offsets are dense, reads every row of the lake, and checks
-    that the lake holds exactly the tiered offsets and that the footers of its files match their checksums; files
-    without one, of other engines or older versions, are counted. Changes nothing. Exit code 1 where something is wrong.
+    Reads every commit record, checkpoint, hint and tag, and every segment against its checksums; checks that offsets
+    are dense; reads every row of the lake and the metadata of each kept snapshot; and checks that the lake holds
+    exactly the tiered offsets and that the footers of its files match their checksums. Files without one, of other
+    engines or older versions, are counted. Changes nothing. Exit code 1 where something is wrong.
     """
     opened = session.warehouse.table(table)
     result = _verified(opened, session.output)
@@ -139,12 +141,15 @@ def _verified(table: Table, output: Output) -> Verification:
     with output.progress("segments") as progress:
         task = progress.add_task(f"verify the log of {table.name}", total=len(state.live_segments()))
         verify_log(table, state, result, lambda n: progress.advance(task, n))
+    result.problems.extend(metadata_problems(table, state))
     verify_branches(table, result)
     plan = open_lake_plan(table, state, result)
     if plan is not None:
         with output.progress("rows") as progress:
             task = progress.add_task(f"verify the lake of {table.name}", total=plan.num_rows)
             verify_lake(table, state, plan, result, lambda n: progress.advance(task, n))
+        known = set(result.problems)
+        result.problems.extend(problem for problem in lake_metadata_problems(table) if problem not in known)
     return result
 
 

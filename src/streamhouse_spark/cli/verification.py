@@ -23,7 +23,7 @@ from streamhouse_spark.errors import (
     WarehouseMovedError,
 )
 from streamhouse_spark.lake.file_access import lake_files
-from streamhouse_spark.lake.history import require_dropped, require_of_history
+from streamhouse_spark.lake.history import newest_snapshot, require_dropped
 from streamhouse_spark.lake.model.values import LakePlan, LakeSplit
 from streamhouse_spark.lake.parquet.reader import OffsetFile, has_whole_footer, offset_file
 from streamhouse_spark.lake.table import LakeTable
@@ -145,8 +145,7 @@ def open_lake_plan(table: Table, state: TableState, result: Verification) -> Lak
 def _is_of_log(table: Table, state: TableState, result: Verification) -> bool:
     """Tell whether log and lake are of one time: one of the two may be restored from a backup without the other."""
     try:
-        newest = table.open_lake().newest()
-        require_of_history(table.log, newest)
+        newest = newest_snapshot(table.log, table.open_lake())
         require_dropped(state, newest)
         if state.lake is not None:
             require_progress(state.lake.offsets, newest.offsets if newest is not None else {}, table=state.name)

@@ -14,6 +14,7 @@ import uuid
 from dataclasses import field
 from typing import NamedTuple, Protocol
 
+from streamhouse_spark.core.background import IN_CALL, IN_THREAD, Background
 from streamhouse_spark.core.values import dataclass
 
 
@@ -90,6 +91,16 @@ class World:
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)
     author: Author | None = None
+    background: Background | None = None
+    """The place of work behind calls; None for a thread, or for the call itself under another clock than the
+    system's."""
+
+    @property
+    def after_calls(self) -> Background:
+        """The place of work behind calls."""
+        if self.background is not None:
+            return self.background
+        return IN_THREAD if type(self.clock) is SystemClock else IN_CALL
 
     def wait_to_retry(self, attempt: int) -> None:
         """Sleep before try number ``attempt``: not before 0, then for longer each time, with a random part so that

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from streamhouse_spark.lake.history import require_of_history
+from streamhouse_spark.lake.history import newest_snapshot
 from streamhouse_spark.lake.model.values import CompactReport
 from streamhouse_spark.lake.parquet.compaction import GroupWriter, Rewritten, RunGroups, Sized
 from streamhouse_spark.query.projection import parse_filter
@@ -36,7 +36,7 @@ def optimized(
     table = connection.table(name)
     chosen = None if where is None else parse_filter(parse_where(where, table.state.schema.arrow))
     lake, run = table.open_lake(), spark_groups(spark, connection, f"optimize {table.name}")
-    require_of_history(table.log, lake.newest())
+    newest_snapshot(table.log, lake)
     return optimize(table, lake, order_by, chosen=chosen, dry_run=dry_run, run=run)
 
 

@@ -90,7 +90,7 @@ class FilesAhead:
             return self._around(location).open_input(location)
         data = self._whole(location)
         if data is None:
-            raise ObjectNotFoundError(f"{self._storage.url}/{self._inside.key_of(location)} does not exist")
+            raise ObjectNotFoundError.of(f"{self._storage.url}/{self._inside.key_of(location)}")
         return pa.BufferReader(data)
 
     def create(self, location: str) -> AbstractContextManager[Sink]:

@@ -1,14 +1,46 @@
-"""Checks that a lake snapshot is of the log's history: one of the two may be restored from a backup without the
-other.
+"""Checks that a lake snapshot is of the log's history, and that no metadata file of the lake was lost: one of the two
+may be restored from a backup without the other, and either may lose files.
 """
 
 from __future__ import annotations
 
-from streamhouse_spark.errors import DifferentHistoryError, LakeRolledBackError
+from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError, LakeRolledBackError
 from streamhouse_spark.lake.model.values import LakeSnapshot
+from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.anchors import Relation
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
+
+
+def newest_snapshot(log: CommitLog, lake: LakeTable) -> LakeSnapshot | None:
+    """Return the lake's newest snapshot, checked against the log as last read; None before the first.
+
+    Raises `DifferentHistoryError`, `CorruptDataError` naming the missing file.
+    """
+    newest = lake.newest()
+    require_of_history(log, newest)
+    require_metadata(log.state, lake, newest)
+    return newest
+
+
+def require_metadata(state: TableState, lake: LakeTable, newest: LakeSnapshot | None) -> None:
+    """Check that no lost metadata file hides the snapshot that the log recorded, so that the ``newest`` one is older,
+    or none is left. A lake that another engine rolled back has lost none.
+
+    Costs nothing while the newest snapshot holds what was recorded. Raises `CorruptDataError` naming the file.
+    """
+    recorded = state.recorded_lake
+    if recorded is None or lake.location != state.lake_location:
+        return
+    held = {} if newest is None else newest.offsets
+    if newest is not None and all(held.get(bucket, 0) >= offset for bucket, offset in recorded.offsets.items()):
+        return
+    missing = lake.missing_metadata(recorded.snapshot_id)
+    if missing is not None:
+        raise CorruptDataError(
+            f"table {state.name}: {missing} is missing, and the log recorded lake snapshot {recorded.snapshot_id}, "
+            "which needs it; restore it, or build the lake anew from the log (streamhouse retier)"
+        )
 
 
 def require_of_history(log: CommitLog, snapshot: LakeSnapshot | None) -> None:

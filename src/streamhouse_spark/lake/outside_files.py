@@ -32,7 +32,7 @@ class CatalogFiles:
         try:
             return pa.PythonFile(self._io.new_input(location).open(), mode="r")
         except FileNotFoundError as error:
-            raise ObjectNotFoundError(f"lake file {location} does not exist: {error}") from error
+            raise ObjectNotFoundError.of(f"lake file {location}") from error
 
     def create(self, location: str) -> AbstractContextManager[Sink]:
         """Create a file. Raises `LakeMismatchError` if no catalog outside the warehouse is named."""

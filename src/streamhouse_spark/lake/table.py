@@ -197,6 +197,16 @@ class LakeTable(ABC):
         """Return the digest of what an object such as `head` says."""
         return sha256(data).digest()
 
+    @abstractmethod
+    def missing_metadata(self, recorded: int) -> str | None:
+        """Return the metadata file that has to be there, and is not, because this snapshot was committed once; None
+        where all are, or another engine rolled the lake back to before it.
+        """
+
+    @abstractmethod
+    def metadata_problems(self) -> Iterator[str]:
+        """Describe the damaged and missing files of all kept snapshots, of the package's tag and of the hint."""
+
     def settle(self, snapshot: LakeSnapshot) -> LakeSnapshot:
         """Make sure that no commit under way in another engine can bring rows back that the newest ``snapshot`` lacks;
         returns it, or an empty one above it. Raises `CommitConflictError` where one did.

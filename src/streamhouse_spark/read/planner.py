@@ -16,6 +16,7 @@ from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.history import require_metadata
 from streamhouse_spark.lake.model.scan_files import LakeScan, ScanFile
 from streamhouse_spark.lake.parquet.access import StorageFiles
 from streamhouse_spark.log.buckets.filtered import filtered_buckets
@@ -357,5 +358,7 @@ def plan_lake(
     require_visible(state, as_of_snapshot)
     plan = lake.plan_read(snapshot_id=as_of_snapshot, columns=wanted.names, node=projection.node, schema=state.schema)
     require_found(state, plan.snapshot)
+    if as_of_snapshot is None:
+        require_metadata(state, lake, plan.snapshot)
     pieces = tuple(LakePiece(split, split.bucket) for split in plan.splits)
     return ReadPlan(table.name, table.uuid, wanted, pieces, plan.projection)

@@ -14,7 +14,7 @@ from streamhouse_spark.config.branch_mark import BRANCH
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.history import require_dropped, require_of_history
+from streamhouse_spark.lake.history import require_dropped, require_metadata, require_of_history
 from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.tiering.plan import require_progress
 from streamhouse_spark.log.commits.actions import LakePair
@@ -63,6 +63,7 @@ def with_stand_ins(table: TableHandle, pin: Pin, begun: Begun, read: Callable[[P
 def _stand_ins(table: TableHandle, pin: Pin, begun: Begun) -> Iterator[Pin]:
     if BRANCH in pin.state.properties:
         return  # the lake's newer snapshots are those of the branch's table
+    table.refresh()  # a table that was dropped meanwhile has no lake table either
     if pin.lake is not None:
         with suppress(SnapshotExpiredError):  # the lake was built anew meanwhile, and the former one is gone
             newest = _newest_of_lake(table, pin.state)
@@ -77,8 +78,11 @@ def _stand_ins(table: TableHandle, pin: Pin, begun: Begun) -> Iterator[Pin]:
 
 
 def _newest_of_lake(table: TableHandle, state: TableState) -> LakeSnapshot | None:
-    newest = table.open_lake(state).newest()
+    lake = table.open_lake(state)
+    newest = lake.newest()
     require_of_history(table.log, newest)
+    if newest is None:
+        require_metadata(state, lake, newest)
     require_dropped(state, newest)
     return newest
 

@@ -27,6 +27,7 @@ from streamhouse_spark.schema.conversion import (
 )
 from streamhouse_spark.schema.defaults import default_values
 from streamhouse_spark.schema.evolution import what_became_of
+from streamhouse_spark.schema.map_keys import first_repeated_key, holds_map
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.schema.variant import first_malformed, is_variant
 
@@ -45,8 +46,9 @@ def coerce(rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, Ta
     pandas index is not a column. Rows already in the schema pass through without a copy.
 
     Raises `SchemaMismatchError`, naming the column, for an unknown column, a missing NOT NULL column without default,
-    a null in a NOT NULL column, and a value that cannot be converted without loss, a text that is no UTF-8, or that is
-    longer than the column's CHAR(n) or VARCHAR(n), and for a row of more than `slicing.ROW_BYTES_MAX`.
+    a null in a NOT NULL column, a map with one key twice, and a value that cannot be converted without loss, a text
+    that is no UTF-8, or that is longer than the column's CHAR(n) or VARCHAR(n), and for a row of more than
+    `slicing.ROW_BYTES_MAX`.
     """
     return filled(rows, schema, table=table, older=older)[0]
 
@@ -78,6 +80,12 @@ def filled(
             check_text(values, table, column.name)
         if is_variant(column.type) and (row := first_malformed(values)) is not None:
             refuse_column(table, column.name, f"has no variant in row {row} of these rows; {_MAKE_VARIANT}")
+        if holds_map(column.type) and (row := first_repeated_key(values)) is not None:
+            refuse_column(
+                table,
+                column.name,
+                f"has a map with one key twice, in row {row} of these rows; keep one entry of each key",
+            )
         if column.size is not None:
             fitted = fitted_texts(values, column.size, table, column.name)
             if fitted is not values:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from streamhouse_spark.errors import TableNotFoundError
+from streamhouse_spark.table.first_calls import load_first_calls
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -25,5 +26,6 @@ class OpenTables:
                     return table
             self._tables.pop(name, None)
         table = self.warehouse.table(name)
+        load_first_calls(table.state)
         self._tables[name] = table
         return table

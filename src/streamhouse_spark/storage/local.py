@@ -268,7 +268,7 @@ class LocalStorage:
     def _translated(self, error: OSError, key: str, doing: str) -> StorageError:
         where = f"{self.url}/{key}" if key else self.url
         if error.errno in (errno.ENOENT, errno.ENOTDIR) and doing == "read":
-            return ObjectNotFoundError(f"{where} does not exist")
+            return ObjectNotFoundError.of(where)
         if error.errno == errno.EEXIST:
             return ObjectExistsError(f"{where} exists")
         remedy = _REMEDIES.get(error.errno or 0, "check the disk and the directory, then try again").format(doing=doing)

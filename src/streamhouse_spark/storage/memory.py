@@ -28,7 +28,7 @@ class MemoryStorage:
         with self._lock:
             found = self._objects.get(key)
         if found is None:
-            raise ObjectNotFoundError(f"{self.url}/{key} does not exist")
+            raise ObjectNotFoundError.of(f"{self.url}/{key}")
         return found[0]
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:

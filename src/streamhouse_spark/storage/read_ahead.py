@@ -122,5 +122,5 @@ class ReadAhead:
             return self._storage.read(key)
         data = self._found.pop(key)
         if data is None:
-            raise ObjectNotFoundError(f"{url_of(self._storage, key)} does not exist")
+            raise ObjectNotFoundError.of(url_of(self._storage, key))
         return data

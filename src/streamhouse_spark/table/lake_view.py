@@ -14,7 +14,7 @@ from streamhouse_spark.core.arguments import checks_arguments
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.forks import cached_property
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.history import require_of_history
+from streamhouse_spark.lake.history import newest_snapshot, require_metadata
 from streamhouse_spark.lake.model.manifest_report import ManifestReport
 from streamhouse_spark.lake.model.values import CompactReport, ExpireReport, LakeSnapshot
 from streamhouse_spark.lake.table import LakeTable
@@ -75,7 +75,7 @@ class LakeView:
 
     def newest(self) -> LakeSnapshot | None:
         """Return the newest snapshot and the offsets that it holds."""
-        return self._lake.newest() if self._lake.exists() else None
+        return newest_snapshot(self._table.log, self._lake)
 
     def to_arrow(
         self,
@@ -108,7 +108,7 @@ class LakeView:
         snapshots that must stay.
         """
         lake = self._lake.with_state(self._table.refresh())
-        require_of_history(self._table.log, lake.newest())
+        newest_snapshot(self._table.log, lake)
         return lake
 
     # -- maintenance, a verb at a time ----------------------------------------------------------------------------
@@ -164,6 +164,7 @@ class LakeView:
 
     def metadata(self, name: str) -> pa.Table:
         """Return one of the lake's own metadata tables. Raises `InvalidNameError` naming the existing ones."""
+        require_metadata(self._table.state, self._lake, self._lake.newest())
         return self._lake.metadata_table(name)
 
     def snapshots(self) -> pa.Table:

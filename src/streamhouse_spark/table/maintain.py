@@ -15,7 +15,7 @@ from functools import partial
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.handle import TableHandle
-from streamhouse_spark.lake.history import require_dropped, require_of_history
+from streamhouse_spark.lake.history import require_dropped, require_metadata, require_of_history
 from streamhouse_spark.lake.model.values import LakeSnapshot
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.archive.keeping import keep_archive
@@ -135,6 +135,7 @@ def _require_kept(table: TableHandle, lake: LakeTable, newest: LakeSnapshot | No
     state = table.state
     recorded = state.lake
     require_of_history(table.log, newest)
+    require_metadata(state, lake, newest)
     require_dropped(state, newest)
     held = newest.offsets if newest is not None else {}
     offsets = recorded.offsets if recorded is not None else {}

@@ -27,6 +27,7 @@ from streamhouse_spark.log.lifecycle.renaming import is_named, rename, undrop
 from streamhouse_spark.log.lifecycle.sql_views import drop_view, is_a_view
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.open import storage_for
+from streamhouse_spark.table.first_calls import load_on_opening
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.arguments import check_comment, check_warehouse, setting_text
 from streamhouse_spark.warehouse.creation import create_action, create_named
@@ -219,7 +220,10 @@ class Warehouse:
             raise TableExistsError(
                 f"table {path} exists in {self.url}; drop it first, or say if_not_exists=True to use it as it is",
             )
-        return made if made is not None else self.table(str(path))
+        if made is None:
+            return self.table(str(path))
+        load_on_opening(made)
+        return made
 
     def adopt_table(
         self,
@@ -263,6 +267,7 @@ class Warehouse:
         """Open a table or a branch. Raises `TableNotFoundError` naming the nearest; `InvalidNameError` for a suffix."""
         if (table := self.find_table(name)) is None:
             raise self._not_found(parse_table_name(name).path.base)
+        load_on_opening(table)
         return table
 
     def find_table(self, name: str) -> Table | None:

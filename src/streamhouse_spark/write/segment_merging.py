@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from functools import partial
 from typing import Final
 
 from streamhouse_spark.core.aftermath import after_commit
@@ -47,7 +48,8 @@ def merge_small(table: TableHandle, state: TableState | None = None) -> int:
 
 
 def merge_if_due(table: TableHandle, state: TableState) -> None:
-    """Merge inline rows if the state after a write asks for it. The write is done, so a failure is only logged.
+    """Merge inline rows behind the call if the state after a write asks for it. The write is done, so a failure is
+    only logged. A writer that is so fast that twice as much is inline waits for the merge that is under way.
 
     One thread of this process does so at a time, and one process of this host: of several, all but one would lose
     their work. A write that finds a merge under way leaves it to one of the next writes, which finds the rows that are
@@ -55,6 +57,13 @@ def merge_if_due(table: TableHandle, state: TableState) -> None:
     """
     if not inline_merge_due(state):
         return
+    background, place = table.world.after_calls, (table.storage.url, table.uuid)
+    if has_much_inline(state, OVERDUE):
+        background.finish(place)
+    background.start(place, partial(_merge, table, state))
+
+
+def _merge(table: TableHandle, state: TableState) -> None:
     with after_commit(logger, "merging inline rows", table.name), held_if_free(_turn_of(table)) as is_held:
         if is_held:
             _merge_unless_others_do(table, state)

@@ -103,7 +103,7 @@ class PaimonSchema:
         schema = json.loads(JSON.to_json(place.require().schema))
         schema["id"] += 1
         change(schema)
-        place.storage.put(place._schema_key(schema["id"]), json.dumps(schema).encode())
+        place.storage.put(place.schema_key(schema["id"]), json.dumps(schema).encode())
 
     def set_map(self, table: Table, text: str | None) -> None:
         def change(schema: dict[str, Any]) -> None:

@@ -1,5 +1,8 @@
 """Merging of inline rows behind a write: one thread of a process at a time, and nothing that somebody else merged."""
 
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,6 +10,9 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import Warehouse
+from streamhouse_spark.core import background
+from streamhouse_spark.core.background import IN_CALL, InThread
+from streamhouse_spark.core.clock import World
 from streamhouse_spark.log import compaction
 from streamhouse_spark.storage.local_turns import only_process
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -20,7 +26,7 @@ EVERY = 4
 def warehouse(monkeypatch):
     monkeypatch.setattr(compaction, "INLINE_RECORDS_MAX", EVERY)
     monkeypatch.setattr(compaction, "INLINE_CHECK_INTERVAL", EVERY)
-    return Warehouse("merging", storage=MemoryStorage())
+    return Warehouse("merging", storage=MemoryStorage(), world=World(background=IN_CALL))
 
 
 @pytest.fixture
@@ -102,7 +108,7 @@ def test_what_another_process_has_just_merged_is_not_merged_again(warehouse, tab
 
 
 def test_one_process_of_the_host_merges_at_a_time_unless_it_was_stopped(warehouse, merges, tmp_path):
-    table = Warehouse(str(tmp_path)).create_table("d.t", "id INT")
+    table = Warehouse(str(tmp_path), world=World(background=IN_CALL)).create_table("d.t", "id INT")
     (commits,) = (path for path in tmp_path.rglob("commits") if table.uuid in str(path))
     with only_process(str(commits / segment_merging.MERGING)) as is_alone:  # as another process does
         assert is_alone
@@ -144,3 +150,83 @@ def test_an_interrupted_merge_and_one_that_fails_stand_in_nobodys_way(table, mer
         pool.submit(add, table, EVERY).result()
     assert merges.runs == [EVERY, 2 * EVERY, 3 * EVERY]
     assert inline_records(table) == 0
+
+
+class TestBehindTheCall:
+    """With the system's clock merging is done in a thread of its own."""
+
+    @pytest.fixture
+    def table(self, warehouse):
+        world = World(background=InThread())
+        return Warehouse("merging", storage=MemoryStorage(), world=world).create_table("t", "id INT")
+
+    def finish(self, table):
+        table.world.after_calls.finish((table.storage.url, table.uuid))
+
+    def test_an_append_does_not_wait_for_a_merge(self, table, merges):
+        merges.stop()
+        add(table, 2 * EVERY - 1)
+        assert merges.began.wait(240)
+        assert inline_records(table) == 2 * EVERY - 1
+        merges.go_on()
+        self.finish(table)
+        assert inline_records(table) == EVERY - 1
+        assert table.to_arrow().num_rows == 2 * EVERY - 1
+
+    def test_a_writer_that_is_ahead_of_the_merge_waits_for_it(self, table, merges):
+        merges.stop()
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(add, table, 3 * EVERY)
+            assert merges.began.wait(240)
+            try:
+                with pytest.raises(TimeoutError):
+                    writing.result(timeout=1)
+                assert inline_records(table) == 2 * EVERY
+            finally:
+                merges.go_on()
+            writing.result(240)
+        self.finish(table)
+        assert inline_records(table) < 2 * EVERY
+
+    def test_a_store_that_hangs_keeps_a_writer_for_a_while_only(self, table, merges, monkeypatch):
+        monkeypatch.setattr(background, "WAIT_S_MAX", 0.1)
+        merges.stop()
+        add(table, 3 * EVERY)
+        merges.go_on()
+        self.finish(table)
+        assert table.to_arrow().num_rows == 3 * EVERY
+
+    def test_a_failed_merge_is_done_by_a_later_write(self, table, merges):
+        merges.error = OSError("full")
+        add(table, EVERY)
+        self.finish(table)
+        merges.error = None
+        add(table, EVERY)
+        self.finish(table)
+        assert inline_records(table) == 0
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+    def test_a_child_of_a_fork_merges_its_own_and_the_parent_what_it_began(self, table, merges):
+        merges.stop()
+        add(table, EVERY)
+        assert merges.began.wait(240)
+        child = os.fork()
+        if child == 0:
+            is_free = table.world.after_calls._under_way == {}
+            os._exit(0 if is_free else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        merges.go_on()
+        self.finish(table)
+        assert inline_records(table) == 0
+
+    def test_a_process_that_ends_finishes_the_merge(self, tmp_path):
+        code = f"""
+import streamhouse_spark as sh
+from streamhouse_spark.log import compaction
+compaction.INLINE_RECORDS_MAX = compaction.INLINE_CHECK_INTERVAL = {EVERY}
+table = sh.Warehouse({str(tmp_path)!r}).create_table("t", "id INT")
+for number in range({EVERY}):
+    table.append([{{"id": number}}])
+"""
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
+        assert inline_records(Warehouse(str(tmp_path)).table("t")) == 0

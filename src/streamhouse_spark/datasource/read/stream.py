@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -71,6 +71,9 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
     processed that were written without columns that it lacks.
     """
 
+    _has_need: ClassVar[bool] = False
+    """Whether each batch is told which columns its query reads."""
+
     def __init__(
         self,
         connection: Connection,
@@ -102,6 +105,9 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         self._added = AddedColumns(begun, self._table_columns) if options.adds_new_columns else None
         self._answered: Mapping[int, int] | None = None
         self._seen: TableSchema | None = None
+        self._required: tuple[str, ...] = () if self._has_need else self._table_columns
+        """The columns whose change ends the query: those that it reads, as far as that is told."""
+        self._compared: tuple[TableSchema, tuple[str, ...]] | None = None
         self._initial: StreamOffset | None = None
         self._ceiling: Mapping[int, int] | None = None
         self._ceiling_commit: int | None = None
@@ -296,10 +302,14 @@ class StreamhouseStreamReader(OneLineErrors, DataSourceStreamReader, compat.Supp
         now = state.schema
         if self._added is not None and table.uuid == self._begun_uuid:
             self._added.look(state)
-        if now is self._seen or table.uuid != self._begun_uuid:  # of another table the offsets tell
+        if table.uuid != self._begun_uuid:  # the offsets tell of another table
             return table, state
-        advice = "restart the query: from its checkpoint it goes on where it was, with the columns as they are now"
-        require_same_columns(self._begun, now, self._table_columns, f"a stream of {table.name}", advice)
+        if self._compared is None or self._compared[0] is not now or self._compared[1] != self._required:
+            advice = "restart the query: from its checkpoint it goes on where it was, with the columns as they are now"
+            require_same_columns(self._begun, now, self._required, f"a stream of {table.name}", advice)
+            self._compared = (now, self._required)
+        if now is self._seen:
+            return table, state
         known = {column.id for column in (self._seen or self._begun).columns}
         if added := [column.name for column in now.columns if column.id not in known]:
             text = "%s: this stream goes on without the columns %s, which were added; restart the query to read them"

@@ -7,7 +7,6 @@ expressions, conditions, results that do not fit.
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace

@@ -13,7 +13,7 @@ from streamhouse_spark.errors import CommitConflictError, CorruptDataError, Lake
 from streamhouse_spark.lake.column_map import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.iceberg.metadata.snapshots import AnySnapshot, AnySnapshots, kept_snapshots
-from streamhouse_spark.lake.iceberg.versions import DROPPED, floor_key, newest_version, version_key
+from streamhouse_spark.lake.iceberg.versions import DROPPED, floor_key, hinted_version, newest_version, version_key
 from streamhouse_spark.lake.model.marks import LakeMarks
 from streamhouse_spark.lake.offsets import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.outside_files import CATALOG_SETTINGS, catalog_properties
@@ -306,6 +306,22 @@ class IcebergLocation:
         if key is None or version is None:
             return None
         return version_key(key, version.number), version.data, version_key(key, version.number + 1)
+
+    def missing_metadata(self, recorded: int) -> str | None:
+        """Return the lost metadata file, as `LakeTable.missing_metadata` does. The hint names versions that were there:
+        it is written after them.
+        """
+        key = self._key
+        if key is None:
+            return f"table {'.'.join(self.identifier)} of the Iceberg catalog" if self.find() is None else None
+        version = newest_version(self.storage, self.world, key)
+        hint = hinted_version(self.storage, key) or 1
+        if version is None:
+            return f"lake file {version_key(key, hint)}"
+        table = self.find()
+        if hint <= version.number or (table is not None and table.metadata.snapshot_by_id(recorded) is not None):
+            return None
+        return f"lake file {version_key(key, version.number + 1)}"
 
     @property
     def _key(self) -> str | None:

@@ -55,7 +55,7 @@ def snapshot_as_of(place: IcebergLocation, timestamp_ms: int) -> LakeSnapshot:
 def _metadata_with_snapshots(place: IcebergLocation) -> TableMetadata:
     table = place.find()
     if table is None:
-        raise SnapshotExpiredError(f"{place.spec.path} has no lake table yet, so no snapshots; tier it first")
+        raise _no_table(place, "no snapshots")
     return table.metadata
 
 
@@ -70,7 +70,7 @@ def plan_read(
     if table is None and snapshot_id is None:
         return LakePlan(None, identity_projection(schema or place.spec.schema, columns), ())
     if table is None:
-        raise _no_table(place, snapshot_id)
+        raise _no_table(place, f"no snapshot {snapshot_id}")
     metadata = table.metadata
     snapshot = metadata.current_snapshot() if snapshot_id is None else require_snapshot(metadata, snapshot_id)
     lake = metadata.schema() if snapshot is None or snapshot_id is None else snapshot_schema(metadata, snapshot)
@@ -95,7 +95,7 @@ def scan_snapshot(
 ) -> LakeScan:
     table = place.find()
     if table is None:
-        raise _no_table(place, snapshot_id)
+        raise _no_table(place, f"no snapshot {snapshot_id}")
     snapshot = require_snapshot(table.metadata, snapshot_id)
     lake = snapshot_schema(table.metadata, snapshot)
     known = iceberg_columns(table.metadata, place.spec)
@@ -106,9 +106,10 @@ def scan_snapshot(
     return LakeScan(_described(place, table.metadata, snapshot), how, files, same)
 
 
-def _no_table(place: IcebergLocation, snapshot_id: int | None) -> SnapshotExpiredError:
+def _no_table(place: IcebergLocation, what: str) -> SnapshotExpiredError:
     return SnapshotExpiredError(
-        f"{place.spec.path} has no lake table, so no snapshot {snapshot_id}; tier it, which says more"
+        f"{place.spec.path} has no lake table, so {what}: there is no {place.missing_metadata(0)}; tier it first, or "
+        "if it was tiered, restore that"
     )
 
 

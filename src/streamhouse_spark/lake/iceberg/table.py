@@ -214,6 +214,14 @@ class IcebergLake(LakeTable):
             )
         return super().read_placed(bucket, wanted, node, snapshot_id=snapshot_id)
 
+    def missing_metadata(self, recorded: int) -> str | None:
+        return self.place.missing_metadata(recorded)
+
+    def metadata_problems(self) -> Iterator[str]:
+        from streamhouse_spark.lake.iceberg.metadata.problems import metadata_problems
+
+        return metadata_problems(self.place)
+
     def metadata_table(self, name: str) -> pa.Table:
         from streamhouse_spark.lake.iceberg.metadata_tables import metadata_table
 

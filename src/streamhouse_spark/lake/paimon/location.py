@@ -65,9 +65,8 @@ class PaimonTable:
         schema = self.schemas.get(snapshot.schema_id)
         if schema is None:
             raise CorruptDataError(
-                f"lake table {self.location}: snapshot {snapshot.id} has schema {snapshot.schema_id}, of which there "
-                "is no file; restore it, "
-                "or build the lake anew from the log (streamhouse retier)"
+                f"lake file {self.location}/{_SCHEMA}{snapshot.schema_id} is missing, and snapshot {snapshot.id} has "
+                "this schema; restore it, or build the lake anew from the log (streamhouse retier)"
             )
         return schema
 
@@ -137,7 +136,7 @@ class PaimonLocation:
 
     def exists(self) -> bool:
         try:
-            self.storage.size_bytes(self._schema_key(0))
+            self.storage.size_bytes(self.schema_key(0))
         except ObjectNotFoundError:
             return False
         return True
@@ -163,10 +162,21 @@ class PaimonLocation:
         schemas: dict[int, PaimonSchema] = {}
         ahead = ReadAhead(self.storage)
         likely = self.snapshots.likely_keys()
-        ahead.expect([*map(self._schema_key, range(_SCHEMAS_AHEAD)), self.snapshots.hint_key, *likely])
+        ahead.expect([*map(self.schema_key, range(_SCHEMAS_AHEAD)), self.snapshots.hint_key, *likely])
         while (schema := self._read_schema(len(schemas), ahead)) is not None:
             schemas[schema.id] = schema
-        return PaimonTable(self.location, schemas, self.snapshots.newest(ahead)) if schemas else None
+        if not schemas:
+            return None
+        newest = self.snapshots.newest(ahead)
+        while newest is not None and newest.schema_id not in schemas:  # added since, or lost
+            schema = self._read_schema(len(schemas), ReadAhead(self.storage))
+            if schema is None:
+                raise CorruptDataError(
+                    f"lake file {self.schema_key(len(schemas))} is missing, and snapshot {newest.id} has schema "
+                    f"{newest.schema_id}; restore it, or build the lake anew from the log (streamhouse retier)"
+                )
+            schemas[schema.id] = schema
+        return PaimonTable(self.location, schemas, newest)
 
     def require(self) -> PaimonTable:
         """Return the result of `find` for a table that has to exist. Raises `LakeMismatchError`."""
@@ -221,7 +231,7 @@ class PaimonLocation:
         table = self.find()
         if table is None or table.owner != self.spec.table_uuid:
             return
-        schema_keys = [self._schema_key(schema_id) for schema_id in sorted(table.schemas, reverse=True)]
+        schema_keys = [self.schema_key(schema_id) for schema_id in sorted(table.schemas, reverse=True)]
         if purge:
             for info in self.storage.list(f"{self.spec.location}/"):
                 if info.key not in schema_keys:
@@ -254,10 +264,10 @@ class PaimonLocation:
         """Store the ``schema`` under its id, unless another has that id: the next look shows which it was."""
         self.look_again()
         data = JSON.to_json(schema, indent=2).encode()
-        slot_of_bytes(self.storage, self._schema_key(schema.id), data).take(data).won()
+        slot_of_bytes(self.storage, self.schema_key(schema.id), data).take(data).won()
 
     def _read_schema(self, schema_id: int, ahead: ReadAhead) -> PaimonSchema | None:
-        key = self._schema_key(schema_id)
+        key = self.schema_key(schema_id)
         try:
             data = ahead.read(key)
         except ObjectNotFoundError:
@@ -273,5 +283,6 @@ class PaimonLocation:
             ) from error
         return schema
 
-    def _schema_key(self, schema_id: int) -> str:
+    def schema_key(self, schema_id: int) -> str:
+        """Return the key of the file of a schema."""
         return f"{self.spec.location}/{_SCHEMA}{schema_id}"

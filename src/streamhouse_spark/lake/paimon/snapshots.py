@@ -78,12 +78,12 @@ class SnapshotFolder:
         ahead = ahead or ReadAhead(self._storage)
         hint = self._hint(ahead)
         if hint:
-            ahead.expect([self._key(hint), self._key(hint + 1)])
+            ahead.expect([self.key_of(hint), self.key_of(hint + 1)])
 
         def find(snapshot_id: int) -> Snapshot | None:
-            return self._read(self._key(snapshot_id), ahead)
+            return self._read(self.key_of(snapshot_id), ahead)
 
-        was_asked_for = hint is not None and ahead.has(self._key(hint))
+        was_asked_for = hint is not None and ahead.has(self.key_of(hint))
         current = find(hint) if hint else None
         if hint and current is None and was_asked_for:
             current = find(hint)  # asked for beside the hint, so it may have been put since
@@ -99,17 +99,17 @@ class SnapshotFolder:
         hint probably names it, so whoever reads the hint asks for them too.
         """
         seen = _seen.get(self._storage.url, self._table_key)
-        return [] if seen is None else [self._key(seen), self._key(seen + 1)]
+        return [] if seen is None else [self.key_of(seen), self.key_of(seen + 1)]
 
     def keys_of(self, snapshot: Snapshot) -> tuple[str, str]:
         """Return the key of a snapshot, and that of the next."""
-        return self._key(snapshot.id), self._key(snapshot.id + 1)
+        return self.key_of(snapshot.id), self.key_of(snapshot.id + 1)
 
     def find(self, snapshot_id: int) -> Snapshot | None:
         """Return the snapshot, or None if there is none of that number (yet, or any more). Raises
         `CorruptDataError`.
         """
-        return self._read(self._key(snapshot_id)) if snapshot_id > 0 else None
+        return self._read(self.key_of(snapshot_id)) if snapshot_id > 0 else None
 
     def require(self, snapshot_id: int, newest: Snapshot | None = None) -> Snapshot:
         """Return the snapshot, also if only a tag still has it; it may be the ``newest``, which was just read. Raises
@@ -120,12 +120,39 @@ class SnapshotFolder:
             tagged = (self.tagged(name) for name in self.tags())
             found = next((snapshot for snapshot in tagged if snapshot and snapshot.id == snapshot_id), None)
         if found is None:
+            self.require_expired(snapshot_id)
             shown = ", ".join(map(str, self.ids()[-5:])) or "none"
             raise SnapshotExpiredError(
                 f"lake table {self._table_key} has no snapshot {snapshot_id}: it was expired or never there; the "
                 f"newest kept are {shown}; choose one of them"
             )
         return found
+
+    def require_expired(self, snapshot_id: int) -> None:
+        """Check that an absent snapshot is older or newer than all others: they expire oldest first.
+
+        Raises `SnapshotExpiredError` naming the missing file.
+        """
+        ids = self.ids()
+        if ids and ids[0] < snapshot_id < ids[-1]:
+            raise SnapshotExpiredError(
+                f"lake file {self.key_of(snapshot_id)} is missing, and snapshots {ids[0]} and {ids[-1]} are there; "
+                "restore it, or choose a later snapshot"
+            )
+
+    def first_missing(self, newest: Snapshot | None, recorded: int) -> int | None:
+        """Return the number of the first lost snapshot above the ``newest`` one; None where the lake was rolled back
+        to it, or none is lost.
+
+        A rollback deletes the snapshots above and their tags, so that none of both is left: not ``recorded``, which
+        was committed once, nor the tag on the package's newest.
+        """
+        last = 0 if newest is None else newest.id
+        if recorded <= last:
+            return None
+        tag = self.tagged_newest()
+        above = [number for number in (*self.ids(), 0 if tag is None else tag.id) if number > last]
+        return last + 1 if above else None
 
     def newest_own(self, snapshot: Snapshot | None) -> Snapshot | None:
         """Return the snapshot, or the nearest one below, that a commit of the package made; None if there is none (any
@@ -148,7 +175,17 @@ class SnapshotFolder:
         return [name.removeprefix(TAG_PREFIX) for name in names if name.startswith(TAG_PREFIX)]
 
     def tagged(self, name: str) -> Snapshot | None:
-        return self._read(f"{self._table_key}/tag/{TAG_PREFIX}{name}")
+        return self._read(self.tag_key(name))
+
+    def tagged_newest(self) -> Snapshot | None:
+        """Return the snapshot of the tag that the package keeps on its newest one; None without one that is whole."""
+        with suppress(CorruptDataError):
+            return self.tagged(COMMIT_USER)
+        return None
+
+    def tag_key(self, name: str) -> str:
+        """Return the key of the file of a tag."""
+        return f"{self._table_key}/tag/{TAG_PREFIX}{name}"
 
     # -- committing -----------------------------------------------------------------------------------------------
 
@@ -158,7 +195,7 @@ class SnapshotFolder:
         Returns True also if an earlier attempt of the same commit has it. Raises `StorageError` if nothing happened
         yet, `CommitStateUnknownError` if that cannot be told.
         """
-        key = self._key(snapshot.id)
+        key = self.key_of(snapshot.id)
         slot = Slot(
             self._storage,
             key,
@@ -201,7 +238,7 @@ class SnapshotFolder:
 
         told = [
             (self.hint_key, str(snapshot.id).encode()),
-            (f"{self._table_key}/tag/{TAG_PREFIX}{COMMIT_USER}", text),
+            (self.tag_key(COMMIT_USER), text),
             (self.consumer_key, consumer_text(snapshot.id)),
         ]
         for _ in at_once(self._storage, put, told):
@@ -220,7 +257,7 @@ class SnapshotFolder:
             ) from taken.doubt
         if taken.holder is Holder.UNSURE:
             raise CommitStateUnknownError(
-                f"lake file {self._key(snapshot.id)} is visible but may not survive a power loss ({taken.failure}); "
+                f"lake file {self.key_of(snapshot.id)} is visible but may not survive a power loss ({taken.failure}); "
                 "check the disk, then run the same tiering again"
             ) from taken.doubt
 
@@ -249,7 +286,7 @@ class SnapshotFolder:
         They follow the hint ``EARLIEST`` only while there is a snapshot of its number; else they list.
         """
         for snapshot_id in snapshot_ids:
-            self._storage.delete(self._key(snapshot_id))
+            self._storage.delete(self.key_of(snapshot_id))
         with suppress(StorageError):
             self._storage.put(f"{self._table_key}/snapshot/EARLIEST", str(first_kept).encode())
 
@@ -273,7 +310,8 @@ class SnapshotFolder:
                 return found
         return None
 
-    def _key(self, snapshot_id: int) -> str:
+    def key_of(self, snapshot_id: int) -> str:
+        """Return the key of the file of a snapshot."""
         return f"{self._table_key}/snapshot/{SNAPSHOT_PREFIX}{snapshot_id}"
 
     def _read(self, key: str, ahead: ReadAhead | None = None) -> Snapshot | None:

@@ -41,6 +41,7 @@ from streamhouse_spark.lake.paimon.maintenance.compaction_keyed import compact_k
 from streamhouse_spark.lake.paimon.maintenance.drop_partition import drop_partitions
 from streamhouse_spark.lake.paimon.maintenance.expiry import expire
 from streamhouse_spark.lake.paimon.maintenance.orphans import remove_orphans
+from streamhouse_spark.lake.paimon.metadata_problems import metadata_problems
 from streamhouse_spark.lake.paimon.metadata_tables import METADATA_TABLES, metadata_table
 from streamhouse_spark.lake.paimon.races import durable, settled, was_replaced
 from streamhouse_spark.lake.paimon.relocation import PaimonRelocation
@@ -107,6 +108,16 @@ class PaimonLake(LakeTable):
     def content_of(self, data: bytes) -> bytes:
         return super().content_of(snapshot_text(parsed_snapshot(self.location, data)))
 
+    def missing_metadata(self, recorded: int) -> str | None:
+        table = self.place.find()
+        if table is None:
+            return f"lake file {self.place.schema_key(0)}"
+        number = self.place.snapshots.first_missing(table.snapshot, recorded)
+        return None if number is None else f"lake file {self.place.snapshots.key_of(number)}"
+
+    def metadata_problems(self) -> Iterator[str]:
+        return metadata_problems(self.place)
+
     def durable(self) -> LakeSnapshot | None:
         self.place.require_home("settling snapshots")
         return durable(self.place)
@@ -135,6 +146,7 @@ class PaimonLake(LakeTable):
             oldest, found = found, self.place.snapshots.find(found.id - 1)
             time_ms = min(time_ms, own_time_ms(found)) if found is not None else time_ms
         if found is None:
+            self.place.snapshots.require_expired(0 if oldest is None else oldest.id - 1)
             raise SnapshotExpiredError(
                 f"lake table {self.place.location} has no snapshot from {timestamp_ms} ms or before; the oldest that "
                 f"is kept is from {time_ms if oldest else None} ms; choose a later time"
@@ -147,7 +159,10 @@ class PaimonLake(LakeTable):
     def _require_table(self, what: str) -> PaimonTable:
         table = self.place.find()
         if table is None:
-            raise SnapshotExpiredError(f"{self.place.spec.path} has no lake table yet, so {what}; tier it first")
+            raise SnapshotExpiredError(
+                f"{self.place.spec.path} has no lake table, so {what}: there is no {self.place.schema_key(0)}; tier it "
+                "first, or if it was tiered, restore the file"
+            )
         return table
 
     # -- writing --------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.file_access import FilesAhead, lake_files
 from streamhouse_spark.lake.formats import file_spec_of, lake_library
 from streamhouse_spark.lake.healing import warn_of_duplicates
-from streamhouse_spark.lake.history import require_dropped, require_of_history
+from streamhouse_spark.lake.history import require_dropped, require_metadata, require_of_history
 from streamhouse_spark.lake.model.values import LakeFile, LakeSnapshot
 from streamhouse_spark.lake.parquet.bucket_writer import write_files, write_rows
 from streamhouse_spark.lake.parquet.reader import FilesAt
@@ -219,6 +219,7 @@ class TieringJob:
 
     def _require_progress(self, state: TableState, recorded: LakePair) -> None:
         held = self._lake.newest()
+        require_metadata(state, self._lake, held)
         if not self._is_before_drop:
             require_dropped(state, held)
         try:

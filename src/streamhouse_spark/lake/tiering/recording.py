@@ -15,7 +15,7 @@ from typing import Final
 
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.core.model import OffsetRange
-from streamhouse_spark.lake.history import require_of_history
+from streamhouse_spark.lake.history import newest_snapshot
 from streamhouse_spark.lake.model.values import LakeSnapshot, same_offsets
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.lake.tiering.dropped_rows import dropped_with
@@ -121,8 +121,7 @@ def record_newest(log: CommitLog, lake: LakeTable) -> bool:
     snapshots.
     """
     for _ in range(TRIES_MAX):
-        newest = lake.newest()
-        require_of_history(log, newest)
+        newest = newest_snapshot(log, lake)
         state = log.refresh()
         if newest is None:
             return state.recorded_lake is None

@@ -97,7 +97,7 @@ class PartRanges:
             if found.data is None:
                 self._fetch(self._window(found))
             if found.data is None:
-                raise ObjectNotFoundError(f"{url_of(self._storage, found.key)} does not exist")
+                raise ObjectNotFoundError.of(url_of(self._storage, found.key))
             found.waiting -= 1
             data, found.data = found.data, found.data if found.waiting else None
             return data[at - found.start : at - found.start + segment.size_bytes]

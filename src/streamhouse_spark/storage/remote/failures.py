@@ -40,7 +40,7 @@ class Failure:
     def error(self, doing: str, where: str) -> StorageError:
         """Make the package's error. ``doing`` is the verb, ``where`` the URL of the object."""
         if self.kind is FailureKind.ABSENT:
-            return ObjectNotFoundError(f"{where} does not exist")
+            return ObjectNotFoundError.of(where)
         if self.kind is FailureKind.EXISTS:
             return ObjectExistsError(f"{where} exists")
         kind = StorageRefusedError if self.is_refused else StorageError

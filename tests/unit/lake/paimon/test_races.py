@@ -9,6 +9,7 @@ import pytest
 
 from interop.lake_cases import PLAIN
 from streamhouse_spark import CommitConflictError, LakeRolledBackError, OffsetsTrimmedError
+from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.lake.parquet.file_writer import written_up_to
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 
@@ -169,8 +170,9 @@ def test_rows_that_the_lake_holds_under_other_snapshots_are_not_tiered_again(tab
 
 
 def test_a_lake_that_was_rolled_back_is_not_tiered_again(table):
-    table.storage.delete(f"{table.state.lake_location}/snapshot/snapshot-2")
     table.storage.put(f"{table.state.lake_location}/snapshot/LATEST", b"1")
+    table.storage.delete(f"{table.state.lake_location}/snapshot/snapshot-2")
+    table.storage.delete(f"{table.state.lake_location}/tag/tag-{COMMIT_USER}")
     assert not table.open_lake().was_replaced(2)
     with pytest.raises(LakeRolledBackError):
         _tier(table)

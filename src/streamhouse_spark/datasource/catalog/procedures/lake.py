@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from streamhouse_spark.core.text_values import parse_names
 from streamhouse_spark.datasource.catalog.procedures.arguments import grace_ms_of, table_name_of
 from streamhouse_spark.datasource.catalog.procedures.jobs import SparkJobs, groups_in_jobs, rounds_in_jobs
-from streamhouse_spark.lake.history import require_of_history
+from streamhouse_spark.lake.history import newest_snapshot
 from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.lifecycle.cleaning import GRACE_MS, clean
 from streamhouse_spark.query.projection import parse_filter
@@ -63,7 +63,7 @@ def optimize(connection: Connection, given: Mapping[str, Any], jobs: SparkJobs) 
 def _lake_of(table: Table) -> LakeTable:
     """Return the lake to write, as `Table.lake` has it. Raises `DifferentHistoryError`."""
     lake = table.open_lake()
-    require_of_history(table.log, lake.newest())
+    newest_snapshot(table.log, lake)
     return lake
 
 

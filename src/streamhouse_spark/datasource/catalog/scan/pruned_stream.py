@@ -45,7 +45,12 @@ class StreamPart(InputPartition):
 
 
 class PrunedStreamReader(StreamhouseStreamReader):
-    """Plans batches with what their query needs, as `StreamParts` reads them, and tells how far it is behind."""
+    """Plans batches with what their query needs, as `StreamParts` reads them, and tells how far it is behind.
+
+    A change of a column ends the query once a batch needs that column: before the first batch none is known to be read.
+    """
+
+    _has_need = True
 
     def _reported(self, state: TableState) -> dict[str, Any]:
         found = super()._reported(state)
@@ -59,14 +64,17 @@ class PrunedStreamReader(StreamhouseStreamReader):
         begin = dict(start)
         need = begin.pop(NEED_OPTION, None)
         if need is None:
+            self._required = self._table_columns
             return super().partitions(begin, end)
         spare_modules()
         by_folded_name = {name.casefold(): name for name in self._columns}
         columns = tuple(by_folded_name[name.casefold()] for name in need["columns"])
-        of_table = tuple(name for name in columns if name in self._table_columns) or (narrowest(self._begun),)
+        of_table = tuple(name for name in columns if name in self._table_columns)
+        read = self._table_columns if self._is_binlog else of_table
+        self._required = tuple(dict.fromkeys((*self._required, *read)))  # of all places of the query
         filters = () if self._is_binlog else tuple(need["filters"])
         pruning = Pruning(parse_filters(filters, compared_types(self._begun))) if filters else Pruning()
-        parts = self.planned(begin, end, self._table_columns if self._is_binlog else of_table, pruning)
+        parts = self.planned(begin, end, read or (narrowest(self._table()[1].schema),), pruning)
         plans = [self._part(part, columns, need["schema"], filters) for part in parts]
         plans[0] = replace(plans[0], skipped=pruning.num_left_out)
         return [StreamPart(plan) for plan in plans]

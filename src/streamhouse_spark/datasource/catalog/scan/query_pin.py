@@ -15,8 +15,8 @@ from streamhouse_spark.core.forks import new_lock
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.lake.history import require_metadata
 from streamhouse_spark.lake.model.marks import LakeMarks
-from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.anchors import HistoryMark
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.commits.state import TableState
@@ -102,6 +102,7 @@ def newest_of_lake(table: TableHandle) -> SeenLake | None:
     lake = table.open_lake(state)
     with lake.one_look():
         newest, marks = lake.newest(), lake.marks()
+    require_metadata(state, lake, newest)
     return SeenLake(state.lake_location, None if newest is None else newest.id, marks)
 
 
@@ -126,7 +127,7 @@ def pin_of(
     if suffix == LAKE:
         open_view(table, suffix)
         is_known = seen is not None and not chosen
-        snapshot = seen.snapshot if seen and is_known else _lake_snapshot(table.open_lake(), version, as_of_ms)
+        snapshot = seen.snapshot if seen and is_known else _lake_snapshot(table, version, as_of_ms)
         pin = QueryPin(
             table.name, table.uuid, suffix, state.version, chosen, lake_snapshot=snapshot, attempt=state.attempt
         )
@@ -180,11 +181,13 @@ def _of_time(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[Tabl
     return (state if then.version == state.version else then), then.schema_id
 
 
-def _lake_snapshot(lake: LakeTable, version: str | None, as_of_ms: int | None) -> int | None:
+def _lake_snapshot(table: TableHandle, version: str | None, as_of_ms: int | None) -> int | None:
+    lake = table.open_lake()
     if as_of_ms is not None:
         return lake.snapshot_as_of(as_of_ms).id
     if version is None:
         newest = lake.newest()
+        require_metadata(table.state, lake, newest)
         return None if newest is None else newest.id
     text = version.strip()
     return lake.snapshot(int(text)).id if text.isdecimal() else lake.snapshot_by_name(text).id

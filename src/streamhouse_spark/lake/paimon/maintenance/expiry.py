@@ -43,7 +43,7 @@ def expire(
         return ExpireReport()
     place.require_owner(table)
     newest = table.snapshot
-    looks: list[Callable[[], list[int]]] = [place.snapshots.ids, lambda: _consumers(place)]
+    looks: list[Callable[[], list[int]]] = [place.snapshots.ids, lambda: next_of_consumers(place)]
     listed, consumers = at_once(place.storage, lambda look: look(), looks)
     known = history(place, newest, listed)
     cut = max(_first_kept(place, known, rule, [*consumers, *tagged]) for rule in rules)
@@ -82,7 +82,7 @@ def _first_kept(place: PaimonLocation, known: Sequence[Snapshot], rule: Keeps, w
     return int(carriers[-1] if carriers else known[0].id)
 
 
-def _consumers(place: PaimonLocation) -> list[int]:
+def next_of_consumers(place: PaimonLocation) -> list[int]:
     """Return the snapshots that consumers have yet to read."""
     folder = f"{place.spec.location}/consumer/"
 

@@ -151,11 +151,54 @@ def test_changes_of_a_key_are_filtered_one_by_one(wh, own_cache):
     assert of_binlog.rows(of_binlog.schema.names, is_b) == of_binlog.unpruned()
 
 
-def test_a_column_that_the_stream_has_and_the_query_does_not_need_ends_it_as_before(wh, table):
-    stream = Stream(Opened(wh), "t")
-    table.alter(rename_columns={"name": "title"})
-    with pytest.raises(SchemaMismatchError, match="column 'name' was renamed to 'title'"):
-        stream.planned(["id"])
+CHANGES = {
+    "renamed": {"rename_columns": {"count": "total"}},
+    "dropped": {"drop_columns": ["count"]},
+    "widened": {"widen_columns": {"count": "bigint"}},
+}
+
+
+class TestChangedColumns:
+    """Of a stream that runs, only the columns that its query reads matter. ``count`` is the narrowest one."""
+
+    @pytest.fixture
+    def table(self, wh):
+        table = wh.create_table("t", "id long not null, name string, count int", buckets=1)
+        table.append([{"id": 1, "name": "a", "count": 1}])
+        return table
+
+    @pytest.fixture(params=[False, True], ids=["before its first batch", "between batches"])
+    def stream(self, request, wh, table):
+        stream = Stream(Opened(wh), "t")
+        if request.param:
+            assert len(stream.rows(["id", "name"])) == 1
+        return stream
+
+    def next_batch(self, stream, table):
+        table.append([{"id": 2, "name": "b"}])
+        stream.end = stream.reader.latestOffset(stream.start, stream.reader.getDefaultReadLimit())
+
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_a_change_of_a_column_that_is_not_read_changes_nothing(self, stream, table, change):
+        table.alter(**CHANGES[change])
+        self.next_batch(stream, table)
+        assert stream.rows(["id", "name"]) == [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+        assert sum(found.num_rows for found in stream.tables([])) == 2
+
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_a_change_of_a_column_that_is_read_ends_the_stream(self, stream, table, change):
+        table.alter(**CHANGES[change])
+        self.next_batch(stream, table)
+        with pytest.raises(SchemaMismatchError, match=r"column 'count' (was|became) .*since it began"):
+            stream.planned(["id", "count"])
+        with pytest.raises(SchemaMismatchError, match="column 'count'"):
+            stream.reader.latestOffset(stream.start, stream.reader.getDefaultReadLimit())
+
+    def test_a_stream_without_a_need_reads_all_columns(self, stream, table):
+        table.alter(**CHANGES["renamed"])
+        self.next_batch(stream, table)
+        with pytest.raises(SchemaMismatchError, match="column 'count' was renamed to 'total'"):
+            stream.reader.partitions(stream.start, stream.end)
 
 
 # -- below the hot log ------------------------------------------------------------------------------------------------

@@ -51,6 +51,11 @@ final class Errors {
     return Errors.<RuntimeException>unchecked(error);
   }
 
+  /** Whether an error of {@link #plainly} is of this condition. */
+  static boolean isOf(Throwable error, String condition) {
+    return error instanceof AnalysisException found && condition.equals(found.getCondition());
+  }
+
   /** Throws an error of any kind as it is. */
   @SuppressWarnings("unchecked")
   static <E extends Throwable> RuntimeException unchecked(Throwable error) throws E {

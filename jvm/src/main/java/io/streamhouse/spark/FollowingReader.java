@@ -162,6 +162,11 @@ final class FollowingReader implements SupportsRealTimeRead<InternalRow> {
     return segment.bucket;
   }
 
+  /** The offset of the row that was handed out last. */
+  long offset() {
+    return segment.base + firstRow + row - 1;
+  }
+
   private static void requireGoingOn() {
     TaskContext task = TaskContext.get();
     if (Thread.currentThread().isInterrupted() || (task != null && task.isInterrupted())) {

@@ -40,6 +40,7 @@ final class RealTimeWriter implements DataWriter<InternalRow> {
   /** Stands before the offsets in the message of a Python writer that got no rows. */
   static final String STORED_KEY = "streamhouse.stored";
 
+  private static final String CONFLICT = "COMMIT_CONFLICT";
   private static final Map<Long, RealTimeWriter> OF_TASKS = new ConcurrentHashMap<>();
 
   private final String table;
@@ -49,6 +50,7 @@ final class RealTimeWriter implements DataWriter<InternalRow> {
   private final TreeMap<Integer, Long> stored;
   private final List<InternalRow> rows = new ArrayList<>();
   private final List<Integer> buckets = new ArrayList<>();
+  private final List<Long> offsets = new ArrayList<>();
   private final ScanCounts counts = new ScanCounts();
   private FollowingReader reader;
   private long bytes;
@@ -120,6 +122,7 @@ final class RealTimeWriter implements DataWriter<InternalRow> {
     UnsafeRow copy = copied.apply(row).copy();
     rows.add(copy);
     buckets.add(reader.bucket());
+    offsets.add(reader.offset());
     bytes += copy.getSizeInBytes();
   }
 
@@ -130,7 +133,33 @@ final class RealTimeWriter implements DataWriter<InternalRow> {
   }
 
   private void commitRows() {
-    if (rows.isEmpty()) return;
+    while (!rows.isEmpty()) {
+      try {
+        commitAll();
+      } catch (Exception error) { // Python's own, which is checked and not declared
+        if (!Errors.isOf(error, CONFLICT) || !leaveOutStored()) throw Errors.<RuntimeException>unchecked(error);
+      }
+    }
+  }
+
+  /**
+   * Leaves out the rows that another run of the query has stored since this one began: a stopped query's last commit
+   * may come behind the beginning of its successor. Returns whether there are any.
+   */
+  private boolean leaveOutStored() {
+    TreeMap<Integer, Long> before = new TreeMap<>(stored);
+    askStored();
+    stored.forEach(reader::skip);
+    for (int i = rows.size() - 1; i >= 0; i--) {
+      if (offsets.get(i) >= stored.getOrDefault(buckets.get(i), -1L)) continue;
+      rows.remove(i);
+      buckets.remove(i);
+      offsets.remove(i);
+    }
+    return !stored.equals(before);
+  }
+
+  private void commitAll() {
     FollowedOffsets read = reader.getOffset();
     UTF8String attempt = UTF8String.fromString(read.attempt);
     JoinedRow joined = new JoinedRow();
@@ -149,6 +178,7 @@ final class RealTimeWriter implements DataWriter<InternalRow> {
     for (int bucket : buckets) stored.put(bucket, read.offsets.get(bucket));
     rows.clear();
     buckets.clear();
+    offsets.clear();
     bytes = 0;
     committedNs = System.nanoTime();
   }

@@ -48,6 +48,7 @@ class RealTimeWriterTest {
   private final List<Chunk> chunks = new ArrayList<>();
   private String stored = "{}";
   private int asked;
+  private int conflicts;
   private JsonNode one;
 
   @BeforeEach
@@ -96,6 +97,10 @@ class RealTimeWriterTest {
 
       @Override
       public WriterCommitMessage commit() {
+        if (!found.isEmpty() && conflicts-- > 0) {
+          String text = "COMMIT_CONFLICT: version 7 follows -1, and 9 is stored";
+          throw new IllegalStateException("\nstreamhouse_spark.errors.CommitConflictError: " + text + "\n");
+        }
         chunks.addAll(found.values());
         if (found.isEmpty()) asked++;
         String told =
@@ -205,6 +210,29 @@ class RealTimeWriterTest {
     writer(Map.of(0, 7L, 1, 2L)).writeAll(query(reader));
     assertEquals(1, asked);
     check(reader, Map.of(0, 7L, 1, 9L));
+    reader.close();
+  }
+
+  /** The query was stopped, and its last commit came when its successor had begun. */
+  @Test
+  void rowsThatThePredecessorStoredMeanwhileAreLeftOut() {
+    conflicts = 1;
+    stored = "{\"0\": 7, \"1\": 2}";
+    FollowingReader reader = reader();
+    writer(Map.of()).writeAll(query(reader));
+    assertEquals(1, asked);
+    check(reader, Map.of(0, 7L, 1, 2L));
+    reader.close();
+  }
+
+  @Test
+  void aConflictWithoutNewlyStoredRowsIsAnError() {
+    conflicts = 1;
+    FollowingReader reader = reader();
+    RealTimeWriter writer = writer(Map.of());
+    AnalysisException refused = assertThrows(AnalysisException.class, () -> writer.writeAll(query(reader)));
+    assertTrue(refused.getMessage().contains("9 is stored"), refused.getMessage());
+    assertEquals(List.of(), chunks);
     reader.close();
   }
 

@@ -1,0 +1,133 @@
+"""The metadata part of ``verify``: records, checkpoints, their hint and tags of a log, and what its lake keeps beside
+the recorded snapshot.
+
+A cleaner may work meanwhile, so a file counts as missing only where nothing allows it to be gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+from streamhouse_spark.core.parallel import in_parallel
+from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, commit_key, commits_prefix, parse_numbers
+from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError
+from streamhouse_spark.log.commits.checkpoint import (
+    hinted_state,
+    list_checkpoints,
+    parsed_hint,
+    read_checkpoint,
+    read_hint,
+    read_tagged,
+)
+from streamhouse_spark.log.commits.record import read_record
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.tags import NamedVersion
+from streamhouse_spark.log.segments.reader import verify_segment
+from streamhouse_spark.read.pin import pin_newest
+from streamhouse_spark.storage.base import url_of
+from streamhouse_spark.table.table import Table
+from streamhouse_spark.table.tags import pinned_segments
+
+REWRITTEN = "reads go on without it, and the next checkpoint writes it again"
+
+
+def metadata_problems(table: Table, state: TableState) -> Iterator[str]:
+    """Describe the metadata files of the log that are damaged or missing."""
+    yield from _record_problems(table, state)
+    yield from _checkpoint_problems(table, state)
+    yield from _hint_problems(table)
+    for name, tag in sorted(state.tags.items()):
+        yield from (f"tag '{name}': {problem}" for problem in _tag_problems(table, state, tag))
+
+
+def lake_metadata_problems(table: Table) -> Iterator[str]:
+    """Describe what the lake keeps beside the recorded snapshot, and that is damaged or missing."""
+    try:
+        yield from table.open_lake().metadata_problems()
+    except StreamhouseError as error:
+        yield str(error)
+
+
+def _record_problems(table: Table, state: TableState) -> Iterator[str]:
+    listed = parse_numbers(table.storage.list_names(commits_prefix(table.uuid)))
+    first = max(table.log.check_floor(), 1 if not state.former_uuids else min(listed, default=1))
+    missing = partial(_missing_record, table)
+    yield from _problems(
+        range(first, state.version + 1), lambda number: read_record(table.storage, table.uuid, number), missing
+    )
+
+
+def _missing_record(table: Table, number: int) -> str | None:
+    if number < table.log.check_floor():
+        return None  # cleaned up meanwhile
+    return f"{url_of(table.storage, commit_key(table.uuid, number))} is missing; restore it"
+
+
+def _checkpoint_problems(table: Table, state: TableState) -> Iterator[str]:
+    numbers = list_checkpoints(table.storage, table.uuid)
+    yield from _problems(
+        [number for number in numbers if number <= state.version],
+        lambda number: read_checkpoint(table.storage, table.uuid, number),
+        lambda _: None,  # a cleaner deleted it
+    )
+
+
+def _hint_problems(table: Table) -> Iterator[str]:
+    numbers = list_checkpoints(table.storage, table.uuid)
+    hint = read_hint(table.storage, table.uuid)
+    where = url_of(table.storage, checkpoint_hint_key(table.uuid))
+    if not hint:
+        if numbers:
+            yield f"{where} is missing; {REWRITTEN}"
+        return
+    named = parsed_hint(hint)
+    has_state = b"\n" in hint
+    if (named is None and not has_state) or (has_state and hinted_state(hint, table.uuid) is None):
+        yield f"{where} cannot be read; {REWRITTEN}"
+    elif named is not None and named not in list_checkpoints(table.storage, table.uuid):
+        key = checkpoint_key(table.uuid, named)
+        if parsed_hint(read_hint(table.storage, table.uuid)) == named:
+            yield f"{url_of(table.storage, key)} is missing, and the hint names it; {REWRITTEN}"
+
+
+def _tag_problems(table: Table, state: TableState, tag: NamedVersion) -> Iterator[str]:
+    try:
+        tagged = read_tagged(table.storage, table.uuid, tag.version, tag.uuid)
+    except StreamhouseError as error:
+        yield str(error)
+        return
+    known = {(segment.uuid, segment.part) for segment in state.kept_segments()}  # which are read anyway
+    pin = pin_newest(tagged)
+    of_keys = {(segment.uuid, segment.part) for base in pin.bases.values() for segment in base.segments}
+    for segment in pinned_segments(pin):
+        place = segment.uuid, segment.part
+        if segment.uuid is None or place in known:
+            continue
+        schema_of = tagged.schemas.__getitem__ if place in of_keys else tagged.written_schema
+        try:
+            verify_segment(table.storage, table.uuid, segment, schema_of(segment.schema_id).arrow)
+        except StreamhouseError as error:
+            yield str(error)
+    if tag.lake_snapshot is not None:
+        try:
+            table.open_lake(tagged).plan_read(snapshot_id=tag.lake_snapshot, schema=tagged.schema)
+        except StreamhouseError as error:
+            yield str(error)
+
+
+def _problems(
+    numbers: Sequence[int], read: Callable[[int], object], missing: Callable[[int], str | None]
+) -> Iterable[str]:
+    """Return the errors of reading each of these, and what is said of those that are not there."""
+
+    def problem(number: int) -> str | None:
+        try:
+            read(number)
+        except ObjectNotFoundError:
+            return missing(number)
+        except StreamhouseError as error:
+            return str(error)
+        return None
+
+    return filter(None, in_parallel(problem, numbers))

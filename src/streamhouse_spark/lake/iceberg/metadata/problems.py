@@ -1,0 +1,43 @@
+"""Damaged and missing metadata of an Iceberg table that reads of its newest snapshot do not meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from streamhouse_spark.errors import ObjectNotFoundError, StreamhouseError
+from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.location import IcebergLocation
+from streamhouse_spark.lake.iceberg.versions import hint_key, hinted_version, version_key
+
+REWRITTEN = "reads go on without it, and the next commit writes it again"
+
+
+def metadata_problems(place: IcebergLocation) -> Iterator[str]:
+    """Describe them as `LakeTable.metadata_problems` does. Snapshots that another engine expires meanwhile are none."""
+    table = place.find()
+    if table is None:
+        return
+    if place.uses_files:
+        yield from _hint_problems(place)
+    seen: set[str] = set()
+    for snapshot in table.metadata.snapshots:
+        try:
+            with lake_metadata(table.location()):
+                for manifest in manifests_of(table.io, snapshot):
+                    if manifest.manifest_path not in seen:
+                        seen.add(manifest.manifest_path)
+                        manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+        except StreamhouseError as error:
+            if place.load().metadata.snapshot_by_id(snapshot.snapshot_id) is not None:
+                yield str(error)
+
+
+def _hint_problems(place: IcebergLocation) -> Iterator[str]:
+    number, key = hinted_version(place.storage, place.spec.location), place.spec.location
+    if number is None:
+        yield f"lake file {hint_key(key)} is missing, or names no version; {REWRITTEN}"
+        return
+    try:
+        place.storage.size_bytes(version_key(key, number))
+    except ObjectNotFoundError:
+        yield f"lake file {hint_key(key)} names version {number}, which is not there; {REWRITTEN}"
