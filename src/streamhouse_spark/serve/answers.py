@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse
 from streamhouse_spark.errors import (
     ErrorKind,
     InvalidNameError,
+    InvalidOptionError,
     NotAuthorizedError,
     StorageRefusedError,
     StreamhouseError,
@@ -32,6 +33,8 @@ def status_of(error: StreamhouseError) -> int:
     match error:
         case TableNotFoundError():
             return 404
+        case InvalidOptionError(condition="UNSUPPORTED_MEDIA_TYPE"):
+            return 415
         case WriterFullError():
             return 429
         case NotAuthorizedError() | StorageRefusedError():
