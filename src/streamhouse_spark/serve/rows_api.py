@@ -28,6 +28,7 @@ from streamhouse_spark.serve.answers import RETRY_AFTER_S, error_answer
 from streamhouse_spark.serve.bad_rows import BadRow, Body, body_of, parse_bad_rows, sorted_rows
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.open_tables import OpenTables
+from streamhouse_spark.serve.parameters import parameters_of
 from streamhouse_spark.serve.rights import client_of, require, table_asked_for, without_hidden_names
 from streamhouse_spark.serve.row_bodies import body_type, media_type, parsed_rows, python_rows, written_rows
 from streamhouse_spark.serve.table_facts import failed_rounds, table_facts
@@ -46,6 +47,8 @@ ROWS_MAX: Final = 100_000
 _OTHERS_WAIT: Final = "the rows of other requests wait to be written; send these again"
 _HEARTBEAT_MS: Final = 10_000
 _MODES: Final = ("append", "upsert", "delete")
+_READ_PARAMETERS: Final = ("where", "columns", "limit")
+_WRITE_PARAMETERS: Final = ("mode", "columns", "bad_rows", "dead_letters")
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -83,6 +86,7 @@ class _Rows:
         self._followers: CapacityLimiter | None = None
 
     async def list(self, request: Request) -> Response:
+        parameters_of(request, ())
         return JSONResponse({"tables": client_of(request).readable_of(await run_in_threadpool(self._warehouse.tables))})
 
     async def describe(self, request: Request) -> Response:
@@ -91,7 +95,7 @@ class _Rows:
 
     def _describe(self, request: Request) -> Response:
         table = self._opened(request)
-        costs = table.costs().to_json() if "costs" in request.query_params else None
+        costs = table.costs().to_json() if "costs" in parameters_of(request, ("costs",)) else None
         return JSONResponse(table_facts(table) | failed_rounds(table) | ({"costs": costs} if costs is not None else {}))
 
     # -- writing ------------------------------------------------------------------------------------------------------
@@ -125,7 +129,7 @@ class _Rows:
 
     def _write(self, request: Request, body: bytes) -> Response:
         table = self._opened(request)
-        mode = request.query_params.get("mode") or ("upsert" if table.state.primary_key else "append")
+        mode = parameters_of(request, _WRITE_PARAMETERS).get("mode") or ("upsert" if table.state.primary_key else "append")
         if mode not in _MODES:
             raise InvalidOptionError(f"mode={mode[:60]!r}: expected {', '.join(_MODES)}")
         transaction = _transaction(request.headers.get("idempotency-key"))
@@ -172,7 +176,7 @@ class _Rows:
         return await run_in_threadpool(self._read, request)
 
     def _read(self, request: Request) -> Response:
-        name, asked = request.path_params["table"], request.query_params
+        name, asked = request.path_params["table"], parameters_of(request, _READ_PARAMETERS)
         limit = _number(asked.get("limit"), ROWS_DEFAULT, ROWS_MAX)
         kind = media_type(request.headers.get("accept"))
         columns = [c.strip() for c in asked["columns"].split(",")] if asked.get("columns") else None
@@ -187,8 +191,8 @@ class _Rows:
     def _lookup(self, request: Request) -> Response:
         table = self._opened(request)
         key = list(table.state.primary_key)
-        given = dict(request.query_params)
-        if not key or sorted(given) != sorted(key):
+        given = parameters_of(request, key) if key else {}
+        if sorted(given) != sorted(key) or not key:
             names = "&".join(f"{name}=…" for name in key) if key else "none: the table has no primary key"
             raise InvalidOptionError(f"table {table.name}: a lookup names each column of the primary key ({names})")
         schema = pa.schema([table.schema.field(name) for name in key])
@@ -206,12 +210,12 @@ class _Rows:
         rows holds a thread, of those that are for this alone: others are answered meanwhile.
         """
         require(request, "read", request.path_params["table"])
-        client = client_of(request)
+        client, asked = client_of(request), parameters_of(request, ("from",))
         threads = self._followers = self._followers or CapacityLimiter(FOLLOWERS_MAX)
         if threads.available_tokens < 1:
             return _busy(f"{FOLLOWERS_MAX} clients follow tables here already; ask another server, or later")
         table = await run_in_threadpool(self._opened, request)
-        start = _start(request.headers.get("last-event-id") or request.query_params.get("from") or "latest")
+        start = _start(request.headers.get("last-event-id") or asked.get("from") or "latest")
         stop = new_event()
         tail = await run_in_threadpool(lambda: table.tail(start, include_metadata=True, stop=stop))
 
@@ -256,7 +260,7 @@ class _Asked:
 
     @classmethod
     def of(cls, request: Request, table: Table, mode: str, body: bytes) -> _Asked:
-        asked = request.query_params
+        asked = parameters_of(request, _WRITE_PARAMETERS)
         columns = [c.strip() for c in asked["columns"].split(",")] if asked.get("columns") else None
         dead_letters = asked.get("dead_letters")
         bad_rows = parse_bad_rows(asked.get("bad_rows"), dead_letters)
