@@ -20,8 +20,9 @@ class Answer:
         return json.loads(self.body)["error"]
 
 
-def exchange(authority: str, request: bytes, *, timeout_s: float = 30, ends: bool = False) -> Answer:
-    """Send bytes to ``host:port``, and read until the server closes. With ``ends``, say that no more follows.
+def exchange(authority: str, request: bytes, *, timeout_s: float = 30, patience_s: float = 30) -> Answer:
+    """Send bytes to ``host:port``, and read until the server closes. Where nothing comes for ``patience_s``, say that
+    no more bytes follow.
 
     Raises `TimeoutError` where the server neither answers nor closes.
     """
@@ -30,11 +31,19 @@ def exchange(authority: str, request: bytes, *, timeout_s: float = 30, ends: boo
         received = bytearray()
         try:
             connection.sendall(request)
-            if ends:
+            connection.settimeout(patience_s)
+            try:
+                while chunk := connection.recv(1 << 16):
+                    received += chunk
+                return parse_answer(bytes(received))
+            except TimeoutError:
                 connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(timeout_s)
             while chunk := connection.recv(1 << 16):
                 received += chunk
-        except (ConnectionResetError, BrokenPipeError):
+        except TimeoutError:
+            raise
+        except OSError:  # reset, or closed before all was sent
             pass
     return parse_answer(bytes(received))
 

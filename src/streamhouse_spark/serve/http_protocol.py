@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -85,8 +84,7 @@ class HttpProtocol(H11Protocol):
             status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
             if status == 431 and self.conn.their_state is h11.ERROR and b"\n" not in self.conn.trailing_data[0]:
                 status = 414  # not even its first line ended
-            for event in _answer_to(status, str(error or msg)):
-                self.transport.write(self.conn.send(event) or b"")
+            self.transport.write(_answer_to(status, str(error or msg)))
         if not self.transport.can_write_eof():  # of TLS
             self.transport.close()
             return
@@ -96,11 +94,13 @@ class HttpProtocol(H11Protocol):
         self._closing = self.loop.call_later(_DISCARDING_S, self.transport.close)
 
 
-def _answer_to(status: int, error: str) -> Sequence[h11.Event]:
+def _answer_to(status: int, error: str) -> bytes:
+    """Return a whole answer. The connection's state has no part in it: of the request too little is known."""
     text = _TEXTS.get(status, _TEXTS[400]).format(error=error[:100])
-    condition = HTTPStatus(status).phrase.upper().replace(" ", "_").replace("-", "_")
+    phrase = HTTPStatus(status).phrase
+    condition = phrase.upper().replace(" ", "_").replace("-", "_")
     body = {"error": {"condition": condition, "kind": "invalid", "message": f"{condition}: {text}"}}
-    content = json.dumps(body).encode()
-    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(content))), ("Connection", "close")]
+    content = json.dumps(body)
     logger.info("refused a request: %s", text)
-    return [h11.Response(status_code=status, headers=headers), h11.Data(data=content), h11.EndOfMessage()]
+    head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+    return f"{head}Connection: close\r\n\r\n{content}".encode()

@@ -30,7 +30,9 @@ def openapi() -> dict[str, Any]:
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{"token": []}],
         "paths": {
-            "/api/v1/overview": {"get": _operation("All tables, with rows and lag.")},
+            "/api/v1/overview": {
+                "get": _operation("All tables, with rows and lag; with a primary key these count changes (rows_unit).")
+            },
             "/api/v1/tables": {"get": _operation("The names of all tables.")},
             "/api/v1/tables/{table}": {
                 "get": _operation(

@@ -195,6 +195,7 @@ def test_metrics_and_overview(client, warehouse):
     client.get("/api/v1/tables/sales.absent")
     tables = {one["table"]: one for one in client.get("/api/v1/overview").json()["tables"]}
     assert (tables["sales.orders"]["rows"], tables["sales.orders"]["lag_rows"]) == (2, 2)
+    assert {tables[f"sales.{name}"]["rows_unit"] for name in ("orders", "keyed")} == {"rows", "changes"}
     text = client.get("/metrics").text
     assert 'streamhouse_serve_rows_total{mode="append",table="sales.orders"} 2.0' in text
     assert 'streamhouse_table_lag_rows{table="sales.orders"} 2.0' in text

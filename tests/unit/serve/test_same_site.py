@@ -186,6 +186,6 @@ def test_a_page_of_another_site_in_a_browser_writes_nothing(warehouse, tmp_path)
     with served(warehouse) as url, browser(tmp_path / "profile") as page:
         file = tmp_path / "page.html"
         file.write_text(PAGE.replace("URL", url + ROWS))
-        page.open(file.as_uri())
+        page.show(file.as_uri())
         page.wait("document.title == 'done'")
     assert warehouse.table("s.t").state.version == 2
