@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -122,6 +122,8 @@ class _Rows:
                     self._in_flight_bytes += more
                     size_bytes += more
             return await run_in_threadpool(self._write, request, bytes(body))
+        except ClientDisconnect as error:  # whoever sent the head is gone, and nothing was written
+            raise InvalidOptionError("the connection ended before the body; send the request again") from error
         finally:
             self._in_flight_bytes -= size_bytes
 

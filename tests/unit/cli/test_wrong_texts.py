@@ -94,6 +94,8 @@ LINES = {
             "client_config": "s3.region=x",
             "grace_minutes": "60",
             "vend_minutes": "60",
+            "allowed_host": "a.example",
+            "allowed_origin": "https://a.example",
         },
         ("--check",),
     ),

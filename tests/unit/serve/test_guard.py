@@ -84,6 +84,8 @@ def test_rights_by_table_over_http(app):
 
     assert allowed("none") == set()
     assert allowed("shop") == {("write", "sales.orders"), ("read", "sales.orders")}
+    answer = client_of(app, "board").post("/api/v1/tables/sales.orders/rows", json=[])
+    assert (answer.status_code, answer.json()["error"]["condition"]) == (403, "NOT_AUTHORIZED"), "it may read there"
     client = client_of(app, "shop")
     assert client.get("/api/v1/tables").json() == {"tables": ["sales.orders"]}
     assert [one["table"] for one in client.get("/api/v1/overview").json()["tables"]] == ["sales.orders"]

@@ -64,6 +64,19 @@ def test_what_is_no_request_gets_an_answer(url, name):
     assert after.status == 200
 
 
+def test_a_body_that_ended_early_is_sent_again(tmp_path, caplog):
+    warehouse = Warehouse(str(tmp_path / "wh"))
+    warehouse.create_table("s.t", "id BIGINT")
+    body = b'[{"id": 1}]'
+    request = POST + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with served(warehouse) as url:
+        authority = url.removeprefix("http://")
+        assert exchange(authority, request[:-2], patience_s=0.2).status == 0
+        assert exchange(authority, request).status == 200
+    assert warehouse.table("s.t").to_arrow().num_rows == 1
+    assert not [record for record in caplog.records if record.exc_info], "a client that is gone is no failure"
+
+
 def test_a_request_behind_one_that_is_none_is_not_answered(url):
     smuggled = b"DELETE /x HTTP/1.1\r\nHost: localhost\r\n\r\n"
     head = POST.replace(b"Connection: close\r\n", b"")
