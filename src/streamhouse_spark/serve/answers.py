@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse
 
 from streamhouse_spark.errors import (
     ErrorKind,
+    IdempotencyKeyReusedError,
     InvalidNameError,
     NotAuthorizedError,
     StorageRefusedError,
@@ -32,6 +33,8 @@ def status_of(error: StreamhouseError) -> int:
     match error:
         case TableNotFoundError():
             return 404
+        case IdempotencyKeyReusedError():
+            return 422
         case WriterFullError():
             return 429
         case NotAuthorizedError() | StorageRefusedError():

@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import field
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from streamhouse_spark.serve.answers import RETRY_AFTER_S, error_answer
 from streamhouse_spark.serve.bad_rows import BadRow, Body, body_of, parse_bad_rows, sorted_rows
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.open_tables import OpenTables
+from streamhouse_spark.serve.request_identity import RequestIdentity, RequestsInFlight
 from streamhouse_spark.serve.rights import client_of, require
 from streamhouse_spark.serve.row_bodies import media_type, parsed_rows, python_rows, written_rows
 from streamhouse_spark.serve.table_facts import failed_rounds, table_facts
@@ -78,6 +80,7 @@ class _Rows:
         self._counts = counts
         self._tables = tables
         self._in_flight_bytes = 0
+        self._requests = RequestsInFlight()
         self._followers: CapacityLimiter | None = None
 
     async def list(self, request: Request) -> Response:
@@ -126,25 +129,31 @@ class _Rows:
         mode = request.query_params.get("mode") or ("upsert" if table.state.primary_key else "append")
         if mode not in _MODES:
             raise InvalidOptionError(f"mode={mode[:60]!r}: expected {', '.join(_MODES)}")
-        transaction = _transaction(request.headers.get("idempotency-key"))
         asked = _Asked.of(request, table, mode, body)
-        try:
-            offsets, bad = self._stored(request, table, asked, transaction)
-        except SchemaMismatchError as error:
-            return _refused_rows(error, table, asked)
-        self._counts.wrote(table.name, mode, offsets.num_rows)
+        identity = RequestIdentity.of(request.headers, client_of(request).name, asked.parts)
+        with self._requests.entered(table.uuid, identity) if identity else nullcontext():
+            if identity and (stored := identity.stored_outcome(table.state)):
+                offsets, bad = BucketOffsets(stored.offsets), _bad_rows_again(table, asked)
+            else:
+                try:
+                    with identity.judged_by(table.refresh) if identity else nullcontext():
+                        offsets, bad = self._stored(request, table, asked, identity)
+                except SchemaMismatchError as error:
+                    return _refused_rows(error, table, asked)
+                self._counts.wrote(table.name, mode, offsets.num_rows)
         request.scope["state"]["rows"] = offsets.num_rows
         ranges = {str(bucket): [r.start, r.end] for bucket, r in offsets.items()}
         answer = {"table": table.name, "rows": offsets.num_rows, "offsets": ranges}
         return JSONResponse(answer | ({"bad_rows": [one.to_json() for one in bad]} if bad else {}))
 
     def _stored(
-        self, request: Request, table: Table, asked: _Asked, transaction: Transaction | None
+        self, request: Request, table: Table, asked: _Asked, identity: RequestIdentity | None
     ) -> tuple[BucketOffsets, Sequence[BadRow]]:
         """Write the rows that the table takes; first those that it does not, into the table that is named for them.
 
         A request that is sent again, because the server died between the two, adds to neither what it has.
         """
+        transaction = identity.transaction if identity else None
         if asked.bad_rows == "refuse":
             return asked.stored(table, parsed_rows(asked.body, asked.kind, asked.schema), transaction), ()
         found = sorted_rows(table, asked.rows())
@@ -157,11 +166,12 @@ class _Rows:
                     {"at": now, "target": table.name, "reason": one.reason, "position": str(one.row), "event": one.text}
                     for one in found.bad
                 ],
-                transaction=transaction and Transaction(f"{transaction.app_id}:{table.name}", transaction.version),
+                transaction=identity.of_dead_letters(table.name, [one.row for one in found.bad]) if identity else None,
             )
-        if found.good is None:
+        if found.good is None and transaction is None:
             return BucketOffsets({}), found.bad
-        return asked.stored(table, found.good, transaction), found.bad
+        rows = asked.schema.empty_table() if found.good is None else found.good
+        return asked.stored(table, rows, transaction), found.bad
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -273,6 +283,13 @@ class _Asked:
             mode, body, media_type(request.headers.get("content-type")), schema, columns, bad_rows, dead_letters or None
         )
 
+    @property
+    def parts(self) -> Sequence[bytes]:
+        """The body, with all parameters that decide what is stored."""
+        columns = ",".join(self.columns) if self.columns is not None else ""
+        texts = (self.mode, self.kind, columns, self.bad_rows, self.dead_letters or "")
+        return (self.body, *(text.encode() for text in texts))
+
     def rows(self) -> Body:
         return body_of(self.body, self.kind, self.schema)
 
@@ -299,17 +316,14 @@ def _refused_rows(error: SchemaMismatchError, table: Table, asked: _Asked) -> Re
     return JSONResponse(body, answer.status_code)
 
 
-def _transaction(key: str | None) -> Transaction | None:
-    """Parse an ``Idempotency-Key``: a producer and its growing number, so that a table keeps one number a producer."""
-    if key is None:
-        return None
-    producer, _, number = key.strip().rpartition(":")
-    if not producer or not number.isascii() or not number.isdigit() or len(number) > 18:
-        raise InvalidOptionError(
-            f"Idempotency-Key {key[:80]!r}: expected PRODUCER:NUMBER with a number that grows from request to request "
-            "of that producer, such as checkout-7:42; a request that is sent again has the number that it had"
-        )
-    return Transaction(producer, int(number))
+def _bad_rows_again(table: Table, asked: _Asked) -> Sequence[BadRow]:
+    """Return the bad rows of a request that is stored already, judged by the columns that the table has now."""
+    if asked.bad_rows == "refuse":
+        return ()
+    try:
+        return sorted_rows(table, asked.rows()).bad
+    except SchemaMismatchError:
+        return ()
 
 
 def _cast(keys: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
