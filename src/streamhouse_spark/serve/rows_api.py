@@ -18,24 +18,27 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from streamhouse_spark.core.forks import new_event
-from streamhouse_spark.core.json_text import json_text
 from streamhouse_spark.core.model import BucketOffsets, Transaction
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.commits.position import LogPosition
 from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.read.tail import Tail
+from streamhouse_spark.schema.default_functions import Now
+from streamhouse_spark.schema.defaults import default_scalars, evaluated
+from streamhouse_spark.schema.json_values import row_texts
 from streamhouse_spark.serve.answers import RETRY_AFTER_S, error_answer
 from streamhouse_spark.serve.bad_rows import BadRow, Body, body_of, parse_bad_rows, sorted_rows
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.request_identity import RequestIdentity, RequestsInFlight
 from streamhouse_spark.serve.rights import client_of, require
-from streamhouse_spark.serve.row_bodies import media_type, parsed_rows, python_rows, written_rows
+from streamhouse_spark.serve.row_bodies import media_type, parsed_rows, written_rows
 from streamhouse_spark.serve.table_facts import failed_rounds, table_facts
 from streamhouse_spark.table.dead_letters import DEAD_LETTERS
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
+from streamhouse_spark.write.row_files import TextRules
 
 BODY_BYTES_MAX: Final = 64 << 20
 IN_FLIGHT_BYTES_MAX: Final = 256 << 20
@@ -155,7 +158,7 @@ class _Rows:
         """
         transaction = identity.transaction if identity else None
         if asked.bad_rows == "refuse":
-            return asked.stored(table, parsed_rows(asked.body, asked.kind, asked.schema), transaction), ()
+            return asked.stored(table, parsed_rows(asked.body, asked.kind, asked.rules), transaction), ()
         found = sorted_rows(table, asked.rows())
         if found.bad and asked.dead_letters:
             require(request, "write", asked.dead_letters)
@@ -170,7 +173,7 @@ class _Rows:
             )
         if found.good is None and transaction is None:
             return BucketOffsets({}), found.bad
-        rows = asked.schema.empty_table() if found.good is None else found.good
+        rows = table.schema.empty_table() if found.good is None else found.good
         return asked.stored(table, rows, transaction), found.bad
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -204,8 +207,8 @@ class _Rows:
         found = table.lookup(_cast(keys, schema, table.name))
         if not found["_found"][0].as_py():
             raise TableNotFoundError(f"table {table.name} has no row with this key", condition="ROW_NOT_FOUND")
-        row = python_rows(found.drop_columns(["_found"]))[0]
-        return Response(json_text(row), media_type="application/json")
+        row = next(row_texts(found.drop_columns(["_found"])))
+        return Response(row, media_type="application/json")
 
     async def changes(self, request: Request) -> Response:
         """Follow the table: an event a batch, whose id is the position behind it.
@@ -225,7 +228,7 @@ class _Rows:
 
         async def events() -> AsyncIterator[str]:
             # The first one says where the tail begins: rows that are written after it are among those that follow.
-            yield _event("begin", tail.position, [])
+            yield _event("begin", tail.position, "[]")
             pending: asyncio.Task[Any] | None = None
             try:
                 while client.ends_s is None or self._warehouse.world.clock.now_ms() / 1000 < client.ends_s:
@@ -257,7 +260,7 @@ class _Asked:
     mode: str
     body: bytes = field(repr=False)
     kind: str
-    schema: pa.Schema
+    rules: TextRules
     columns: Sequence[str] | None
     bad_rows: str
     dead_letters: str | None
@@ -279,9 +282,9 @@ class _Asked:
         schema, key = table.schema, table.state.primary_key
         if mode == "delete" or columns is not None:
             schema = pa.schema([field for field in schema if field.name in (*key, *(columns or ()))])
-        return cls(
-            mode, body, media_type(request.headers.get("content-type")), schema, columns, bad_rows, dead_letters or None
-        )
+        rules = TextRules(schema, defaults=default_scalars(evaluated(table.state.schema, Now.of(table.world))))
+        kind = media_type(request.headers.get("content-type"))
+        return cls(mode, body, kind, rules, columns, bad_rows, dead_letters or None)
 
     @property
     def parts(self) -> Sequence[bytes]:
@@ -291,7 +294,7 @@ class _Asked:
         return (self.body, *(text.encode() for text in texts))
 
     def rows(self) -> Body:
-        return body_of(self.body, self.kind, self.schema)
+        return body_of(self.body, self.kind, self.rules)
 
     def stored(self, table: Table, rows: pa.Table, transaction: Transaction | None) -> BucketOffsets:
         match self.mode:
@@ -344,17 +347,17 @@ def _start(text: str) -> Any:
         ) from error
 
 
-def _next(tail: Tail) -> list[dict[str, Any]] | StreamhouseError | None:
+def _next(tail: Tail) -> str | StreamhouseError | None:
     try:
         batch = next(tail, None)
-        return None if batch is None else python_rows(batch)
+        return None if batch is None else f"[{', '.join(row_texts(batch))}]"
     except StreamhouseError as error:
         return error
 
 
-def _event(kind: str, position: LogPosition, rows: list[dict[str, Any]]) -> str:
+def _event(kind: str, position: LogPosition, rows: str) -> str:
     at = json.dumps(position.to_json(), separators=(",", ":"))
-    return f"id: {at}\nevent: {kind}\ndata: {json_text(rows)}\n\n"
+    return f"id: {at}\nevent: {kind}\ndata: {rows}\n\n"
 
 
 def _number(text: str | None, default: int, most: int) -> int:
