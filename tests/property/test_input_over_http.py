@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.testclient import TestClient
 
 from kit.hostile_input import COLUMNS, FEW, MANY, SECRET, damaged, json_rows, json_values, names, profile, texts
+from kit.serving import http_client
 from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.app import make_app
@@ -63,7 +63,7 @@ def served(tmp_path_factory):
     warehouse.create_table("s.t", COLUMNS).append([{"id": 1, "s": "a"}])
     warehouse.create_table("s.k", "id BIGINT NOT NULL, s STRING", primary_key=["id"]).upsert([{"id": 1, "s": "a"}])
     app = make_app(warehouse, ServeOptions(lambda: Access({digest_of(SECRET): ANYBODY})))
-    yield TestClient(app, headers={"Authorization": f"Bearer {SECRET}"})
+    yield http_client(app, headers={"Authorization": f"Bearer {SECRET}"})
     assert [path.name for path in folder.iterdir()] == ["wh"]
     assert {path.name for path in (folder / "wh").iterdir()} <= {"streamhouse.json", "s", "tables", "lake", "default"}
 

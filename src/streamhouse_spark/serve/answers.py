@@ -10,6 +10,7 @@ from streamhouse_spark.errors import (
     ErrorKind,
     IdempotencyKeyReusedError,
     InvalidNameError,
+    InvalidOptionError,
     NotAuthorizedError,
     StorageRefusedError,
     StreamhouseError,
@@ -35,6 +36,8 @@ def status_of(error: StreamhouseError) -> int:
             return 404
         case IdempotencyKeyReusedError():
             return 422
+        case InvalidOptionError(condition="UNSUPPORTED_MEDIA_TYPE"):
+            return 415
         case WriterFullError():
             return 429
         case NotAuthorizedError() | StorageRefusedError():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -21,11 +23,13 @@ CSV: Final = "text/csv"
 ARROW: Final = "application/vnd.apache.arrow.stream"
 _KNOWN: Final = (JSON, JSON_LINES, CSV, ARROW)
 _LIMITS: Final = ArrowLimits(rows=1 << 22, bytes=256 << 20)
+_CHARSET: Final = re.compile(r"(?i)\bcharset\s*=\s*\"?([^\";\s]*)")
+_CHARSETS: Final = ("utf-8", "utf8", "us-ascii")
 _FORMATS: Final = {JSON_LINES: "json", CSV: "csv", ARROW: "arrow"}
 
 
 def media_type(header: str | None) -> str:
-    """Return the form of rows that a ``Content-Type`` or ``Accept`` header names first, JSON by default.
+    """Return the form of rows that an ``Accept`` header names first, JSON by default.
 
     Raises `InvalidOptionError` where it names none that is known.
     """
@@ -35,6 +39,23 @@ def media_type(header: str | None) -> str:
     if named and known is None:
         raise InvalidOptionError(f"rows as {named[0][:60]} are not known here; use one of {', '.join(_KNOWN)}")
     return known or JSON
+
+
+def body_type(headers: Sequence[str]) -> str:
+    """Return the form of rows that the ``Content-Type`` of a body names.
+
+    It must be named, alone, and be one that no HTML form can have: a browser asks this server before it sends a page's
+    rows in such a type, and sends them at once in any other. Raises `InvalidOptionError`.
+    """
+    kind, _, parameters = (headers[0] if len(headers) == 1 else "").partition(";")
+    kind, charset = kind.strip().casefold(), _CHARSET.search(parameters)
+    if kind not in _KNOWN or "," in parameters or (charset is not None and charset[1].casefold() not in _CHARSETS):
+        given = " and ".join(repr(one[:60]) for one in headers[:3]) or "missing"
+        raise InvalidOptionError(
+            f"the Content-Type of the rows is {given}; send one of {', '.join(_KNOWN)}, with texts in UTF-8",
+            condition="UNSUPPORTED_MEDIA_TYPE",
+        )
+    return kind
 
 
 def parsed_rows(body: bytes, kind: str, rules: TextRules) -> pa.Table:

@@ -32,12 +32,13 @@ from streamhouse_spark.serve.bad_rows import BadRow, Body, body_of, parse_bad_ro
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.request_identity import RequestIdentity, RequestsInFlight
-from streamhouse_spark.serve.rights import client_of, require
-from streamhouse_spark.serve.row_bodies import media_type, parsed_rows, written_rows
+from streamhouse_spark.serve.rights import client_of, require, table_asked_for, without_hidden_names
+from streamhouse_spark.serve.row_bodies import body_type, media_type, parsed_rows, written_rows
 from streamhouse_spark.serve.table_facts import failed_rounds, table_facts
 from streamhouse_spark.table.dead_letters import DEAD_LETTERS
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
+from streamhouse_spark.warehouse.warehouse import Warehouse
 from streamhouse_spark.write.row_files import TextRules
 
 BODY_BYTES_MAX: Final = 64 << 20
@@ -58,21 +59,22 @@ def rows_routes(tables: OpenTables, counts: ServedCounts) -> list[Route]:
     """Return the routes below ``/api/v1/tables``."""
     api = _Rows(tables, counts)
     return [
-        Route("/tables", _answered(api.list), methods=["GET"]),
-        Route("/tables/{table}", _answered(api.describe), methods=["GET"]),
-        Route("/tables/{table}/rows", _answered(api.read), methods=["GET"]),
-        Route("/tables/{table}/rows", _answered(api.write), methods=["POST"]),
-        Route("/tables/{table}/lookup", _answered(api.lookup), methods=["GET"]),
-        Route("/tables/{table}/changes", _answered(api.changes), methods=["GET"]),
+        Route("/tables", _answered(api.list, tables.warehouse), methods=["GET"]),
+        Route("/tables/{table}", _answered(api.describe, tables.warehouse), methods=["GET"]),
+        Route("/tables/{table}/rows", _answered(api.read, tables.warehouse), methods=["GET"]),
+        Route("/tables/{table}/rows", _answered(api.write, tables.warehouse), methods=["POST"]),
+        Route("/tables/{table}/lookup", _answered(api.lookup, tables.warehouse), methods=["GET"]),
+        Route("/tables/{table}/changes", _answered(api.changes, tables.warehouse), methods=["GET"]),
     ]
 
 
-def _answered(handler: Handler) -> Handler:
+def _answered(handler: Handler, warehouse: Warehouse) -> Handler:
     async def answered(request: Request) -> Response:
         try:
             return await handler(request)
         except StreamhouseError as error:
-            return error_answer(error)
+            client, table = client_of(request), table_asked_for(request)
+            return error_answer(await run_in_threadpool(without_hidden_names, error, client, table, warehouse.exists))
 
     return answered
 
@@ -283,7 +285,7 @@ class _Asked:
         if mode == "delete" or columns is not None:
             schema = pa.schema([field for field in schema if field.name in (*key, *(columns or ()))])
         rules = TextRules(schema, defaults=default_scalars(evaluated(table.state.schema, Now.of(table.world))))
-        kind = media_type(request.headers.get("content-type"))
+        kind = body_type(request.headers.getlist("content-type"))
         return cls(mode, body, kind, rules, columns, bad_rows, dead_letters or None)
 
     @property

@@ -102,7 +102,7 @@ def test_a_body_of_unknown_length_counts_as_it_comes(client, warehouse, monkeypa
     answer = client.post(ROWS, content=iter(pieces), headers={"Content-Type": "application/json"})
     assert "BUSY" in message(answer, 429)
     assert warehouse.table("s.t").state.version == 1
-    assert client.post(ROWS, content=iter(pieces[:3]), headers={}).status_code == 400
+    assert client.post(ROWS, content=iter(pieces[:3]), headers={"Content-Type": "application/json"}).status_code == 400
     answer = client.post(ROWS, content=iter([*pieces[:3], b"]"]), headers={"Content-Type": "application/json"})
     assert answer.status_code == 200, "what was refused is no longer counted"
 

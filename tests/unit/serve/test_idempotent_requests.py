@@ -6,8 +6,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from starlette.testclient import TestClient
 
+from kit.serving import http_client
 from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.core.model import StreamBatch
 from streamhouse_spark.errors import InvalidOptionError
@@ -53,7 +53,7 @@ def test_a_retried_request_gets_the_first_answer_and_adds_nothing(client, wareho
     first = client.post(path, json=body, headers=identity)
     assert (first.status_code, first.json()["rows"]) == (200, 1), first.text
     versions = [warehouse.table(name).refresh().version for name in ("sales.orders", "sales.keyed")]
-    restarted = TestClient(make_app(Warehouse(warehouse.url)))
+    restarted = http_client(make_app(Warehouse(warehouse.url)))
     for server in (client, restarted):
         again = server.post(path, json=body, headers=identity)
         assert (again.status_code, again.json()) == (200, first.json())
@@ -111,13 +111,13 @@ def test_a_request_in_flight_is_409_until_it_is_answered(client, warehouse, monk
 
 
 def test_a_crash_between_commit_and_answer_replays_the_answer(warehouse, monkeypatch):
-    client = TestClient(make_app(warehouse), raise_server_exceptions=False)
+    client = http_client(make_app(warehouse), raise_server_exceptions=False)
     with monkeypatch.context() as crashing:
         crashing.setattr(rows_api.ServedCounts, "wrote", lambda *_: 1 / 0)
         assert client.post(ROWS, json=[{"id": 1}], headers=KEY).status_code == 500
         assert client.post(ROWS, json=[{"id": 2}], headers=produced("shop", 0)).status_code == 500
     assert ids(warehouse) == [1, 2]
-    restarted = TestClient(make_app(Warehouse(warehouse.url)))
+    restarted = http_client(make_app(Warehouse(warehouse.url)))
     assert restarted.post(ROWS, json=[{"id": 1}], headers=KEY).json()["offsets"] == {"0": [0, 1]}
     assert restarted.post(ROWS, json=[{"id": 2}], headers=produced("shop", 0)).json()["offsets"] == {"0": [1, 2]}
     assert ids(warehouse) == [1, 2]
@@ -125,7 +125,7 @@ def test_a_crash_between_commit_and_answer_replays_the_answer(warehouse, monkeyp
 
 @pytest.mark.parametrize("identity", [KEY, produced("shop", 0)])
 def test_servers_that_get_the_same_request_at_once_store_it_once(warehouse, identity):
-    servers = [TestClient(make_app(Warehouse(warehouse.url))) for _ in range(4)]
+    servers = [http_client(make_app(Warehouse(warehouse.url))) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda server: server.post(ROWS, json=[{"id": 1}], headers=identity), servers))
     assert {answer.status_code for answer in answers} == {200}
@@ -140,7 +140,7 @@ def test_a_key_outlives_columns_checkpoints_and_other_requests(client, warehouse
     table = warehouse.table("sales.orders")
     table.log.checkpoint(table.refresh())
     table.rename_column("name", "label")
-    restarted = TestClient(make_app(Warehouse(warehouse.url)))
+    restarted = http_client(make_app(Warehouse(warehouse.url)))
     assert restarted.post(ROWS, json=[{"id": 1, "name": "a"}], headers=KEY).json() == first.json()
     assert condition(restarted.post(ROWS, json=[{"id": 2}], headers=KEY)) == (422, "IDEMPOTENCY_KEY_REUSED")
     assert ids(warehouse).count(1) == 1
@@ -168,7 +168,7 @@ def test_a_gap_or_a_step_back_of_a_producer_writes_nothing(client, warehouse, pa
 
 
 def test_a_race_of_two_requests_for_one_sequence_number_stores_one(warehouse):
-    servers = [TestClient(make_app(Warehouse(warehouse.url))) for _ in range(4)]
+    servers = [http_client(make_app(Warehouse(warehouse.url))) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         posted = [
             pool.submit(server.post, ROWS, json=[{"id": number}], headers=produced("shop", 0))
@@ -205,7 +205,7 @@ def test_malformed_identities_are_400_and_write_nothing(client, warehouse, heade
 def test_keys_of_different_clients_are_distinct(warehouse):
     secrets = {name: name * 20 for name in ("ann", "bob")}
     clients = {digest_of(secret): Client(name, writable=(ALL_TABLES,)) for name, secret in secrets.items()}
-    client = TestClient(make_app(warehouse, ServeOptions(lambda: Access(clients))))
+    client = http_client(make_app(warehouse, ServeOptions(lambda: Access(clients))))
     for secret in secrets.values():
         answer = client.post(ROWS, json=[{"id": 1}], headers=KEY | {"Authorization": f"Bearer {secret}"})
         assert answer.status_code == 200

@@ -8,10 +8,9 @@ from contextlib import ExitStack
 import httpx2
 import pyarrow as pa
 import pytest
-from starlette.testclient import TestClient
 
 from kit.network import arrow_stream
-from kit.serving import served
+from kit.serving import http_client, served
 from kit.waiting import wait_for
 from streamhouse_spark import Warehouse
 from streamhouse_spark.serve import rows_api
@@ -96,7 +95,7 @@ def test_upserts_deletes_and_lookups(client):
         (ROWS, b'[{"absent": 1}]', {}, 400, "absent"),
         (ROWS, b"id\nx\n", {"Content-Type": "text/csv"}, 400, "csv"),
         (ROWS, b"\x00", {"Content-Type": "application/vnd.apache.arrow.stream"}, 400, "arrow"),
-        (ROWS, b"x", {"Content-Type": "image/png"}, 400, "image/png"),
+        (ROWS, b"x", {"Content-Type": "image/png"}, 415, "image/png"),
         (f"{ROWS}?mode=merge", b"[]", {}, 400, "append, upsert, delete"),
         (f"{ROWS}?mode=upsert", b'[{"id": 1}]', {}, 400, "primary key"),
         ("/api/v1/tables/sales.absent/rows", b"[]", {}, 404, "sales.absent"),
@@ -129,7 +128,7 @@ def test_rights(warehouse, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("# tokens\nread 0123456789abcdef\n\nwrite fedcba9876543210\n")
     access = parse_tokens(str(tokens))
-    client = TestClient(make_app(warehouse, ServeOptions(lambda: access)))
+    client = http_client(make_app(warehouse, ServeOptions(lambda: access)))
 
     def status(method, path, token, **more):
         headers = {"Authorization": f"Bearer {token}"} if token else {}

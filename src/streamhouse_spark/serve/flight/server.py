@@ -22,7 +22,6 @@ from pyarrow import flight
 
 from streamhouse_spark.core.forks import new_event, new_lock
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
-from streamhouse_spark.serve.admission import Refusal
 from streamhouse_spark.serve.flight.bulk_reads import BulkReads, Offer, rows_of
 from streamhouse_spark.serve.flight.calls import Call, CallRefusedError, FlightCalls
 from streamhouse_spark.serve.flight.errors import flight_error, internal, refused
@@ -34,6 +33,7 @@ from streamhouse_spark.serve.flight.requests import (
     ticket_of,
 )
 from streamhouse_spark.serve.listening import Listening
+from streamhouse_spark.serve.refusal import Refusal
 from streamhouse_spark.serve.shared import Shared
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.opened_tables import open_all
@@ -145,11 +145,17 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
 
     def _listed(self, call: Call, criteria: bytes) -> list[flight.FlightInfo]:
         database = criteria.decode("utf-8", "replace") or None
-        if database is not None and not call.known.knows_database(database):
+        if database is not None and not self._sees(call, database):
             return []
         opened = open_all(self._shared.tables.warehouse, database)
         opened.tables = [table for table in opened.tables if call.known.may("read", table.path)]
         return opened.each(_listed_info)
+
+    def _sees(self, call: Call, database: str) -> bool:
+        """Tell whether a database is there and the client has a right on a table of it."""
+        return call.known.may_read_all() or (
+            call.known.knows_database(database) and database in self._shared.tables.warehouse.databases()
+        )
 
     # -- streams ------------------------------------------------------------------------------------------------------
 

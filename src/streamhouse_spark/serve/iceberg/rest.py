@@ -22,7 +22,7 @@ from streamhouse_spark.serve.iceberg.stand_in import StandIns
 from streamhouse_spark.serve.iceberg.system_documents import SystemDocuments
 from streamhouse_spark.serve.iceberg.vending import Vended, Vending
 from streamhouse_spark.serve.iceberg.virtual_tables import Document, ServedTable, VirtualTables
-from streamhouse_spark.serve.rights import client_of, require
+from streamhouse_spark.serve.rights import absent_database, client_of, require, table_asked_for, without_hidden_names
 from streamhouse_spark.table.views import LAKE
 
 LAKE_ONLY: Final = "lake"
@@ -102,13 +102,13 @@ class _Catalog:
                 found.append(self._route(f"{below}/{{namespace}}/tables/{{table}}/credentials", self._credentials))
         return [*found, Route("/{path:path}", _refuse, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])]
 
-    @staticmethod
-    def _route(path: str, handler: _Handler) -> Route:
+    def _route(self, path: str, handler: _Handler) -> Route:
         def answered(request: Request) -> Response:
             try:
                 return handler(request)
             except StreamhouseError as error:
-                return iceberg_answer(error)
+                client, table = client_of(request), table_asked_for(request)
+                return iceberg_answer(without_hidden_names(error, client, table, self._warehouse.exists))
 
         return Route(path, answered, methods=["GET", "HEAD"])
 
@@ -130,21 +130,29 @@ class _Catalog:
         return JSONResponse({"namespaces": [[name] for name in names]})
 
     def _namespace(self, request: Request) -> Response:
-        name = request.path_params["namespace"]
-        if not client_of(request).knows_database(name) or name not in self._warehouse.databases():
-            text = f"there is no database {name} in {self._warehouse.url}"
-            return iceberg_error(404, "NoSuchNamespaceException", text)
+        name = self._seen_namespace(request)
         return (
             _no_content(request) if request.method == "HEAD" else JSONResponse({"namespace": [name], "properties": {}})
         )
 
+    def _seen_namespace(self, request: Request) -> str:
+        """Return the namespace of a request. Raises `TableNotFoundError` alike where it is absent, and where the client
+        has no right on a table of it.
+        """
+        client, name = client_of(request), str(request.path_params["namespace"])
+        if not client.knows_database(name) or name not in self._warehouse.databases():
+            raise absent_database(client, name)
+        return name
+
     def _list(self, request: Request) -> Response:
-        name = request.path_params["namespace"]
+        name = self._seen_namespace(request)
         readable = client_of(request).readable_of(self._warehouse.tables(name))
         found = [table.partition(".")[2] for table in readable]
         return JSONResponse({"identifiers": [{"namespace": [name], "name": table} for table in found]})
 
-    def _views(self, request: Request) -> Response:  # noqa: ARG002 - engines ask before they look for tables
+    def _views(self, request: Request) -> Response:
+        """Answer that a database has no views: engines ask before they look for tables."""
+        self._seen_namespace(request)
         return JSONResponse({"identifiers": []})
 
     def _readable(self, request: Request) -> tuple[ServedTable, str | None]:
@@ -152,7 +160,7 @@ class _Catalog:
         database, name = request.path_params["namespace"], request.path_params["table"]
         base, _, suffix = name.partition("$")
         require(request, "read", f"{database}.{base}")
-        if not suffix and request.url.path.startswith(f"{request.scope.get('root_path', '')}/v1/{LAKE_ONLY}/"):
+        if not suffix and request.scope["path"].startswith(f"{request.scope.get('root_path', '')}/v1/{LAKE_ONLY}/"):
             suffix = LAKE
         return self._tables.table(f"{database}.{base}"), suffix.lower() or None
 
@@ -247,5 +255,5 @@ def _no_content(request: Request) -> Response:  # noqa: ARG001 - a handler
 
 def _refuse(request: Request) -> Response:
     if request.method in ("GET", "HEAD"):
-        return iceberg_error(404, "NotFoundException", f"there is nothing at {request.url.path}")
+        return iceberg_error(404, "NotFoundException", f"there is nothing at {request.scope['path']}")
     return iceberg_error(403, "ForbiddenException", _READ_ONLY)
