@@ -13,8 +13,8 @@ from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from kit.row_replacement import replace_rows
 from kit.tables import tier
+from kit.variants import readable_rows
 from streamhouse_spark import Table, Transaction, Warehouse
-from streamhouse_spark.schema.json_values import encode_rows
 from streamhouse_spark.schema.variant_values import encoded
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -91,7 +91,7 @@ def opened(storage: Storage, seed: int) -> Table:
 
 
 def values(table: Table) -> dict[int, Any]:
-    return {row["id"]: row["v"] for row in encode_rows(table.to_arrow())}
+    return {row["id"]: row["v"] for row in readable_rows(table.to_arrow())}
 
 
 @pytest.mark.parametrize("name", WORKS)
@@ -125,5 +125,5 @@ def test_values_are_whole(name, share):
             tier(opened(attempt.store, 6))
             table = opened(attempt.store, 7)
             assert values(table) == work.after, f"{attempt}: it did not happen once"
-            in_lake = {row["id"]: row["v"] for row in encode_rows(table.lake.to_arrow())}
+            in_lake = {row["id"]: row["v"] for row in readable_rows(table.lake.to_arrow())}
             assert in_lake == work.after, attempt

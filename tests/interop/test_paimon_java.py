@@ -23,10 +23,10 @@ import pytest
 
 from interop.lake_cases import EVENTS, EVERY_TYPE, PLAIN, event_rows, every_type_rows, sorted_rows
 from kit.tables import tier
+from kit.variants import readable_rows
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.paimon import commit as paimon_commit
 from streamhouse_spark.lake.paimon.maintenance import compaction as paimon_maintain
-from streamhouse_spark.schema.json_values import encode_rows
 from streamhouse_spark.storage.local import LocalStorage
 
 LIBRARY = "org.apache.paimon:paimon-bundle:1.4.2"
@@ -436,10 +436,10 @@ def test_variants_of_theirs(wh, java, own_cache, key):
     _tier(table)
     java.ask("variants", table, 1, '{"theirs": [1, null]}', 2, "3")
     expected = {0: {"ours": 0}, 1: {"theirs": [1, None]}, 2: 3}
-    assert {row["id"]: row["v"] for row in encode_rows(table.lake.to_arrow())} == expected
+    assert {row["id"]: row["v"] for row in readable_rows(table.lake.to_arrow())} == expected
     table.rename_column("v", "w")
     write([{"id": 4, "w": "ours"}])
     _tier(table)
     expected[4] = "ours"
-    assert {row["id"]: row["w"] for row in encode_rows(table.lake.to_arrow())} == expected
+    assert {row["id"]: row["w"] for row in readable_rows(table.lake.to_arrow())} == expected
     assert _variants(java.ask("read", table, "")) == expected

@@ -58,13 +58,13 @@ def iceberg_error(status: int, kind: str, message: str) -> JSONResponse:
     return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)
 
 
-def iceberg_answer(error: StreamhouseError) -> JSONResponse:
-    """Return the answer that Iceberg's clients turn into their own exception."""
+def iceberg_answer(error: StreamhouseError, absent: str = "NoSuchTableException") -> JSONResponse:
+    """Return the answer that Iceberg's clients turn into their own exception; ``absent`` is that of a request's object
+    where it is not there.
+    """
     match error:
-        case TableNotFoundError(condition="DATABASE_NOT_FOUND"):
-            return iceberg_error(404, "NoSuchNamespaceException", str(error))
         case TableNotFoundError() | InvalidNameError():
-            return iceberg_error(404, "NoSuchTableException", str(error))
+            return iceberg_error(404, absent, str(error))
     status = status_of(error)
     kinds = {503: "ServiceUnavailableException", 400: "BadRequestException", 403: "ForbiddenException"}
     return iceberg_error(status, kinds.get(status, error.condition), str(error))
