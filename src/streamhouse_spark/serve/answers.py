@@ -48,7 +48,9 @@ def status_of(error: StreamhouseError) -> int:
 def error_answer(error: StreamhouseError) -> JSONResponse:
     """Return the answer of our own API."""
     status = status_of(error)
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else None
+    headers = (
+        {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) or error.condition == "REQUEST_IN_FLIGHT" else None
+    )
     body = {"error": {"condition": error.condition, "kind": error.kind.value, "message": str(error)}}
     return JSONResponse(body, status, headers)
 

@@ -46,10 +46,11 @@ class RequestIdentity:
     """The identity as errors name it."""
 
     @classmethod
-    def of(cls, headers: Headers, client: str, request: Sequence[bytes]) -> RequestIdentity | None:
+    def of(cls, headers: Headers, client: str, table_uuid: str, request: Sequence[bytes]) -> RequestIdentity | None:
         """Return the identity that the headers give; None without these headers.
 
-        ``request`` is the body with all parameters that decide what is stored. Keys of different clients are distinct.
+        ``request`` is the body with all parameters that decide what is stored. Keys of different clients are distinct,
+        and so are those of a table, its branches and its copies.
 
         Raises `InvalidOptionError` for malformed headers.
         """
@@ -64,7 +65,7 @@ class RequestIdentity:
         fingerprint = _digest(request)
         if key is not None:
             opaque = _name(IDEMPOTENCY_KEY, key, "a text such as a UUID")
-            digest = _digest((client.encode(), opaque.encode()))
+            digest = _digest((client.encode(), table_uuid.encode(), opaque.encode()))
             return cls(Transaction.of_request(digest, fingerprint), f"{IDEMPOTENCY_KEY} {opaque!r}")
         if producer is None or sequence is None or not _SEQUENCE.fullmatch(sequence.strip()):
             raise InvalidOptionError(

@@ -31,6 +31,7 @@ from streamhouse_spark.serve.answers import RETRY_AFTER_S, error_answer
 from streamhouse_spark.serve.bad_rows import BadRow, Body, body_of, parse_bad_rows, sorted_rows
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.open_tables import OpenTables
+from streamhouse_spark.serve.parameters import parameters_of
 from streamhouse_spark.serve.request_identity import RequestIdentity, RequestsInFlight
 from streamhouse_spark.serve.rights import client_of, require, table_asked_for, without_hidden_names
 from streamhouse_spark.serve.row_bodies import body_type, media_type, parsed_rows, written_rows
@@ -39,6 +40,7 @@ from streamhouse_spark.table.dead_letters import DEAD_LETTERS
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
 from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark.write.csv_rows import decode_field
 from streamhouse_spark.write.row_files import TextRules
 
 BODY_BYTES_MAX: Final = 64 << 20
@@ -51,6 +53,8 @@ ROWS_MAX: Final = 100_000
 _OTHERS_WAIT: Final = "the rows of other requests wait to be written; send these again"
 _HEARTBEAT_MS: Final = 10_000
 _MODES: Final = ("append", "upsert", "delete")
+_READ_PARAMETERS: Final = ("where", "columns", "limit")
+_WRITE_PARAMETERS: Final = ("mode", "columns", "bad_rows", "dead_letters")
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -89,6 +93,7 @@ class _Rows:
         self._followers: CapacityLimiter | None = None
 
     async def list(self, request: Request) -> Response:
+        parameters_of(request, ())
         return JSONResponse({"tables": client_of(request).readable_of(await run_in_threadpool(self._warehouse.tables))})
 
     async def describe(self, request: Request) -> Response:
@@ -97,7 +102,7 @@ class _Rows:
 
     def _describe(self, request: Request) -> Response:
         table = self._opened(request)
-        costs = table.costs().to_json() if "costs" in request.query_params else None
+        costs = table.costs().to_json() if "costs" in parameters_of(request, ("costs",)) else None
         return JSONResponse(table_facts(table) | failed_rounds(table) | ({"costs": costs} if costs is not None else {}))
 
     # -- writing ------------------------------------------------------------------------------------------------------
@@ -131,11 +136,12 @@ class _Rows:
 
     def _write(self, request: Request, body: bytes) -> Response:
         table = self._opened(request)
-        mode = request.query_params.get("mode") or ("upsert" if table.state.primary_key else "append")
+        mode = parameters_of(request, _WRITE_PARAMETERS).get("mode")
+        mode = mode or ("upsert" if table.state.primary_key else "append")
         if mode not in _MODES:
             raise InvalidOptionError(f"mode={mode[:60]!r}: expected {', '.join(_MODES)}")
         asked = _Asked.of(request, table, mode, body)
-        identity = RequestIdentity.of(request.headers, client_of(request).name, asked.parts)
+        identity = RequestIdentity.of(request.headers, client_of(request).name, table.uuid, asked.parts)
         with self._requests.entered(table.uuid, identity) if identity else nullcontext():
             if identity and (stored := identity.stored_outcome(table.state)):
                 offsets, bad = BucketOffsets(stored.offsets), _bad_rows_again(table, asked)
@@ -185,7 +191,7 @@ class _Rows:
         return await run_in_threadpool(self._read, request)
 
     def _read(self, request: Request) -> Response:
-        name, asked = request.path_params["table"], request.query_params
+        name, asked = request.path_params["table"], parameters_of(request, _READ_PARAMETERS)
         limit = _number(asked.get("limit"), ROWS_DEFAULT, ROWS_MAX)
         kind = media_type(request.headers.get("accept"))
         columns = [c.strip() for c in asked["columns"].split(",")] if asked.get("columns") else None
@@ -200,13 +206,14 @@ class _Rows:
     def _lookup(self, request: Request) -> Response:
         table = self._opened(request)
         key = list(table.state.primary_key)
-        given = dict(request.query_params)
-        if not key or sorted(given) != sorted(key):
+        given = parameters_of(request, key) if key else {}
+        if sorted(given) != sorted(key) or not key:
             names = "&".join(f"{name}=…" for name in key) if key else "none: the table has no primary key"
             raise InvalidOptionError(f"table {table.name}: a lookup names each column of the primary key ({names})")
-        schema = pa.schema([table.schema.field(name) for name in key])
-        keys = pa.table({name: pa.array([given[name]]) for name in key})
-        found = table.lookup(_cast(keys, schema, table.name))
+        columns = [table.schema.field(name) for name in key]
+        found = table.lookup(
+            pa.table({column.name: _key_value(given[column.name], column, table) for column in columns})
+        )
         if not found["_found"][0].as_py():
             raise TableNotFoundError(f"table {table.name} has no row with this key", condition="ROW_NOT_FOUND")
         row = next(row_texts(found.drop_columns(["_found"])))
@@ -219,12 +226,12 @@ class _Rows:
         rows holds a thread, of those that are for this alone: others are answered meanwhile.
         """
         require(request, "read", request.path_params["table"])
-        client = client_of(request)
+        client, asked = client_of(request), parameters_of(request, ("from",))
         threads = self._followers = self._followers or CapacityLimiter(FOLLOWERS_MAX)
         if threads.available_tokens < 1:
             return _busy(f"{FOLLOWERS_MAX} clients follow tables here already; ask another server, or later")
         table = await run_in_threadpool(self._opened, request)
-        start = _start(request.headers.get("last-event-id") or request.query_params.get("from") or "latest")
+        start = _start(request.headers.get("last-event-id") or asked.get("from") or "latest")
         stop = new_event()
         tail = await run_in_threadpool(lambda: table.tail(start, include_metadata=True, stop=stop))
 
@@ -269,7 +276,7 @@ class _Asked:
 
     @classmethod
     def of(cls, request: Request, table: Table, mode: str, body: bytes) -> _Asked:
-        asked = request.query_params
+        asked = parameters_of(request, _WRITE_PARAMETERS)
         columns = [c.strip() for c in asked["columns"].split(",")] if asked.get("columns") else None
         dead_letters = asked.get("dead_letters")
         bad_rows = parse_bad_rows(asked.get("bad_rows"), dead_letters)
@@ -331,11 +338,12 @@ def _bad_rows_again(table: Table, asked: _Asked) -> Sequence[BadRow]:
         return ()
 
 
-def _cast(keys: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
+def _key_value(text: str, column: pa.Field, table: Table) -> pa.Array:
+    """Return a value of a key column, which has the form of a field of CSV."""
     try:
-        return keys.select(schema.names).cast(schema)
-    except (pa.ArrowException, ValueError) as error:
-        raise InvalidOptionError(f"table {table}: the key is not of the columns' types: {error}") from error
+        return decode_field(pa.array([text]), column)
+    except (pa.ArrowException, ValueError, SchemaMismatchError) as error:
+        raise InvalidOptionError(f"table {table.name}: the key is not of the columns' types: {error}") from error
 
 
 def _start(text: str) -> Any:

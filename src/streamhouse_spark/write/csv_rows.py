@@ -94,11 +94,17 @@ def _decoded(batch: pa.RecordBatch, columns: Mapping[str, pa.Field]) -> pa.Recor
     for place, given in enumerate(batch.schema):
         column = columns.get(given.name)
         if column is not None and _wire_type(column.type) != column.type:
-            batch = batch.set_column(place, given.name, _decoded_texts(batch.column(place), column))
+            batch = batch.set_column(place, given.name, decode_field(batch.column(place), column))
     return batch
 
 
-def _decoded_texts(texts: pa.Array, column: pa.Field) -> pa.Array:
+def decode_field(texts: pa.Array, column: pa.Field) -> pa.Array:
+    """Return the values of texts in the form that a column has in CSV.
+
+    Raises `SchemaMismatchError`, or an error of Arrow's, for other texts.
+    """
+    if _wire_type(column.type) == column.type:
+        return texts.cast(column.type)
     if _is_time(column.type):
         return decode_times(texts, column.type, column.name)
     if is_variant(column.type):

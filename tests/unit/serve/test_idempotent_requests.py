@@ -101,7 +101,9 @@ def test_a_request_in_flight_is_409_until_it_is_answered(client, warehouse, monk
         first = pool.submit(client.post, ROWS, json=[{"id": 1}], headers=KEY)
         assert begun.wait(60)
         for body in ([{"id": 1}], [{"id": 2}]):
-            assert condition(client.post(ROWS, json=body, headers=KEY)) == (409, "REQUEST_IN_FLIGHT")
+            answer = client.post(ROWS, json=body, headers=KEY)
+            assert condition(answer) == (409, "REQUEST_IN_FLIGHT")
+            assert answer.headers["retry-after"] == "1"
         monkeypatch.undo()
         assert client.post(ROWS, json=[{"id": 3}], headers={"Idempotency-Key": "other"}).status_code == 200
         may_go_on.set()
@@ -210,6 +212,17 @@ def test_keys_of_different_clients_are_distinct(warehouse):
         answer = client.post(ROWS, json=[{"id": 1}], headers=KEY | {"Authorization": f"Bearer {secret}"})
         assert answer.status_code == 200
     assert ids(warehouse) == [1, 1]
+
+
+def test_keys_of_a_table_and_of_its_branch_are_distinct(client, warehouse):
+    client.post(ROWS, json=[{"id": 1}], headers=KEY)
+    warehouse.table("sales.orders").create_branch("audit")
+    branch = "/api/v1/tables/sales.orders$branch_audit/rows"
+    for _ in range(2):
+        answer = client.post(branch, json=[{"id": 1}], headers=KEY)
+        assert answer.status_code == 200, answer.text
+    assert ids(warehouse) == [1]
+    assert sorted(row["id"] for row in client.get(branch).json()) == [1, 1]
 
 
 @pytest.mark.parametrize("identity", [KEY, produced("shop", 0)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from decimal import Decimal
 
@@ -184,6 +185,25 @@ def test_a_column_that_a_row_lacks_has_its_default_and_a_null_stays(client, ware
     rows = warehouse.table("s.defaults").to_arrow().to_pylist()
     found = {row["id"]: (row["n"], row["s"]) for row in rows}
     assert found == {1: (7, "x"), 2: (None, "x"), 3: (5, None), 4: (7, "x"), None: (7, "x")}
+
+
+@pytest.mark.parametrize(
+    ("data_type", "given", "value"),
+    [
+        ("BINARY", "_wA=", b"\xff\x00"), ("BINARY", "/wA=", b"\xff\x00"), ("DATE", "2026-01-31", dt.date(2026, 1, 31)),
+        ("TIMESTAMP", "2026-01-31T12:00:00Z", dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)), ("BIGINT", "7", 7),
+        ("TIMESTAMP", "2026-01-31T12:00:00", None), ("BIGINT", "x", None), ("DECIMAL(9,2)", "1.10", Decimal("1.10")),
+    ],
+)  # fmt: skip
+def test_a_key_is_looked_up_in_the_form_that_rows_have(client, warehouse, data_type, given, value):
+    warehouse.create_table("s.k", f"k {data_type} NOT NULL, n INT", primary_key=["k"])
+    if value is None or "_" in given:
+        assert client.get("/api/v1/tables/s.k/lookup", params={"k": given}).status_code == 400
+        return
+    warehouse.table("s.k").upsert([{"k": value, "n": 1}])
+    row = client.get(api("s.k")).json()[0]
+    assert str(row["k"]) == given
+    assert client.get("/api/v1/tables/s.k/lookup", params={"k": given}).json() == row
 
 
 def test_a_dead_letter_of_json_is_the_row_as_it_came(client, warehouse):

@@ -109,6 +109,37 @@ def test_what_is_refused_writes_nothing(client, warehouse, path, body, headers, 
     assert warehouse.table("sales.orders").refresh().version == version
 
 
+API = "/api/v1/tables/sales.keyed"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "text"),
+    [
+        ("POST", f"{API}/rows?mod=delete", "no parameter 'mod'; did you mean mode?"),
+        ("POST", f"{API}/rows?Mode=delete", "did you mean mode?"),
+        ("POST", f"{API}/rows?mode=upsert&mode=delete", "'mode' is given 2 times"),
+        ("POST", f"{API}/rows?bad-rows=skip", "did you mean bad_rows?"),
+        ("POST", f"{API}/rows?where=id=1", "there are mode, columns, bad_rows, dead_letters"),
+        ("POST", f"{API}/rows?=", "no parameter ''"),
+        ("GET", f"{API}/rows?wher=id=1", "did you mean where?"),
+        ("GET", f"{API}/rows?filter=id=1", "there are where, columns, limit"),
+        ("GET", f"{API}/rows?limit=1&limit=2", "'limit' is given 2 times"),
+        ("GET", f"{API}/lookup?id=1&ids=1", "did you mean id?"),
+        ("GET", f"{API}/changes?form=earliest", "did you mean from?"),
+        ("GET", f"{API}?cost=1", "did you mean costs?"),
+        ("GET", "/api/v1/tables?database=sales", "it takes none"),
+        ("GET", "/api/v1/overview?table=sales.keyed", "it takes none"),
+    ],
+)
+def test_a_parameter_that_a_request_does_not_have_is_an_error(client, warehouse, method, path, text):
+    version = warehouse.table("sales.keyed").state.version
+    content = {"content": b'[{"id": 1}]', "headers": {"Content-Type": "application/json"}} if method == "POST" else {}
+    answer = client.request(method, path, **content)
+    assert answer.status_code == 400
+    assert text in answer.json()["error"]["message"]
+    assert warehouse.table("sales.keyed").state.version == version
+
+
 @pytest.mark.parametrize("asked", ["limit=x", "limit=1000000", "where=id ~ 1", "columns=absent", "where=absent = 1"])
 def test_reads_that_cannot_be(client, asked):
     assert client.get(f"{ROWS}?{asked}").status_code == 400
