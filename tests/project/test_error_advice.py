@@ -141,6 +141,7 @@ ELSEWHERE = {
     "nothing was taken, send these rows again": (
         "unit/write/test_writer.py::test_a_sender_waits_while_too_much_is_in_flight"
     ),
+    "with texts in UTF-8": "unit/serve/test_rows_api.py::test_every_form_of_rows",
     "send new rows with a new key": (
         "unit/serve/test_idempotent_requests.py::test_another_request_with_a_stored_identity_is_422_and_writes_nothing"
     ),
