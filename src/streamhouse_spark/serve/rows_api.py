@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import field
 from typing import Any, Final
 
 import pyarrow as pa
-from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from streamhouse_spark.core.forks import new_event
@@ -30,10 +29,11 @@ from streamhouse_spark.schema.json_values import row_texts
 from streamhouse_spark.serve.answers import RETRY_AFTER_S, error_answer
 from streamhouse_spark.serve.bad_rows import BadRow, Body, body_of, parse_bad_rows, sorted_rows
 from streamhouse_spark.serve.counts import ServedCounts
+from streamhouse_spark.serve.followers import FollowAnswer, Followers
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.parameters import parameters_of
 from streamhouse_spark.serve.request_identity import RequestIdentity, RequestsInFlight
-from streamhouse_spark.serve.rights import client_of, require, table_asked_for, without_hidden_names
+from streamhouse_spark.serve.rights import ANYBODY, client_of, require, table_asked_for, without_hidden_names
 from streamhouse_spark.serve.row_bodies import body_type, media_type, parsed_rows, written_rows
 from streamhouse_spark.serve.table_facts import failed_rounds, table_facts
 from streamhouse_spark.table.dead_letters import DEAD_LETTERS
@@ -47,11 +47,9 @@ BODY_BYTES_MAX: Final = 64 << 20
 IN_FLIGHT_BYTES_MAX: Final = 256 << 20
 """Bytes of bodies that are being written; a request beyond them is refused with 429, and nothing of it is taken."""
 BAD_ROWS_SHOWN: Final = 100
-FOLLOWERS_MAX: Final = 200
 ROWS_DEFAULT: Final = 100
 ROWS_MAX: Final = 100_000
 _OTHERS_WAIT: Final = "the rows of other requests wait to be written; send these again"
-_HEARTBEAT_MS: Final = 10_000
 _MODES: Final = ("append", "upsert", "delete")
 _READ_PARAMETERS: Final = ("where", "columns", "limit")
 _WRITE_PARAMETERS: Final = ("mode", "columns", "bad_rows", "dead_letters")
@@ -90,7 +88,7 @@ class _Rows:
         self._tables = tables
         self._in_flight_bytes = 0
         self._requests = RequestsInFlight()
-        self._followers: CapacityLimiter | None = None
+        self._followers = Followers()
 
     async def list(self, request: Request) -> Response:
         parameters_of(request, ())
@@ -220,43 +218,36 @@ class _Rows:
         return Response(row, media_type="application/json")
 
     async def changes(self, request: Request) -> Response:
-        """Follow the table: an event a batch, whose id is the position behind it.
+        """Follow the table: an event for some rows at a time, whose id is the position behind them.
 
         It ends with the client's token, and goes on with the next one from the last event. Each client that waits for
         rows holds a thread, of those that are for this alone: others are answered meanwhile.
         """
         require(request, "read", request.path_params["table"])
         client, asked = client_of(request), parameters_of(request, ("from",))
-        threads = self._followers = self._followers or CapacityLimiter(FOLLOWERS_MAX)
-        if threads.available_tokens < 1:
-            return _busy(f"{FOLLOWERS_MAX} clients follow tables here already; ask another server, or later")
-        table = await run_in_threadpool(self._opened, request)
-        start = _start(request.headers.get("last-event-id") or asked.get("from") or "latest")
+        name = client.name
+        if client is ANYBODY and request.client is not None:
+            name = request.client.host  # without tokens an address tells clients apart
+        if (refusal := self._followers.admit(name)) is not None:
+            return _busy(refusal)
         stop = new_event()
-        tail = await run_in_threadpool(lambda: table.tail(start, include_metadata=True, stop=stop))
+        try:
+            start = _start(request.headers.get("last-event-id") or asked.get("from") or "latest")
+            tail = await run_in_threadpool(self._tail, request, start, stop)
+        except BaseException:
+            self._followers.release(name)
+            raise
+        clock = self._warehouse.world.clock
+        return FollowAnswer(
+            tail,
+            stop,
+            threads=self._followers.threads,
+            has_ended=lambda: client.ends_s is not None and clock.now_ms() / 1000 >= client.ends_s,
+            release=lambda: self._followers.release(name),
+        )
 
-        async def events() -> AsyncIterator[str]:
-            # The first one says where the tail begins: rows that are written after it are among those that follow.
-            yield _event("begin", tail.position, "[]")
-            pending: asyncio.Task[Any] | None = None
-            try:
-                while client.ends_s is None or self._warehouse.world.clock.now_ms() / 1000 < client.ends_s:
-                    pending = pending or asyncio.ensure_future(to_thread.run_sync(_next, tail, limiter=threads))
-                    done, _ = await asyncio.wait([pending], timeout=_HEARTBEAT_MS / 1000)
-                    if not done:
-                        yield ": waiting\n\n"
-                        continue
-                    found, pending = pending.result(), None
-                    if isinstance(found, StreamhouseError):
-                        yield f"event: error\ndata: {json.dumps(str(found))}\n\n"
-                        return
-                    if found is None:
-                        return
-                    yield _event("rows", tail.position, found)
-            finally:
-                stop.set()
-
-        return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    def _tail(self, request: Request, start: Any, stop: threading.Event) -> Tail:
+        return self._opened(request).tail(start, include_metadata=True, stop=stop)
 
     def _opened(self, request: Request) -> Table:
         return self._tables.table(request.path_params["table"])
@@ -355,19 +346,6 @@ def _start(text: str) -> Any:
         raise InvalidOptionError(
             f"from={text[:80]!r}: expected latest, earliest or the id of an event that was received"
         ) from error
-
-
-def _next(tail: Tail) -> str | StreamhouseError | None:
-    try:
-        batch = next(tail, None)
-        return None if batch is None else f"[{', '.join(row_texts(batch))}]"
-    except StreamhouseError as error:
-        return error
-
-
-def _event(kind: str, position: LogPosition, rows: str) -> str:
-    at = json.dumps(position.to_json(), separators=(",", ":"))
-    return f"id: {at}\nevent: {kind}\ndata: {rows}\n\n"
 
 
 def _number(text: str | None, default: int, most: int) -> int:

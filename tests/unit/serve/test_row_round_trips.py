@@ -12,6 +12,7 @@ import pytest
 from kit.network import arrow_stream
 from streamhouse_spark import Warehouse
 from streamhouse_spark.schema.variant_values import encoded
+from streamhouse_spark.serve.followers import tail_events
 from streamhouse_spark.serve.row_bodies import ARROW, CSV, JSON, JSON_LINES
 
 ALL_TYPES = """id BIGINT NOT NULL, b BOOLEAN, i TINYINT, s SMALLINT, n INT, f FLOAT, d DOUBLE, e DECIMAL(38,10),
@@ -92,11 +93,10 @@ def test_scalars_in_csv_are_taken_by_the_server(client, warehouse):
 @pytest.mark.parametrize("kind", [JSON, JSON_LINES])
 @pytest.mark.parametrize("source", ["s.given", "s.keyed"])
 def test_changes_are_taken_with_the_columns_that_they_add(client, warehouse, kind, source):
-    from streamhouse_spark.serve import rows_api
-
     if source == "s.keyed":
         warehouse.table(source).upsert(warehouse.table("s.given").to_arrow())
-    changes = rows_api._next(warehouse.table(source).tail("earliest", include_metadata=True))
+    event = next(tail_events(warehouse.table(source).tail("earliest", include_metadata=True)))
+    changes = event.partition("data: ")[2]
     rows = json.loads(changes)
     assert {"_bucket", "_log_offset", "_commit_timestamp"} < set(rows[0])
     body = changes if kind == JSON else "\n".join(json.dumps(row) for row in rows)

@@ -13,7 +13,7 @@ from kit.network import arrow_stream
 from kit.serving import http_client, served
 from kit.waiting import wait_for
 from streamhouse_spark import Warehouse
-from streamhouse_spark.serve import rows_api
+from streamhouse_spark.serve import followers, rows_api
 from streamhouse_spark.serve.access_file import parse_tokens
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.counts import ServedCounts
@@ -217,7 +217,7 @@ def test_changes_are_followed_from_an_event_on(warehouse, start):
 
 def test_followers_keep_nobody_waiting(warehouse, monkeypatch):
     """As many as there are threads for all other requests, and one more than may follow."""
-    monkeypatch.setattr(rows_api, "FOLLOWERS_MAX", 45)
+    monkeypatch.setattr(followers, "FOLLOWERS_MAX", 45)
     with served(warehouse) as url, ExitStack() as stack:
         path = "/api/v1/tables/sales.orders/changes"
         client = stack.enter_context(httpx2.Client(base_url=url, timeout=30, limits=httpx2.Limits(max_connections=100)))

@@ -160,9 +160,11 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
     # -- streams ------------------------------------------------------------------------------------------------------
 
     def _require_room(self, call: Call) -> None:
-        name = self._name_of(call)
         with self._lock:
-            running = list(self._streams.values())
+            self._require_free_stream(self._name_of(call))
+
+    def _require_free_stream(self, name: str) -> None:
+        running = list(self._streams.values())
         if len(running) >= STREAMS_MAX or running.count(name) >= STREAMS_OF_CLIENT_MAX:
             raise CallRefusedError(
                 Refusal(503, f"{STREAMS_MAX} streams are read here, {STREAMS_OF_CLIENT_MAX} by one client, at most", 1)
@@ -173,10 +175,13 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
         return call.address if self._shared.admission.access.is_open else call.known.name
 
     def _begun(self, call: Call, rows: Iterator[pa.RecordBatch]) -> Stream:
-        """Count a stream for as long as it is there: one whose client went away before its first batch ends too."""
-        stream = self._sent(call, rows)
+        """Count a stream for as long as it is there: one whose client went away before its first batch ends too. Raises
+        `CallRefusedError` where others took the room since `_require_room`.
+        """
+        stream, name = self._sent(call, rows), self._name_of(call)
         with self._lock:
-            self._streams[stream] = self._name_of(call)
+            self._require_free_stream(name)
+            self._streams[stream] = name
         return stream
 
     def _sent(self, call: Call, rows: Iterator[pa.RecordBatch]) -> Stream:
