@@ -51,7 +51,8 @@ bodies = st.one_of(
     texts.map(lambda text: text.encode("utf-8", "surrogatepass")),
 )
 queries = st.dictionaries(st.sampled_from(PARAMETERS), texts.filter(lambda text: len(text) < 5_000), max_size=3)
-keys = st.sampled_from([None, "a:1", "a:", ":", "a:" + "9" * 30, "é:1", "\x7f:1", "a" * 3_000 + ":1", "a:-1"])
+keys = st.sampled_from([None, "a:1", '"a', '"a"', '"\\"', "9" * 30, "é", "\x7f", "a" * 3_000, "-1", "0", "1", "2", ""])
+identities = st.dictionaries(st.sampled_from(["Idempotency-Key", "Producer-Id", "Producer-Sequence"]), keys, max_size=3)
 paths = names.map(lambda name: quote(name.encode("utf-8", "surrogatepass"), safe=""))
 
 
@@ -77,9 +78,9 @@ def answered(client, method, path, **more):
 @pytest.mark.parametrize("examples", EXAMPLES)
 def test_writes(served, examples):
     @profile(examples)
-    @given(paths, queries, bodies, st.sampled_from(TYPES), keys)
-    def holds(name, query, body, kind, key):
-        headers = {"Content-Type": kind} | ({"Idempotency-Key": key.encode("latin-1")} if key else {})
+    @given(paths, queries, bodies, st.sampled_from(TYPES), identities)
+    def holds(name, query, body, kind, identity):
+        headers = {"Content-Type": kind} | {n: v.encode("latin-1") for n, v in identity.items() if v is not None}
         answered(served, "POST", f"/api/v1/tables/{name}/rows", params=query, content=body, headers=headers)
 
     holds()

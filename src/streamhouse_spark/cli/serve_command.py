@@ -27,9 +27,9 @@ duckdb -c "INSTALL iceberg; LOAD iceberg;
   ATTACH '' AS sh (TYPE iceberg, ENDPOINT 'http://127.0.0.1:8181/iceberg', AUTHORIZATION_TYPE 'none');
   SELECT count(*) FROM sh.sales.orders"
 
-# rows over HTTP: durable when answered, and written once however often this is sent
+# rows over HTTP: durable when answered, and stored once however often this is retried with its key
 curl -X POST http://127.0.0.1:8181/api/v1/tables/sales.orders/rows -H 'Content-Type: application/json' \\
-  -H 'Idempotency-Key: checkout-7:42' -d '[{"order_id": 1, "customer": "ann", "amount": 9.5}]'
+  -H 'Idempotency-Key: 8e03978e-40d5-43dd-bc93-6894a57f9324' -d '[{"order_id": 1, "customer": "ann", "amount": 9.5}]'
 
 # for other machines: TLS, and tokens (a line each: read TOKEN, or write TOKEN)
 streamhouse -w s3://bucket/warehouse serve --host 0.0.0.0 --token-file tokens --tls-cert cert.pem --tls-key key.pem

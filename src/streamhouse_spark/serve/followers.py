@@ -12,19 +12,18 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from anyio import CapacityLimiter, to_thread
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from streamhouse_spark.core.json_text import json_text
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.log.commits.position import LogPosition
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.read.tail import Tail
-from streamhouse_spark.serve.row_bodies import python_rows
+from streamhouse_spark.schema.json_values import row_texts
 
 FOLLOWERS_MAX: Final = 200
 FOLLOWERS_OF_CLIENT_MAX: Final = 100
@@ -94,7 +93,7 @@ class FollowAnswer(StreamingResponse):
     @staticmethod
     async def _events(tail: Tail, threads: CapacityLimiter, has_ended: Callable[[], bool]) -> AsyncIterator[str]:
         # The first one says where the tail begins: rows that are written after it are among those that follow.
-        yield _event("begin", tail.position, [])
+        yield _event("begin", tail.position, "[]")
         made = tail_events(tail)
         pending: asyncio.Task[str | None] | None = None
         while not has_ended():
@@ -123,7 +122,7 @@ def _batch_events(batch: pa.RecordBatch, position: LogPosition) -> Iterator[str]
     for start in range(0, batch.num_rows, num_rows):
         rows = batch.slice(start, num_rows)
         is_last = start + num_rows >= batch.num_rows
-        yield _event("rows", position if is_last else _behind(rows, position), python_rows(rows))
+        yield _event("rows", position if is_last else _behind(rows, position), f"[{', '.join(row_texts(rows))}]")
 
 
 def _behind(rows: pa.RecordBatch, position: LogPosition) -> LogPosition:
@@ -132,6 +131,6 @@ def _behind(rows: pa.RecordBatch, position: LogPosition) -> LogPosition:
     return replace(position, offsets={**position.offsets, bucket: offset + 1})
 
 
-def _event(kind: str, position: LogPosition, rows: list[dict[str, Any]]) -> str:
+def _event(kind: str, position: LogPosition, rows: str) -> str:
     at = json.dumps(position.to_json(), separators=(",", ":"))
-    return f"id: {at}\nevent: {kind}\ndata: {json_text(rows)}\n\n"
+    return f"id: {at}\nevent: {kind}\ndata: {rows}\n\n"

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import field
 from typing import Any, Final
 
@@ -16,26 +17,31 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from streamhouse_spark.core.forks import new_event
-from streamhouse_spark.core.json_text import json_text
 from streamhouse_spark.core.model import BucketOffsets, Transaction
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.commits.position import LogPosition
 from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.read.tail import Tail
+from streamhouse_spark.schema.default_functions import Now
+from streamhouse_spark.schema.defaults import default_scalars, evaluated
+from streamhouse_spark.schema.json_values import row_texts
 from streamhouse_spark.serve.answers import RETRY_AFTER_S, error_answer
 from streamhouse_spark.serve.bad_rows import BadRow, Body, body_of, parse_bad_rows, sorted_rows
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.followers import FollowAnswer, Followers
 from streamhouse_spark.serve.open_tables import OpenTables
 from streamhouse_spark.serve.parameters import parameters_of
+from streamhouse_spark.serve.request_identity import RequestIdentity, RequestsInFlight
 from streamhouse_spark.serve.rights import ANYBODY, client_of, require, table_asked_for, without_hidden_names
-from streamhouse_spark.serve.row_bodies import body_type, media_type, parsed_rows, python_rows, written_rows
+from streamhouse_spark.serve.row_bodies import body_type, media_type, parsed_rows, written_rows
 from streamhouse_spark.serve.table_facts import failed_rounds, table_facts
 from streamhouse_spark.table.dead_letters import DEAD_LETTERS
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
 from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark.write.csv_rows import decode_field
+from streamhouse_spark.write.row_files import TextRules
 
 BODY_BYTES_MAX: Final = 64 << 20
 IN_FLIGHT_BYTES_MAX: Final = 256 << 20
@@ -81,6 +87,7 @@ class _Rows:
         self._counts = counts
         self._tables = tables
         self._in_flight_bytes = 0
+        self._requests = RequestsInFlight()
         self._followers = Followers()
 
     async def list(self, request: Request) -> Response:
@@ -129,32 +136,37 @@ class _Rows:
 
     def _write(self, request: Request, body: bytes) -> Response:
         table = self._opened(request)
-        mode = parameters_of(request, _WRITE_PARAMETERS).get("mode") or (
-            "upsert" if table.state.primary_key else "append"
-        )
+        mode = parameters_of(request, _WRITE_PARAMETERS).get("mode")
+        mode = mode or ("upsert" if table.state.primary_key else "append")
         if mode not in _MODES:
             raise InvalidOptionError(f"mode={mode[:60]!r}: expected {', '.join(_MODES)}")
-        transaction = _transaction(request.headers.get("idempotency-key"))
         asked = _Asked.of(request, table, mode, body)
-        try:
-            offsets, bad = self._stored(request, table, asked, transaction)
-        except SchemaMismatchError as error:
-            return _refused_rows(error, table, asked)
-        self._counts.wrote(table.name, mode, offsets.num_rows)
+        identity = RequestIdentity.of(request.headers, client_of(request).name, table.uuid, asked.parts)
+        with self._requests.entered(table.uuid, identity) if identity else nullcontext():
+            if identity and (stored := identity.stored_outcome(table.state)):
+                offsets, bad = BucketOffsets(stored.offsets), _bad_rows_again(table, asked)
+            else:
+                try:
+                    with identity.judged_by(table.refresh) if identity else nullcontext():
+                        offsets, bad = self._stored(request, table, asked, identity)
+                except SchemaMismatchError as error:
+                    return _refused_rows(error, table, asked)
+                self._counts.wrote(table.name, mode, offsets.num_rows)
         request.scope["state"]["rows"] = offsets.num_rows
         ranges = {str(bucket): [r.start, r.end] for bucket, r in offsets.items()}
         answer = {"table": table.name, "rows": offsets.num_rows, "offsets": ranges}
         return JSONResponse(answer | ({"bad_rows": [one.to_json() for one in bad]} if bad else {}))
 
     def _stored(
-        self, request: Request, table: Table, asked: _Asked, transaction: Transaction | None
+        self, request: Request, table: Table, asked: _Asked, identity: RequestIdentity | None
     ) -> tuple[BucketOffsets, Sequence[BadRow]]:
         """Write the rows that the table takes; first those that it does not, into the table that is named for them.
 
         A request that is sent again, because the server died between the two, adds to neither what it has.
         """
+        transaction = identity.transaction if identity else None
         if asked.bad_rows == "refuse":
-            return asked.stored(table, parsed_rows(asked.body, asked.kind, asked.schema), transaction), ()
+            return asked.stored(table, parsed_rows(asked.body, asked.kind, asked.rules), transaction), ()
         found = sorted_rows(table, asked.rows())
         if found.bad and asked.dead_letters:
             require(request, "write", asked.dead_letters)
@@ -165,11 +177,12 @@ class _Rows:
                     {"at": now, "target": table.name, "reason": one.reason, "position": str(one.row), "event": one.text}
                     for one in found.bad
                 ],
-                transaction=transaction and Transaction(f"{transaction.app_id}:{table.name}", transaction.version),
+                transaction=identity.of_dead_letters(table.name, [one.row for one in found.bad]) if identity else None,
             )
-        if found.good is None:
+        if found.good is None and transaction is None:
             return BucketOffsets({}), found.bad
-        return asked.stored(table, found.good, transaction), found.bad
+        rows = table.schema.empty_table() if found.good is None else found.good
+        return asked.stored(table, rows, transaction), found.bad
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -197,13 +210,14 @@ class _Rows:
         if sorted(given) != sorted(key) or not key:
             names = "&".join(f"{name}=…" for name in key) if key else "none: the table has no primary key"
             raise InvalidOptionError(f"table {table.name}: a lookup names each column of the primary key ({names})")
-        schema = pa.schema([table.schema.field(name) for name in key])
-        keys = pa.table({name: pa.array([given[name]]) for name in key})
-        found = table.lookup(_cast(keys, schema, table.name))
+        columns = [table.schema.field(name) for name in key]
+        found = table.lookup(
+            pa.table({column.name: _key_value(given[column.name], column, table) for column in columns})
+        )
         if not found["_found"][0].as_py():
             raise TableNotFoundError(f"table {table.name} has no row with this key", condition="ROW_NOT_FOUND")
-        row = python_rows(found.drop_columns(["_found"]))[0]
-        return Response(json_text(row), media_type="application/json")
+        row = next(row_texts(found.drop_columns(["_found"])))
+        return Response(row, media_type="application/json")
 
     async def changes(self, request: Request) -> Response:
         """Follow the table: an event for some rows at a time, whose id is the position behind them.
@@ -248,7 +262,7 @@ class _Asked:
     mode: str
     body: bytes = field(repr=False)
     kind: str
-    schema: pa.Schema
+    rules: TextRules
     columns: Sequence[str] | None
     bad_rows: str
     dead_letters: str | None
@@ -270,11 +284,19 @@ class _Asked:
         schema, key = table.schema, table.state.primary_key
         if mode == "delete" or columns is not None:
             schema = pa.schema([field for field in schema if field.name in (*key, *(columns or ()))])
+        rules = TextRules(schema, defaults=default_scalars(evaluated(table.state.schema, Now.of(table.world))))
         kind = body_type(request.headers.getlist("content-type"))
-        return cls(mode, body, kind, schema, columns, bad_rows, dead_letters or None)
+        return cls(mode, body, kind, rules, columns, bad_rows, dead_letters or None)
+
+    @property
+    def parts(self) -> Sequence[bytes]:
+        """The body, with all parameters that decide what is stored."""
+        columns = ",".join(self.columns) if self.columns is not None else ""
+        texts = (self.mode, self.kind, columns, self.bad_rows, self.dead_letters or "")
+        return (self.body, *(text.encode() for text in texts))
 
     def rows(self) -> Body:
-        return body_of(self.body, self.kind, self.schema)
+        return body_of(self.body, self.kind, self.rules)
 
     def stored(self, table: Table, rows: pa.Table, transaction: Transaction | None) -> BucketOffsets:
         match self.mode:
@@ -299,24 +321,22 @@ def _refused_rows(error: SchemaMismatchError, table: Table, asked: _Asked) -> Re
     return JSONResponse(body, answer.status_code)
 
 
-def _transaction(key: str | None) -> Transaction | None:
-    """Parse an ``Idempotency-Key``: a producer and its growing number, so that a table keeps one number a producer."""
-    if key is None:
-        return None
-    producer, _, number = key.strip().rpartition(":")
-    if not producer or not number.isascii() or not number.isdigit() or len(number) > 18:
-        raise InvalidOptionError(
-            f"Idempotency-Key {key[:80]!r}: expected PRODUCER:NUMBER with a number that grows from request to request "
-            "of that producer, such as checkout-7:42; a request that is sent again has the number that it had"
-        )
-    return Transaction(producer, int(number))
-
-
-def _cast(keys: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
+def _bad_rows_again(table: Table, asked: _Asked) -> Sequence[BadRow]:
+    """Return the bad rows of a request that is stored already, judged by the columns that the table has now."""
+    if asked.bad_rows == "refuse":
+        return ()
     try:
-        return keys.select(schema.names).cast(schema)
-    except (pa.ArrowException, ValueError) as error:
-        raise InvalidOptionError(f"table {table}: the key is not of the columns' types: {error}") from error
+        return sorted_rows(table, asked.rows()).bad
+    except SchemaMismatchError:
+        return ()
+
+
+def _key_value(text: str, column: pa.Field, table: Table) -> pa.Array:
+    """Return a value of a key column, which has the form of a field of CSV."""
+    try:
+        return decode_field(pa.array([text]), column)
+    except (pa.ArrowException, ValueError, SchemaMismatchError) as error:
+        raise InvalidOptionError(f"table {table.name}: the key is not of the columns' types: {error}") from error
 
 
 def _start(text: str) -> Any:

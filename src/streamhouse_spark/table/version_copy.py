@@ -14,6 +14,7 @@ from streamhouse_spark.core.change_archive import NO_ARCHIVE
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import commits_prefix
+from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.handle import TableHandle
 from streamhouse_spark.log.commits.actions import Action, Rename
 from streamhouse_spark.log.commits.checkpoint import write_checkpoint, write_floor
@@ -80,13 +81,21 @@ def copy_rows(source: TableHandle, state: TableState) -> None:
 
 
 def begin_history(source: TableHandle, state: TableState, path: TablePath) -> CommitLog:
-    """Let the log begin behind the copies of records. Returns the log."""
+    """Let the log begin behind the copies of records. Returns the log.
+
+    Raises `CommitConflictError` where cleaning took the log for an abandoned one: the copy slept for longer than the
+    grace.
+    """
     storage, world = source.storage, source.world
     log = CommitLog(storage, state.table_uuid, world)
     log.refresh()
     merge_inline(TableHandle(storage, source.settings, path, log, world))
     log.commit(lambda current, _: (Rename(current.name),))
-    write_floor(storage, state.table_uuid, 1, state.version)
+    if not write_floor(storage, state.table_uuid, 1, state.version):
+        raise CommitConflictError(
+            f"the copy of {source.name} to {state.name} took so long that cleaning deleted what it had written: a log "
+            "without a name is abandoned when it is older than the grace. Nothing has the new name; run it again"
+        )
     write_checkpoint(storage, log.state, floor_index=1, floor=state.version)
     copies = [key for key in referenced_keys(state) if key.startswith(commits_prefix(state.table_uuid))]
     delete_all(storage, [*copies, *manifest_keys(state)])

@@ -73,14 +73,6 @@ def test_variants_as_json(client, warehouse):
     assert (answer.status_code, answer.json()["error"]["condition"]) == (400, "INVALID_OPTION")
 
 
-def test_a_request_that_is_sent_again_adds_nothing(client):
-    key = {"Idempotency-Key": "shop:north:41"}
-    first = client.post(ROWS, json=[{"id": 1}], headers=key)
-    assert client.post(ROWS, json=[{"id": 1}], headers=key).json() == first.json()
-    assert client.post(ROWS, json=[{"id": 2}], headers={"Idempotency-Key": "shop:north:42"}).json()["rows"] == 1
-    assert len(client.get(ROWS).json()) == 2
-
-
 def test_upserts_deletes_and_lookups(client):
     keyed = "/api/v1/tables/sales.keyed"
     assert client.post(f"{keyed}/rows", json=[{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]).json()["rows"] == 2
@@ -106,7 +98,6 @@ def test_upserts_deletes_and_lookups(client):
         (ROWS, b"x", {"Content-Type": "image/png"}, 415, "image/png"),
         (f"{ROWS}?mode=merge", b"[]", {}, 400, "append, upsert, delete"),
         (f"{ROWS}?mode=upsert", b'[{"id": 1}]', {}, 400, "primary key"),
-        (ROWS, b'[{"id": 1}]', {"Idempotency-Key": "8a6e"}, 400, "PRODUCER:NUMBER"),
         ("/api/v1/tables/sales.absent/rows", b"[]", {}, 404, "sales.absent"),
     ],
 )
