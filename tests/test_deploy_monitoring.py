@@ -10,9 +10,9 @@ import promql_parser
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from starlette.testclient import TestClient
 
 import streamhouse_spark as sh
+from kit.serving import http_client
 from streamhouse_spark.datasource.views.measures import view_measures
 from streamhouse_spark.datasource.views.service import ViewStatus
 from streamhouse_spark.serve.app import make_app
@@ -40,7 +40,7 @@ def metrics(tmp_path_factory):
     """Name of each sample that the two processes answer → its labels."""
     warehouse = sh.Warehouse(str(tmp_path_factory.mktemp("wh")))
     warehouse.create_table("sales.orders", "id BIGINT")
-    client = TestClient(make_app(warehouse))
+    client = http_client(make_app(warehouse))
     client.post("/api/v1/tables/sales.orders/rows", json=[{"id": 1}])
     views = lambda: view_measures([ViewStatus("gold.revenue", 1000, 0)])  # noqa: E731
     with serving(Observed(tables=[TableStatus("sales.orders")]), LOOPBACK, views) as address:

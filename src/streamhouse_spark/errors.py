@@ -15,6 +15,8 @@
     ├── SnapshotExpiredError       INVALID      the snapshot asked for is no longer kept
     ├── NotAuthorizedError         INVALID      a client of `streamhouse serve` lacks a right on a table
     ├── DifferentHistoryError      INVALID      a position of another history of the table: it was restored or copied
+    ├── IdempotencyKeyReusedError  INVALID      an idempotency key that belongs to another request
+    ├── ProducerSequenceError      CONFLICT     a request of a producer is out of sequence
     ├── CommitConflictError        CONFLICT     another writer won; nothing was written
     ├── TransactionConflictError   CONFLICT     an application id is used by two queries
     ├── ProducerFencedError        FENCED       a newer writer has the producer id
@@ -154,6 +156,20 @@ class DifferentHistoryError(StreamhouseError):
     """
 
     kind = ErrorKind.INVALID
+
+
+class IdempotencyKeyReusedError(StreamhouseError):
+    """The key of a request, or its producer and sequence number, belong to a request with another body. Nothing was
+    written.
+    """
+
+    kind = ErrorKind.INVALID
+
+
+class ProducerSequenceError(StreamhouseError):
+    """The sequence number of a producer's request does not follow the stored one. Nothing was written."""
+
+    kind = ErrorKind.CONFLICT
 
 
 class CommitConflictError(StreamhouseError):

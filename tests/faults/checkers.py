@@ -247,12 +247,15 @@ def check_retries_are_no_ops(table: Table, history: History, ledger: Ledger) -> 
     before = ledger.observe()
     for batch in newest.values():
         stored = before.transactions.get(batch.transaction.app_id)
+        key = batch.transaction.request_key
+        is_stored = key is not None or (stored is not None and stored.version == batch.transaction.version)
         is_known = set(batch.columns) <= set(before.schema.names)  # else they were renamed or dropped since
-        if stored is not None and stored.version == batch.transaction.version and is_known:
+        if is_stored and is_known:
             again = table.append(batch.rows(), transaction=batch.transaction)
             assert dict(again) == dict(batch.offsets or {}), f"{again} instead of {batch.offsets}"
     after = ledger.observe()  # of another version where the append also merged inline rows
-    assert (after.ends, after.transactions) == (before.ends, before.transactions), "a retry was committed"
+    told_before, told_after = ((s.ends, s.transactions, s.request_keys) for s in (before, after))
+    assert told_after == told_before, "a retry was committed"
 
 
 class PrefixReader:

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest import mock
 
@@ -23,10 +23,16 @@ from kit.lake_rows import lake_rows
 from kit.tables import tier
 from streamhouse_spark import OffsetRange, Table, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.core.model import StreamBatch
 from streamhouse_spark.core.paths import WAREHOUSE_KEY
 from streamhouse_spark.datasource.compat import spark_schema_of
 from streamhouse_spark.datasource.write.schema_merging import merge_columns
-from streamhouse_spark.errors import SchemaMismatchError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.errors import (
+    IdempotencyKeyReusedError,
+    SchemaMismatchError,
+    StreamhouseError,
+    TableNotFoundError,
+)
 from streamhouse_spark.lake.iceberg.maintenance import compaction as iceberg_maintain
 from streamhouse_spark.lake.parquet import clustering
 from streamhouse_spark.lake.parquet.file_writer import cluster_of
@@ -315,6 +321,28 @@ class AppendTransaction(AppendInline):
         newest = max(b.transaction.version for b in run.history if b.transaction)
         run.send_batch()
         run.append(transaction=Transaction("app", newest + 1, "query"))
+
+
+class AppendRequest(AppendInline):
+    """A client of the server retries a request with its idempotency key, after a crash between commit and answer."""
+
+    name = "append with an idempotency key"
+
+    def setup(self, run: Run) -> None:
+        run.create()
+        run.append(transaction=request_of(1))
+        run.prepare_batch(transaction=request_of(2))
+
+    def recover(self, run: Run) -> None:
+        run.send_batch()
+        run.append(transaction=request_of(3))
+        table = run.open()
+        with pytest.raises(IdempotencyKeyReusedError):
+            table.append([], transaction=replace(request_of(3), batch=StreamBatch("f" * 32)))
+
+
+def request_of(number: int) -> Transaction:
+    return Transaction.of_request(f"{number:032x}", f"{number:032x}")
 
 
 class ExpireTransactions(Scenario):
@@ -1083,6 +1111,7 @@ SCENARIOS: tuple[Callable[[], Scenario], ...] = (
     AppendStreams,
     AppendManifest,
     AppendTransaction,
+    AppendRequest,
     ExpireTransactions,
     AppendThatMerges,
     MergeSmall,

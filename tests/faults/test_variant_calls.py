@@ -13,8 +13,9 @@ from faults.sequential import one_thing_at_a_time
 from faults.sim import sim_world
 from kit.row_replacement import replace_rows
 from kit.tables import tier
+from kit.variants import readable_rows
 from streamhouse_spark import Table, Transaction, Warehouse
-from streamhouse_spark.schema.variant_values import encoded, readable_rows
+from streamhouse_spark.schema.variant_values import encoded
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 

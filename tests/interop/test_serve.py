@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -195,8 +196,10 @@ def test_rows_are_written_once_whatever_is_killed(warehouse, serve):
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
             while not stop.is_set():
                 body = [{"id": producer, "n": number}]
+                counted = {"Producer-Id": f"producer-{producer}", "Producer-Sequence": str(number)}
+                opaque = {"Idempotency-Key": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{producer}/{number}"))}
+                headers = counted if producer % 2 else opaque
                 try:
-                    headers = {"Idempotency-Key": f"producer-{producer}:{number}"}
                     answer = client.post("/api/v1/tables/s.t/rows", json=body, headers=headers)
                 except httpx2.TransportError:
                     time.sleep(0.05)

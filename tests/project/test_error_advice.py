@@ -144,8 +144,25 @@ ELSEWHERE = {
     "nothing was taken, send these rows again": (
         "unit/write/test_writer.py::test_a_sender_waits_while_too_much_is_in_flight"
     ),
-    "a number that grows from request to request": (
-        "unit/serve/test_rows_api.py::test_a_request_that_is_sent_again_adds_nothing"
+    "with texts in UTF-8": "unit/serve/test_rows_api.py::test_every_form_of_rows",
+    "send new rows with a new key": (
+        "unit/serve/test_idempotent_requests.py::test_another_request_with_a_stored_identity_is_422_and_writes_nothing"
+    ),
+    "send new rows as sequence": (
+        "unit/serve/test_idempotent_requests.py::test_another_request_with_a_stored_identity_is_422_and_writes_nothing"
+    ),
+    "send the missing requests first": (
+        "unit/serve/test_idempotent_requests.py::test_a_gap_or_a_step_back_of_a_producer_writes_nothing"
+    ),
+    "which has the tiered rows, or tier the table first": (
+        "unit/serve/test_iceberg_rest_spec.py::TestReadOnlyWarehouses::test_hot_rows_are_an_error_that_names_the_lake_and_the_lake_is_served"
+    ),
+    "retry later to get its answer": (
+        "unit/serve/test_idempotent_requests.py::test_a_request_in_flight_is_409_until_it_is_answered"
+    ),
+    "UNSUPPORTED_MEDIA_TYPE": "unit/serve/test_same_site.py::test_requests_of_the_own_site_are_answered",
+    "the connection ended before the body": (
+        "unit/serve/test_http_protocol.py::test_a_body_that_ended_early_is_sent_again"
     ),
     "ROW_NOT_FOUND": "unit/serve/test_rows_api.py::test_upserts_deletes_and_lookups",
     "drop it first, or choose another name": (

@@ -14,6 +14,7 @@ from streamhouse_spark.config.properties import (
 )
 from streamhouse_spark.config.spark_options import OPTIONS
 from streamhouse_spark.kv.keyed_properties import parse_keyed_properties
+from streamhouse_spark.schema.json_values import FORMS
 from streamhouse_spark.schema.table_schema import TableSchema
 
 MODES = ("read", "readStream", "write", "writeStream")
@@ -25,6 +26,11 @@ def rows_after(page: str, marker: str) -> list[list[str]]:
     start = next(i for i, line in enumerate(lines) if line.startswith("| ---")) + 1
     end = next((i for i, line in enumerate(lines[start:], start) if not line.startswith("|")), len(lines))
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:end]]
+
+
+def test_forms_in_json_are_those_of_the_code():
+    rows = rows_after("docs/guides/write.md", "<!-- table: json")
+    assert [tuple(row) for row in rows] == [(form.type_name, form.json_form) for form in FORMS]
 
 
 def test_options_are_those_of_the_code():

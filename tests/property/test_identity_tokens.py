@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.testclient import TestClient
 
 from faults.sim import SimClock
 from kit.hostile_input import FEW, MANY, damaged, json_values, profile, texts
+from kit.serving import http_client
 from streamhouse_spark import Warehouse
 from streamhouse_spark.serve import admission
 from streamhouse_spark.serve.access import Access
@@ -162,7 +162,7 @@ def test_over_http_no_token_is_a_defect(examples, tmp_path_factory, monkeypatch)
     monkeypatch.setattr(admission, "_WRONG_TOKENS_PER_S", 1e9)
     warehouse = Warehouse(str(tmp_path_factory.mktemp("tokens") / "wh"))
     warehouse.create_table("s.t", "id BIGINT")
-    client = TestClient(make_app(warehouse, ServeOptions(lambda: Access(issuer=ISSUING))))
+    client = http_client(make_app(warehouse, ServeOptions(lambda: Access(issuer=ISSUING))))
     made_up = texts.map(lambda text: text[:20_000].encode("utf-8", "ignore"))
     tokens = st.one_of(damaged(*(token.encode() for token in TOKENS)), made_up)
 
@@ -182,5 +182,5 @@ def test_a_name_that_is_no_text_can_be_shown(tmp_path):
     warehouse.create_table("s.t", "id BIGINT")
     app = make_app(warehouse, ServeOptions(lambda: Access(issuer=ISSUING, requests_per_s=0.01)))
     token = signed("RS256", {"alg": "RS256", "kid": "RS256"}, right() | {"sub": "a\ud800\nb"}, KEYS["RS256"])
-    client = TestClient(app, headers={"Authorization": f"Bearer {token}"})
+    client = http_client(app, headers={"Authorization": f"Bearer {token}"})
     assert [client.get("/api/v1/tables").status_code for _ in range(2)] == [200, 429]

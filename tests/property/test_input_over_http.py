@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.testclient import TestClient
 
 from kit.hostile_input import COLUMNS, FEW, MANY, SECRET, damaged, json_rows, json_values, names, profile, texts
+from kit.serving import http_client
 from streamhouse_spark import Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.app import make_app
@@ -51,7 +51,8 @@ bodies = st.one_of(
     texts.map(lambda text: text.encode("utf-8", "surrogatepass")),
 )
 queries = st.dictionaries(st.sampled_from(PARAMETERS), texts.filter(lambda text: len(text) < 5_000), max_size=3)
-keys = st.sampled_from([None, "a:1", "a:", ":", "a:" + "9" * 30, "é:1", "\x7f:1", "a" * 3_000 + ":1", "a:-1"])
+keys = st.sampled_from([None, "a:1", '"a', '"a"', '"\\"', "9" * 30, "é", "\x7f", "a" * 3_000, "-1", "0", "1", "2", ""])
+identities = st.dictionaries(st.sampled_from(["Idempotency-Key", "Producer-Id", "Producer-Sequence"]), keys, max_size=3)
 paths = names.map(lambda name: quote(name.encode("utf-8", "surrogatepass"), safe=""))
 
 
@@ -62,7 +63,7 @@ def served(tmp_path_factory):
     warehouse.create_table("s.t", COLUMNS).append([{"id": 1, "s": "a"}])
     warehouse.create_table("s.k", "id BIGINT NOT NULL, s STRING", primary_key=["id"]).upsert([{"id": 1, "s": "a"}])
     app = make_app(warehouse, ServeOptions(lambda: Access({digest_of(SECRET): ANYBODY})))
-    yield TestClient(app, headers={"Authorization": f"Bearer {SECRET}"})
+    yield http_client(app, headers={"Authorization": f"Bearer {SECRET}"})
     assert [path.name for path in folder.iterdir()] == ["wh"]
     assert {path.name for path in (folder / "wh").iterdir()} <= {"streamhouse.json", "s", "tables", "lake", "default"}
 
@@ -77,9 +78,9 @@ def answered(client, method, path, **more):
 @pytest.mark.parametrize("examples", EXAMPLES)
 def test_writes(served, examples):
     @profile(examples)
-    @given(paths, queries, bodies, st.sampled_from(TYPES), keys)
-    def holds(name, query, body, kind, key):
-        headers = {"Content-Type": kind} | ({"Idempotency-Key": key.encode("latin-1")} if key else {})
+    @given(paths, queries, bodies, st.sampled_from(TYPES), identities)
+    def holds(name, query, body, kind, identity):
+        headers = {"Content-Type": kind} | {n: v.encode("latin-1") for n, v in identity.items() if v is not None}
         answered(served, "POST", f"/api/v1/tables/{name}/rows", params=query, content=body, headers=headers)
 
     holds()

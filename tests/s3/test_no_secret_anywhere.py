@@ -19,9 +19,9 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyarrow import flight
-from starlette.testclient import TestClient
 
 from kit.flight_client import Client, flights
+from kit.serving import http_client
 from kit.tables import tier
 from storage.s3_server import settings_for
 from streamhouse_spark import StreamhouseError, Warehouse
@@ -206,7 +206,7 @@ def access() -> Access:
 
 def answers(world: World) -> Iterator[tuple[str, str]]:
     audit = AuditLog(world.audit, world.warehouse.world.clock)
-    client = TestClient(make_app(world.warehouse, ServeOptions(access, audit=audit)), raise_server_exceptions=False)
+    client = http_client(make_app(world.warehouse, ServeOptions(access, audit=audit)), raise_server_exceptions=False)
     for path in (
         "/",
         "/health",

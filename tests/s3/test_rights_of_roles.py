@@ -7,10 +7,10 @@ import re
 
 import pytest
 from botocore.exceptions import ClientError
-from starlette.testclient import TestClient
 
 from doc_pages import PAGES
 from kit.rows import ids
+from kit.serving import http_client
 from kit.tables import tier
 from storage.s3_roles import guarded_s3
 from streamhouse_spark import Warehouse
@@ -200,14 +200,14 @@ def test_a_tierer_tiers_and_cleans(opened, monkeypatch):
 @pytest.mark.long
 def test_a_server_takes_rows_and_shows_fresh_ones(opened):
     app = make_app(opened["server"])
-    client = TestClient(app)
+    client = http_client(app)
     rows = "/api/v1/tables/sales.clicks/rows"
     assert client.post(rows, json=[{"id": 200, "n": 1}]).status_code == 200
     assert client.get("/iceberg/v1/namespaces/sales/tables/clicks").status_code == 200
     app.state.tables.clean()
     with pytest.raises(StorageRefusedError):
         tier(opened["server"].table("sales.clicks"))
-    reading = TestClient(make_app(opened["reader"]))
+    reading = http_client(make_app(opened["reader"]))
     answer = reading.post(rows, json=[{"id": 201, "n": 1}])
     assert answer.status_code == 403
     assert answer.json()["error"]["kind"] == "invalid"

@@ -14,10 +14,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import streamhouse_spark as sh
+from kit.variants import readable_rows
 from spark.session import forget_commit
 from streamhouse_spark.datasource.cdc import changes, envelope
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.schema.variant_values import readable_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark41]
 DDL = "id BIGINT, name STRING, n INT"

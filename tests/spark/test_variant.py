@@ -11,10 +11,10 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from faults.scenarios import tier
+from kit.variants import readable_rows
 from spark.session import append, drain, in_python, load, load_stream
 from streamhouse_spark import Warehouse
 from streamhouse_spark.errors import LakeMismatchError
-from streamhouse_spark.schema.variant_values import readable_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark41]
 PAIMON = "TBLPROPERTIES ('table.datalake.format' = 'paimon')"

@@ -25,7 +25,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from streamhouse_spark.core.json_text import json_text, plain_value
-from streamhouse_spark.schema.variant_values import readable_rows
+from streamhouse_spark.schema.json_values import encode_rows, row_texts
 
 _PIPE_COLUMNS: Final = 100_000
 """Width of text that is not for a terminal: nothing is ever cut."""
@@ -52,8 +52,8 @@ class Output:
             self.console.print(rich_table(rows, title=title))
 
     def json_lines(self, rows: pa.Table | pa.RecordBatch) -> None:
-        for row in readable_rows(rows):
-            click.echo(json_text(row))
+        for text in row_texts(rows):
+            click.echo(text)
 
     def document(self, value: Mapping[str, Any], render: Callable[[Console], None]) -> None:
         """Print one JSON document, or the text that ``render`` prints."""
@@ -114,7 +114,7 @@ def rich_table(rows: pa.Table, *, title: str | None = None) -> RichTable:
     for column in rows.schema:
         left = any(is_type(column.type) for is_type in _LEFT_ALIGNED)
         table.add_column(Text(column.name), justify="left" if left else "right", overflow="fold")
-    for row in readable_rows(rows):
+    for row in encode_rows(rows):
         table.add_row(*(Text(shown(row[name]), style="dim" if row[name] is None else "") for name in rows.column_names))
     return table
 

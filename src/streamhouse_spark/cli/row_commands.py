@@ -19,13 +19,13 @@ from streamhouse_spark.core.text_values import parse_timestamp_ms
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.append import Staged, gathered
 from streamhouse_spark.log.commits.transaction_outcome import known_transaction
-from streamhouse_spark.log.segments.metadata_columns import with_metadata
+from streamhouse_spark.log.segments.metadata_columns import with_metadata, without_metadata
 from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.read.tail import added_fields, logged, start_offsets
 from streamhouse_spark.schema.default_functions import Now
-from streamhouse_spark.schema.defaults import evaluated
+from streamhouse_spark.schema.defaults import default_scalars, evaluated
+from streamhouse_spark.schema.json_values import encode_rows
 from streamhouse_spark.schema.rows import filled
-from streamhouse_spark.schema.variant_values import readable_rows
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
 from streamhouse_spark.write.row_files import FORMATS, TextRules, file_format, open_rows, pieces
@@ -208,7 +208,7 @@ class _TailPrinter:
         sys.stdout.flush()
 
     def _print_lines(self, batch: pa.RecordBatch) -> None:
-        lines = [[shown(row[name]) for name in batch.schema.names] for row in readable_rows(batch)]
+        lines = [[shown(row[name]) for name in batch.schema.names] for row in encode_rows(batch)]
         if not self._widths:
             header = batch.schema.names
             columns = zip(header, *lines, strict=True)
@@ -269,7 +269,8 @@ def append(
     known = _is_known(opened, transaction)
     formats = [file_format(path, format_) for path in files]
     with ExitStack() as stack:
-        rules = TextRules(opened.schema, null_texts)
+        defaults = default_scalars(evaluated(opened.state.schema, Now.of(opened.world)))
+        rules = TextRules(opened.schema, null_texts, defaults)
         found = (
             open_rows(path, name, rules, stack, sys.stdin.buffer) for path, name in zip(files, formats, strict=True)
         )
@@ -292,6 +293,7 @@ def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | N
         for file in files:
             progress.update(task, total=file.num_rows)
             for piece in pieces(file.batches):
+                piece = without_metadata(piece, schema.names)  # noqa: PLW2901 - the rows of the piece
                 rows, missing = filled(piece, schema, table=table.name, older=table.state.schemas)
                 upserted.append(rows) if by_key else staged.append(table.stager().stage(rows, missing))
                 progress.advance(task, piece.num_rows)

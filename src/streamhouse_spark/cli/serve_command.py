@@ -27,9 +27,9 @@ duckdb -c "INSTALL iceberg; LOAD iceberg;
   ATTACH '' AS sh (TYPE iceberg, ENDPOINT 'http://127.0.0.1:8181/iceberg', AUTHORIZATION_TYPE 'none');
   SELECT count(*) FROM sh.sales.orders"
 
-# rows over HTTP: durable when answered, and written once however often this is sent
+# rows over HTTP: durable when answered, and stored once however often this is retried with its key
 curl -X POST http://127.0.0.1:8181/api/v1/tables/sales.orders/rows -H 'Content-Type: application/json' \\
-  -H 'Idempotency-Key: checkout-7:42' -d '[{"order_id": 1, "customer": "ann", "amount": 9.5}]'
+  -H 'Idempotency-Key: 8e03978e-40d5-43dd-bc93-6894a57f9324' -d '[{"order_id": 1, "customer": "ann", "amount": 9.5}]'
 
 # for other machines: TLS, and tokens (a line each: read TOKEN, or write TOKEN)
 streamhouse -w s3://bucket/warehouse serve --host 0.0.0.0 --token-file tokens --tls-cert cert.pem --tls-key key.pem
@@ -56,6 +56,20 @@ streamhouse -w s3://bucket/warehouse serve --access rights.toml --audit-log audi
 @click.option("--audit-log", metavar="FILE", help="A line of JSON for each request that reads or writes a table.")
 @click.option("--tls-cert", metavar="FILE", help="Certificate chain, in PEM.")
 @click.option("--tls-key", metavar="FILE", help="Its private key, in PEM.")
+@click.option(
+    "--allowed-host",
+    metavar="NAME",
+    multiple=True,
+    help="A name, beside localhost and addresses, that requests may have as Host, such as that of a proxy; * for all. "
+    "May be given several times.",
+)
+@click.option(
+    "--allowed-origin",
+    metavar="ORIGIN",
+    multiple=True,
+    help="An origin, beside the server's own, whose pages may use it, such as https://streams.example.com. May be "
+    "given several times.",
+)
 @click.option("--insecure", is_flag=True, help="Listen for other machines without a token or TLS.")
 @click.option(
     "--client-config",
@@ -104,6 +118,8 @@ def serve(
     tls_cert: str | None,
     tls_key: str | None,
     *,
+    allowed_host: tuple[str, ...],
+    allowed_origin: tuple[str, ...],
     insecure: bool,
     client_config: Mapping[str, str],
     grace_minutes: int,
@@ -124,6 +140,7 @@ def serve(
     from streamhouse_spark.serve.audit import AuditLog, require_writable
     from streamhouse_spark.serve.listening import Listening
     from streamhouse_spark.serve.options import AccessOf, ServeOptions, VendOptions
+    from streamhouse_spark.serve.same_site import AllowedSites
     from streamhouse_spark.serve.server import serve as serve_until_stopped
 
     clock = session.warehouse.world.clock
@@ -137,6 +154,7 @@ def serve(
         rights = WatchedAccess(access, clock)
     listening = Listening(host, port, flight_port, tls_cert, tls_key, insecure)
 
+    sites = AllowedSites.of((*allowed_host, *listening.names), allowed_origin)
     vend = VendOptions(vend_role, vend_minutes * 60) if vend_role is not None else None
     if vend is not None:
         vend.require_usable(session.warehouse.url)
@@ -151,7 +169,7 @@ def serve(
 
     log_to_stderr()
     audit = AuditLog(audit_log, clock) if audit_log is not None else None
-    options = ServeOptions(rights, client_config, grace_minutes * 60_000, audit, lake_after, vend)
+    options = ServeOptions(rights, client_config, grace_minutes * 60_000, audit, lake_after, vend, sites)
 
     def started(url: str, flight: str | None) -> None:
         also = f", Arrow Flight at {flight}" if flight else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
@@ -12,6 +13,10 @@ IDENTITY_NUMBERS: Final = "streamhouse.identity."
 """The beginning of the application ids under which a log remembers how many numbers were handed out."""
 PUBLICATIONS: Final = "streamhouse.branch."
 """The beginning of the application ids under which a log remembers the publications of branches."""
+REQUESTS: Final = "streamhouse.request."
+"""Prefix of the application ids of requests with an idempotency key; the digest of the key follows."""
+
+_DIGEST: Final = re.compile("[0-9a-f]{32}")
 
 
 class NotAnOffsetRangeError(InvalidOptionError, ValueError):
@@ -180,6 +185,21 @@ class Transaction:
     """The version that has to be the stored one, -1 for an unknown ``app_id``; None where any older one may be. Not
     stored: it is judged by each attempt to commit."""
 
+    @classmethod
+    def of_request(cls, key: str, fingerprint: str) -> Transaction:
+        """Return the identity of one request: the digest of its idempotency key, and its fingerprint, as hexadecimal
+        texts of 16 bytes. Under the same key, a request with another fingerprint is an error.
+        """
+        return cls(REQUESTS + key, 0, batch=StreamBatch(fingerprint))
+
+    @property
+    def request_key(self) -> str | None:
+        """The digest of the idempotency key; None for a transaction of a writer that counts its versions."""
+        if not self.app_id.startswith(REQUESTS):
+            return None
+        key, fingerprint = self.app_id.removeprefix(REQUESTS), self.batch.fingerprint if self.batch else None
+        return key if _DIGEST.fullmatch(key) and _DIGEST.fullmatch(fingerprint or "") else None
+
     def __post_init__(self) -> None:
         """Raise `InvalidOptionError` for a transaction that a record could not keep, or later versions not be compared
         with.
@@ -205,13 +225,13 @@ def check_transaction(value: object) -> None:
     """
     if not isinstance(value, Transaction | None):
         raise InvalidOptionError(f"transaction is {shown(value)}, expected a Transaction(app_id, version) or None")
-    if value is not None:
+    if value is not None and value.request_key is None:
         check_app_id(value.app_id)
 
 
 def check_app_id(app_id: str) -> None:
     """Raise `InvalidOptionError` for an application id under which the log counts the numbers of identity columns, or
-    remembers a publication.
+    remembers a publication or a request.
     """
     if app_id.startswith(IDENTITY_NUMBERS):
         raise InvalidOptionError(
@@ -222,6 +242,11 @@ def check_app_id(app_id: str) -> None:
         raise InvalidOptionError(
             f"transaction of {app_id!r}: application ids that begin with {PUBLICATIONS} say which branches were "
             "published; take another one"
+        )
+    if app_id.startswith(REQUESTS):
+        raise InvalidOptionError(
+            f"transaction of {app_id!r}: the prefix {REQUESTS} is reserved for requests with an Idempotency-Key; "
+            "choose another application id"
         )
 
 

@@ -80,6 +80,11 @@ def _evaluated(column: Column, now: Now) -> Column:
     return replace(column, default=default.value(now)) if isinstance(default, DefaultFunction) else column
 
 
+def default_scalars(schema: TableSchema) -> dict[str, pa.Scalar]:
+    """Return the defaults of one write, see `evaluated`, by the names of their columns."""
+    return {column.name: column.default_scalar for column in schema.columns if column.default is not None}
+
+
 def without_defaults(schema: TableSchema) -> TableSchema:
     """Return the schema without defaults, for rows that are not written, such as keys to look for: a missing column is
     an error there.

@@ -14,11 +14,8 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-import pyarrow as pa
-
-from streamhouse_spark.core.python_values import python_rows
 from streamhouse_spark.errors import CorruptDataError
-from streamhouse_spark.schema.variant import METADATA, VALUE, holds_variant, is_variant
+from streamhouse_spark.schema.variant import METADATA, VALUE
 
 BYTES_MAX: Final = 16 << 20
 """Larger values are refused: not every reader takes them."""
@@ -181,28 +178,12 @@ def decoded(value: bytes, metadata: bytes) -> Any:
         raise ValueError(f"no variant: {error}") from error
 
 
-def readable_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return the rows as Python has them, variants as `decoded` gives them, with ints and floats for decimals that are
-    these: JSON has one kind of number. Raises `CorruptDataError` for one that is none.
-    """
-    found = python_rows(rows)
-    for field in rows.schema:
-        if holds_variant(field.type):
-            for row in found:
-                row[field.name] = _readable(row[field.name], field)
-    return found
-
-
-def _readable(value: Any, field: pa.Field) -> Any:
-    """Return a variant, or a struct that has some, as Python has it."""
-    if value is None or not holds_variant(field.type):
-        return value
-    if not is_variant(field.type):
-        return {inner.name: _readable(value[inner.name], inner) for inner in field.type}
+def readable_value(value: Mapping[str, bytes], column: str) -> Any:
+    """Return the two binaries of a variant as Python has it. Raises `CorruptDataError` for bytes that are none."""
     try:
         return _as_numbers(decoded(value[VALUE], value[METADATA]))
     except ValueError as error:
-        raise CorruptDataError(f"column '{field.name}' has a value that is {error}; leave the column out") from error
+        raise CorruptDataError(f"column '{column}' has a value that is {error}; leave the column out") from error
 
 
 def _as_numbers(value: Any) -> Any:

@@ -5,23 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from streamhouse_spark.core.clock import Clock
-from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.serve.access import Access
 from streamhouse_spark.serve.options import AccessOf
 from streamhouse_spark.serve.rate_limit import RateLimit
+from streamhouse_spark.serve.refusal import Refusal
 from streamhouse_spark.serve.rights import Client
 
 _WRONG_TOKENS_PER_S: Final = 5.0
 """Requests without a valid token that an address may send; those beyond are told to wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a request is not answered, as HTTP says it."""
-
-    status: int
-    text: str
-    wait_s: int = 0
 
 
 class Admission:

@@ -8,7 +8,9 @@ from starlette.responses import JSONResponse
 
 from streamhouse_spark.errors import (
     ErrorKind,
+    IdempotencyKeyReusedError,
     InvalidNameError,
+    InvalidOptionError,
     NotAuthorizedError,
     StorageRefusedError,
     StreamhouseError,
@@ -32,6 +34,10 @@ def status_of(error: StreamhouseError) -> int:
     match error:
         case TableNotFoundError():
             return 404
+        case IdempotencyKeyReusedError():
+            return 422
+        case InvalidOptionError(condition="UNSUPPORTED_MEDIA_TYPE"):
+            return 415
         case WriterFullError():
             return 429
         case NotAuthorizedError() | StorageRefusedError():
@@ -42,7 +48,9 @@ def status_of(error: StreamhouseError) -> int:
 def error_answer(error: StreamhouseError) -> JSONResponse:
     """Return the answer of our own API."""
     status = status_of(error)
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else None
+    headers = (
+        {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) or error.condition == "REQUEST_IN_FLIGHT" else None
+    )
     body = {"error": {"condition": error.condition, "kind": error.kind.value, "message": str(error)}}
     return JSONResponse(body, status, headers)
 
@@ -52,13 +60,13 @@ def iceberg_error(status: int, kind: str, message: str) -> JSONResponse:
     return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)
 
 
-def iceberg_answer(error: StreamhouseError) -> JSONResponse:
-    """Return the answer that Iceberg's clients turn into their own exception."""
+def iceberg_answer(error: StreamhouseError, absent: str = "NoSuchTableException") -> JSONResponse:
+    """Return the answer that Iceberg's clients turn into their own exception; ``absent`` is that of a request's object
+    where it is not there.
+    """
     match error:
-        case TableNotFoundError(condition="DATABASE_NOT_FOUND"):
-            return iceberg_error(404, "NoSuchNamespaceException", str(error))
         case TableNotFoundError() | InvalidNameError():
-            return iceberg_error(404, "NoSuchTableException", str(error))
+            return iceberg_error(404, absent, str(error))
     status = status_of(error)
     kinds = {503: "ServiceUnavailableException", 400: "BadRequestException", 403: "ForbiddenException"}
     return iceberg_error(status, kinds.get(status, error.condition), str(error))

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.serve.admission import Admission
 from streamhouse_spark.serve.counts import ServedCounts
-from streamhouse_spark.serve.guard import ICEBERG, Guard
+from streamhouse_spark.serve.guard import HEALTH, ICEBERG, Guard
 from streamhouse_spark.serve.iceberg.rest import iceberg_routes
 from streamhouse_spark.serve.iceberg.stand_in import StandIns
 from streamhouse_spark.serve.iceberg.system_documents import SystemDocuments
@@ -32,7 +32,7 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 logger = logging.getLogger(__name__)
 
 API: Final = "/api/v1"
-_OPEN_PATHS: Final = ("/", "/health", f"{ICEBERG}/v1/config", f"{API}/openapi.json")
+_OPEN_PATHS: Final = ("/", HEALTH, f"{ICEBERG}/v1/config", f"{API}/openapi.json")
 """Answered without a token: they tell nothing of the warehouse."""
 _AREAS: Final = ("iceberg", "api", "metrics", "health", "page")
 
@@ -50,7 +50,7 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
     stand_ins = StandIns(options.lake_after_s, counts) if options.lake_after_s is not None else None
     system = SystemDocuments(grace_ms=options.grace_ms)
     routes = [
-        Route("/health", _health, methods=["GET", "HEAD"]),
+        Route(HEALTH, _health, methods=["GET", "HEAD"]),
         Route(f"{API}/openapi.json", _openapi, methods=["GET"]),
         *overview.routes(),
         Mount(API, routes=rows_routes(opened, counts)),
@@ -58,7 +58,7 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
     ]
     middleware = [
         Middleware(_Counted, counts=counts, clock=clock),
-        Middleware(Guard, admission, warehouse, _OPEN_PATHS, options.audit),
+        Middleware(Guard, admission, warehouse, _OPEN_PATHS, options.audit, options.sites),
     ]
     app = Starlette(routes=routes, middleware=middleware)
     app.state.tables = tables
@@ -80,7 +80,7 @@ class _Counted:
             await self._app(scope, receive, send)
             return
         began_ms = self._clock.boot_ms()
-        area = scope["path"].split("/")[1] or "page"
+        area = "page" if scope["path"] == "/" else scope["path"].lstrip("/").partition("/")[0]
         area = area if area in _AREAS else "other"
 
         async def noted(message: Message) -> None:

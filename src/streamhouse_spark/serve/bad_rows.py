@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Final, Protocol
@@ -16,7 +15,6 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from streamhouse_spark.config.paimon_limits import check_paimon_values
-from streamhouse_spark.core.json_text import json_text
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.checks.check import require_checked
@@ -24,9 +22,12 @@ from streamhouse_spark.schema.default_functions import Now
 from streamhouse_spark.schema.defaults import evaluated
 from streamhouse_spark.schema.generated.generated import completed
 from streamhouse_spark.schema.identity import refuse_given
+from streamhouse_spark.schema.json_values import row_texts
 from streamhouse_spark.schema.rows import filled
-from streamhouse_spark.serve.row_bodies import ARROW, CSV, JSON, json_rows, parsed_rows, python_rows
+from streamhouse_spark.serve.row_bodies import ARROW, CSV, JSON, parsed_rows
 from streamhouse_spark.table.table import Table
+from streamhouse_spark.write.json_lines import json_objects
+from streamhouse_spark.write.row_files import TextRules
 
 BAD_ROWS_MAX: Final = 1_000
 """Rows that are told apart. A body with more of them is refused whole: it is of another table, or of another form."""
@@ -65,19 +66,19 @@ class Body(Protocol):
     def text(self, row: int) -> str: ...
 
 
-def body_of(body: bytes, kind: str, schema: pa.Schema) -> Body:
+def body_of(body: bytes, kind: str, rules: TextRules) -> Body:
     """Return the body as rows. Raises `SchemaMismatchError` where rows cannot be told apart in it."""
     if kind == ARROW:
-        return _Frames(parsed_rows(body, kind, schema))
+        return _Frames(parsed_rows(body, kind, rules))
+    if kind == JSON:
+        return _Lines(json_objects(body), rules)
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise SchemaMismatchError(f"the body is no UTF-8: {error}; send text in UTF-8") from error
     if kind == CSV:
-        return _Records(text, schema)
-    if kind == JSON:
-        return _Lines([json.dumps(row, separators=(",", ":")) for row in json_rows(body)], schema)
-    return _Lines([line for line in text.split("\n") if line.strip()], schema)
+        return _Records(text, rules)
+    return _Lines([line for line in text.split("\n") if line.strip()], rules)
 
 
 def sorted_rows(table: Table, body: Body) -> SortedRows:
@@ -136,15 +137,15 @@ class _Finder:
 class _Lines:
     """JSON Lines."""
 
-    def __init__(self, lines: Sequence[str], schema: pa.Schema) -> None:
+    def __init__(self, lines: Sequence[str], rules: TextRules) -> None:
         self._lines = lines
-        self._schema = schema
+        self._rules = rules
 
     def __len__(self) -> int:
         return len(self._lines)
 
     def read(self, begin: int, end: int) -> pa.Table:
-        return parsed_rows("\n".join(self._lines[begin:end]).encode(), "application/x-ndjson", self._schema)
+        return parsed_rows("\n".join(self._lines[begin:end]).encode(), "application/x-ndjson", self._rules)
 
     def text(self, row: int) -> str:
         return self._lines[row]
@@ -153,8 +154,8 @@ class _Lines:
 class _Records:
     """CSV, whose first record names the columns."""
 
-    def __init__(self, text: str, schema: pa.Schema) -> None:
-        self._schema = schema
+    def __init__(self, text: str, rules: TextRules) -> None:
+        self._rules = rules
         starts, lines = [0], io.StringIO(text, newline="")
         try:
             reader = csv.reader(iter(lines.readline, ""), strict=True)
@@ -172,7 +173,7 @@ class _Records:
         return len(self._records)
 
     def read(self, begin: int, end: int) -> pa.Table:
-        return parsed_rows((self._header + "".join(self._records[begin:end])).encode(), CSV, self._schema)
+        return parsed_rows((self._header + "".join(self._records[begin:end])).encode(), CSV, self._rules)
 
     def text(self, row: int) -> str:
         return self._header + self._records[row].rstrip("\r\n")
@@ -191,11 +192,7 @@ class _Frames:
         return self._rows.slice(begin, end - begin)
 
     def text(self, row: int) -> str:
-        found = self._rows.slice(row, 1)
-        try:
-            return json_text(python_rows(found)[0])
-        except InvalidOptionError:
-            return str(found)
+        return next(row_texts(self._rows.slice(row, 1)))
 
 
 def parse_bad_rows(text: str | None, dead_letters: str | None) -> str:

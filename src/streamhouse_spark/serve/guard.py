@@ -10,18 +10,30 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.serve.admission import Admission, Refusal
+from streamhouse_spark.serve.admission import Admission
 from streamhouse_spark.serve.answers import error_answer, iceberg_answer, iceberg_error
 from streamhouse_spark.serve.audit import AuditLog
+from streamhouse_spark.serve.refusal import Refusal
+from streamhouse_spark.serve.same_site import AllowedSites
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 ICEBERG: Final = "/iceberg"
+HEALTH: Final = "/health"
+_DENIED: Final = (401, 403, 421, 429)
+_CONDITIONS: Final = {
+    401: ("NOT_AUTHENTICATED", "NotAuthorizedException"),
+    403: ("FOREIGN_ORIGIN", "ForbiddenException"),
+    421: ("UNKNOWN_HOST", "BadRequestException"),
+    429: ("TOO_MANY_REQUESTS", "TooManyRequestsException"),
+}
+"""Status → the condition of our own API, and the exception of Iceberg's clients."""
 
 
 class Guard:
     """Lets a request pass that has a client's token, and notes the client in its state; handlers ask for rights.
 
-    A request without a token gets 401, one beyond its client's limit 429, before anything of it is read.
+    A request without a token gets 401, one beyond its client's limit 429, one of another site's page 403 or 421, before
+    anything of it is read.
     """
 
     def __init__(
@@ -31,12 +43,14 @@ class Guard:
         warehouse: Warehouse,
         open_paths: tuple[str, ...],
         audit: AuditLog | None,
+        sites: AllowedSites,
     ) -> None:
         self._app = app
         self._admission = admission
         self._ids = warehouse.world.ids
         self._open_paths = open_paths
         self._audit = audit
+        self._sites = sites
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -45,7 +59,9 @@ class Guard:
         request = Request(scope)
         state = scope.setdefault("state", {})
         state["request_id"] = self._ids.new_uuid()
-        refused = None if request.url.path in self._open_paths else await self._refused(request, state)
+        refused = self._other_site(request)
+        if refused is None and scope["path"] not in self._open_paths:
+            refused = await self._refused(request, state)
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -54,6 +70,13 @@ class Guard:
             await send(message)
 
         await (refused or self._app)(scope, receive, noted)
+
+    def _other_site(self, request: Request) -> Response | None:
+        if request.scope["path"] == HEALTH:  # load balancers ask under names of their own
+            return None
+        requires_token = not self._admission.access.is_open
+        refusal = self._sites.refusal_of(request.headers, requires_token=requires_token)
+        return _answer(request, refusal) if refusal is not None else None
 
     async def _refused(self, request: Request, state: dict[str, Any]) -> Response | None:
         access, address = self._admission.access, request.client.host if request.client else ""
@@ -64,7 +87,7 @@ class Guard:
             else:  # it may have to ask the provider
                 found = await to_thread.run_sync(access.client_of, authorization)
         except StreamhouseError as error:
-            return iceberg_answer(error) if request.url.path.startswith(ICEBERG) else error_answer(error)
+            return iceberg_answer(error) if request.scope["path"].startswith(ICEBERG) else error_answer(error)
         if found is not None:
             state["client"] = found
         admitted = self._admission.counted(access, found, address)
@@ -72,7 +95,7 @@ class Guard:
 
     def _note(self, request: Request, state: dict[str, Any], status: int) -> None:
         """Write the line of a request that asked for a right, or was refused."""
-        if self._audit is None or ("right" not in state and status not in (401, 403, 429)):
+        if self._audit is None or ("right" not in state and status not in _DENIED):
             return
         client = state.get("client")
         given = {name: state[name] for name in ("credentials_until",) if name in state}
@@ -82,12 +105,12 @@ class Guard:
                 "client": client.name if client else None,
                 "address": request.client.host if request.client else None,
                 "method": request.method,
-                "path": request.url.path,
+                "path": request.scope["path"],
                 "right": state.get("right"),
                 "table": state.get("table"),
                 "rows": state.get("rows"),
                 "status": status,
-                "allowed": status not in (401, 403, 429),
+                "allowed": status not in _DENIED and not state.get("denied"),
                 **given,
             }
         )
@@ -95,12 +118,11 @@ class Guard:
 
 def _answer(request: Request, refusal: Refusal) -> Response:
     status, text = refusal.status, refusal.text
-    kinds = {401: "NotAuthorizedException", 429: "TooManyRequestsException"}
-    condition = "NOT_AUTHENTICATED" if status == 401 else "TOO_MANY_REQUESTS"
-    if request.url.path.startswith(ICEBERG):
-        answer = iceberg_error(status, kinds[status], text)
+    condition, exception = _CONDITIONS[status]
+    if request.scope["path"].startswith(ICEBERG):
+        answer = iceberg_error(status, exception, text)
     else:
-        kind = "invalid" if status == 401 else "unavailable"
+        kind = "unavailable" if status == 429 else "invalid"
         body = {"condition": condition, "kind": kind, "message": f"{condition}: {text}"}
         answer = JSONResponse({"error": body}, status)
     if status == 401:

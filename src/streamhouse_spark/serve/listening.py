@@ -32,6 +32,11 @@ class Listening:
     def url_host(self) -> str:
         return f"[{self.host}]" if ":" in self.host else self.host
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name that it listens at; none where that is an address."""
+        return (self.host,) if any(c.isalpha() for c in self.host) and ":" not in self.host else ()
+
     def require_safe(self, access: Access) -> None:
         """Raise `InvalidOptionError` where others on the network could read or write without a token, or read along."""
         if bool(self.tls_cert) != bool(self.tls_key):

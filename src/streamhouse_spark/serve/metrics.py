@@ -9,7 +9,7 @@ from streamhouse_spark.metrics.measures import Measure
 from streamhouse_spark.serve.counts import ServedCounts
 
 _GAUGES: Final = {
-    "streamhouse_table_rows": ("rows", "Rows of the table, hot and cold."),
+    "streamhouse_table_rows": ("rows", "Rows of the table, hot and cold; with a primary key its changes."),
     "streamhouse_table_lag_rows": ("lag_rows", "Rows that the lake does not hold yet."),
     "streamhouse_table_lag_seconds": ("untiered_s", "Age of the oldest row that the lake does not hold."),
     "streamhouse_table_hot_bytes": ("hot_bytes", "Bytes of the hot log."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any, Final
 
+from streamhouse_spark.serve.request_identity import IDEMPOTENCY_KEY, PRODUCER_ID, PRODUCER_SEQUENCE
 from streamhouse_spark.serve.row_bodies import ARROW, CSV, JSON, JSON_LINES
 
 _TABLE: Final = {
@@ -30,7 +31,9 @@ def openapi() -> dict[str, Any]:
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{"token": []}],
         "paths": {
-            "/api/v1/overview": {"get": _operation("All tables, with rows and lag.")},
+            "/api/v1/overview": {
+                "get": _operation("All tables, with rows and lag; with a primary key these count changes (rows_unit).")
+            },
             "/api/v1/tables": {"get": _operation("The names of all tables.")},
             "/api/v1/tables/{table}": {
                 "get": _operation(
@@ -56,13 +59,17 @@ def openapi() -> dict[str, Any]:
                         _query("columns", "With upsert: only these columns and the key are in the rows."),
                         _query("bad_rows", "refuse (all rows or none), skip, or dead-letter."),
                         _query("dead_letters", "The table for rows that do not fit, such as sales.bad."),
-                        {
-                            "name": "Idempotency-Key",
-                            "in": "header",
-                            "description": "PRODUCER:NUMBER. A request that is sent again adds nothing, and gets the "
-                            "first one's answer.",
-                            "schema": {"type": "string"},
-                            "example": "checkout-7:42",
+                        _header(
+                            IDEMPOTENCY_KEY,
+                            "Any text that is new for each request, kept for 24 hours. A retry with the same key and "
+                            "body gets the first answer and adds nothing.",
+                            "8e03978e-40d5-43dd-bc93-6894a57f9324",
+                        ),
+                        _header(PRODUCER_ID, f"With {PRODUCER_SEQUENCE}, instead of {IDEMPOTENCY_KEY}.", "checkout-7"),
+                        _header(PRODUCER_SEQUENCE, "Starts at 0 for each table and grows by one.", "42"),
+                        errors={
+                            "409": "The request is in flight, or the producer's sequence has a gap or a step back.",
+                            "422": "The key, or the sequence number, belongs to a request with another body.",
                         },
                     ),
                     "requestBody": {"required": True, "content": _ROWS},
@@ -87,10 +94,20 @@ def _query(name: str, text: str) -> dict[str, Any]:
     return {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
 
 
-def _operation(summary: str, *parameters: dict[str, Any], answers: dict[str, Any] | None = None) -> dict[str, Any]:
+def _header(name: str, text: str, example: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "description": text, "schema": {"type": "string"}, "example": example}
+
+
+def _operation(
+    summary: str,
+    *parameters: dict[str, Any],
+    answers: dict[str, Any] | None = None,
+    errors: dict[str, str] | None = None,
+) -> dict[str, Any]:
     content = answers or {JSON: {"schema": {"type": "object"}}}
     responses = {
         "200": {"description": "OK", "content": content},
+        **{status: {"description": text} for status, text in (errors or {}).items()},
         "default": {"description": "An error, as JSON: 401, 403 and 429 besides those of the table."},
     }
     return {"summary": summary, "parameters": list(parameters), "responses": responses}

@@ -11,6 +11,7 @@ from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.serve.access import Access
 from streamhouse_spark.serve.audit import AuditLog
+from streamhouse_spark.serve.same_site import AllowedSites
 from streamhouse_spark.storage.s3.temporary import partition_of
 
 AccessOf = Callable[[], Access]
@@ -46,3 +47,4 @@ class ServeOptions:
     """Time after which an engine gets the lake alone, because hot rows are not ready; None lets it wait."""
     vend: VendOptions | None = None
     """How clients get credentials for the files of tables; None for not at all."""
+    sites: AllowedSites = AllowedSites()

@@ -16,6 +16,7 @@ from streamhouse_spark.metrics.measures import Measure, process_measures, store_
 from streamhouse_spark.serve.answers import error_answer
 from streamhouse_spark.serve.counts import ServedCounts
 from streamhouse_spark.serve.metrics import server_measures
+from streamhouse_spark.serve.parameters import parameters_of
 from streamhouse_spark.serve.rights import Client, client_of
 from streamhouse_spark.storage.requests import Requests
 from streamhouse_spark.table.glance import TableGlance, overdue_failures
@@ -68,6 +69,7 @@ class Overview:
 
     def _json(self, request: Request) -> Response:
         try:
+            parameters_of(request, ())
             return JSONResponse({"warehouse": self._warehouse.url, "tables": self._readable(client_of(request))})
         except StreamhouseError as error:
             return error_answer(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 
 from starlette.requests import Request
@@ -10,7 +10,7 @@ from starlette.requests import Request
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import parse_database, parse_table_name
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import InvalidNameError, NotAuthorizedError
+from streamhouse_spark.errors import InvalidNameError, NotAuthorizedError, StreamhouseError, TableNotFoundError
 
 Right = Literal["read", "write"]
 _ALL: Final = "*"
@@ -84,19 +84,62 @@ def client_of(request: Request) -> Client:
 
 
 def require(request: Request, right: Right, table: str) -> None:
-    """Raise `NotAuthorizedError` where the client of a request lacks a right on a table, whether that exists or not."""
+    """Raise as `require_right` where the client of a request lacks a right on a table."""
     path = parse_table_name(table).path
-    request.scope.setdefault("state", {}).update(right=right, table=str(path))
+    state = request.scope.setdefault("state", {})
+    state.update(right=right, table=str(path), denied=True)
     require_right(client_of(request), right, path)
+    state["denied"] = False
 
 
 def require_right(client: Client, right: Right, path: TablePath) -> None:
-    """Raise `NotAuthorizedError` where a client lacks a right on a table, whether that exists or not."""
+    """Raise `NotAuthorizedError` where a client may read a table and not write it, and `TableNotFoundError` where it
+    may not read it, whether that exists or not: no storage is asked.
+    """
+    if not client.may("read", path):
+        raise absent_table(client, path)
     if not client.may(right, path):
         raise NotAuthorizedError(
             f'the client {client.name} may not {right} {path}; ask for a right on it: {right} = ["{path}"] in the '
             "server's file of rights"
         )
+
+
+def absent_table(client: Client, path: TablePath) -> TableNotFoundError:
+    """Return the error of a table that a client cannot see: the same for one that is absent."""
+    return TableNotFoundError(
+        f"table {path} does not exist, or the client {client.name} has no right on it; ask for a right, or for one of "
+        "the tables that are listed"
+    )
+
+
+def absent_database(client: Client, database: str) -> TableNotFoundError:
+    """Return the error of a database that a client cannot see: the same for one that is absent."""
+    return TableNotFoundError(
+        f"database {database[:100]} does not exist, or the client {client.name} has no right on a table of it; ask for "
+        "a right, or for one of the databases that are listed",
+        condition="DATABASE_NOT_FOUND",
+    )
+
+
+def without_hidden_names(
+    error: StreamhouseError, client: Client, table: str | None, exists: Callable[[str], bool]
+) -> StreamhouseError:
+    """Return the error that a client gets for an error about a table: that of an absent one suggests names of other
+    tables, or its new one, which the client may not see.
+    """
+    if table is None or not isinstance(error, TableNotFoundError) or client.may_read_all():
+        return error
+    try:
+        return error if exists(table) else absent_table(client, parse_table_name(table).path)
+    except StreamhouseError as failure:
+        return failure
+
+
+def table_asked_for(request: Request) -> str | None:
+    """Return the table that a request asked a right for."""
+    table = request.scope.get("state", {}).get("table")
+    return table if isinstance(table, str) else None
 
 
 def merged(name: str, clients: Sequence[Client], ends_s: float | None) -> Client:

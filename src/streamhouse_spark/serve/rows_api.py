@@ -2,49 +2,57 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import field
 from typing import Any, Final
 
 import pyarrow as pa
-from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from streamhouse_spark.core.forks import new_event
-from streamhouse_spark.core.json_text import json_text
 from streamhouse_spark.core.model import BucketOffsets, Transaction
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.commits.position import LogPosition
 from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.read.tail import Tail
+from streamhouse_spark.schema.default_functions import Now
+from streamhouse_spark.schema.defaults import default_scalars, evaluated
+from streamhouse_spark.schema.json_values import row_texts
 from streamhouse_spark.serve.answers import RETRY_AFTER_S, error_answer
 from streamhouse_spark.serve.bad_rows import BadRow, Body, body_of, parse_bad_rows, sorted_rows
 from streamhouse_spark.serve.counts import ServedCounts
+from streamhouse_spark.serve.followers import FollowAnswer, Followers
 from streamhouse_spark.serve.open_tables import OpenTables
-from streamhouse_spark.serve.rights import client_of, require
-from streamhouse_spark.serve.row_bodies import media_type, parsed_rows, python_rows, written_rows
+from streamhouse_spark.serve.parameters import parameters_of
+from streamhouse_spark.serve.request_identity import RequestIdentity, RequestsInFlight
+from streamhouse_spark.serve.rights import ANYBODY, client_of, require, table_asked_for, without_hidden_names
+from streamhouse_spark.serve.row_bodies import body_type, media_type, parsed_rows, written_rows
 from streamhouse_spark.serve.table_facts import failed_rounds, table_facts
 from streamhouse_spark.table.dead_letters import DEAD_LETTERS
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.first_rows import first_rows, schema_of
+from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark.write.csv_rows import decode_field
+from streamhouse_spark.write.row_files import TextRules
 
 BODY_BYTES_MAX: Final = 64 << 20
 IN_FLIGHT_BYTES_MAX: Final = 256 << 20
 """Bytes of bodies that are being written; a request beyond them is refused with 429, and nothing of it is taken."""
 BAD_ROWS_SHOWN: Final = 100
-FOLLOWERS_MAX: Final = 200
 ROWS_DEFAULT: Final = 100
 ROWS_MAX: Final = 100_000
 _OTHERS_WAIT: Final = "the rows of other requests wait to be written; send these again"
-_HEARTBEAT_MS: Final = 10_000
 _MODES: Final = ("append", "upsert", "delete")
+_READ_PARAMETERS: Final = ("where", "columns", "limit")
+_WRITE_PARAMETERS: Final = ("mode", "columns", "bad_rows", "dead_letters")
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -53,21 +61,22 @@ def rows_routes(tables: OpenTables, counts: ServedCounts) -> list[Route]:
     """Return the routes below ``/api/v1/tables``."""
     api = _Rows(tables, counts)
     return [
-        Route("/tables", _answered(api.list), methods=["GET"]),
-        Route("/tables/{table}", _answered(api.describe), methods=["GET"]),
-        Route("/tables/{table}/rows", _answered(api.read), methods=["GET"]),
-        Route("/tables/{table}/rows", _answered(api.write), methods=["POST"]),
-        Route("/tables/{table}/lookup", _answered(api.lookup), methods=["GET"]),
-        Route("/tables/{table}/changes", _answered(api.changes), methods=["GET"]),
+        Route("/tables", _answered(api.list, tables.warehouse), methods=["GET"]),
+        Route("/tables/{table}", _answered(api.describe, tables.warehouse), methods=["GET"]),
+        Route("/tables/{table}/rows", _answered(api.read, tables.warehouse), methods=["GET"]),
+        Route("/tables/{table}/rows", _answered(api.write, tables.warehouse), methods=["POST"]),
+        Route("/tables/{table}/lookup", _answered(api.lookup, tables.warehouse), methods=["GET"]),
+        Route("/tables/{table}/changes", _answered(api.changes, tables.warehouse), methods=["GET"]),
     ]
 
 
-def _answered(handler: Handler) -> Handler:
+def _answered(handler: Handler, warehouse: Warehouse) -> Handler:
     async def answered(request: Request) -> Response:
         try:
             return await handler(request)
         except StreamhouseError as error:
-            return error_answer(error)
+            client, table = client_of(request), table_asked_for(request)
+            return error_answer(await run_in_threadpool(without_hidden_names, error, client, table, warehouse.exists))
 
     return answered
 
@@ -78,9 +87,11 @@ class _Rows:
         self._counts = counts
         self._tables = tables
         self._in_flight_bytes = 0
-        self._followers: CapacityLimiter | None = None
+        self._requests = RequestsInFlight()
+        self._followers = Followers()
 
     async def list(self, request: Request) -> Response:
+        parameters_of(request, ())
         return JSONResponse({"tables": client_of(request).readable_of(await run_in_threadpool(self._warehouse.tables))})
 
     async def describe(self, request: Request) -> Response:
@@ -89,7 +100,7 @@ class _Rows:
 
     def _describe(self, request: Request) -> Response:
         table = self._opened(request)
-        costs = table.costs().to_json() if "costs" in request.query_params else None
+        costs = table.costs().to_json() if "costs" in parameters_of(request, ("costs",)) else None
         return JSONResponse(table_facts(table) | failed_rounds(table) | ({"costs": costs} if costs is not None else {}))
 
     # -- writing ------------------------------------------------------------------------------------------------------
@@ -118,35 +129,44 @@ class _Rows:
                     self._in_flight_bytes += more
                     size_bytes += more
             return await run_in_threadpool(self._write, request, bytes(body))
+        except ClientDisconnect as error:  # whoever sent the head is gone, and nothing was written
+            raise InvalidOptionError("the connection ended before the body; send the request again") from error
         finally:
             self._in_flight_bytes -= size_bytes
 
     def _write(self, request: Request, body: bytes) -> Response:
         table = self._opened(request)
-        mode = request.query_params.get("mode") or ("upsert" if table.state.primary_key else "append")
+        mode = parameters_of(request, _WRITE_PARAMETERS).get("mode")
+        mode = mode or ("upsert" if table.state.primary_key else "append")
         if mode not in _MODES:
             raise InvalidOptionError(f"mode={mode[:60]!r}: expected {', '.join(_MODES)}")
-        transaction = _transaction(request.headers.get("idempotency-key"))
         asked = _Asked.of(request, table, mode, body)
-        try:
-            offsets, bad = self._stored(request, table, asked, transaction)
-        except SchemaMismatchError as error:
-            return _refused_rows(error, table, asked)
-        self._counts.wrote(table.name, mode, offsets.num_rows)
+        identity = RequestIdentity.of(request.headers, client_of(request).name, table.uuid, asked.parts)
+        with self._requests.entered(table.uuid, identity) if identity else nullcontext():
+            if identity and (stored := identity.stored_outcome(table.state)):
+                offsets, bad = BucketOffsets(stored.offsets), _bad_rows_again(table, asked)
+            else:
+                try:
+                    with identity.judged_by(table.refresh) if identity else nullcontext():
+                        offsets, bad = self._stored(request, table, asked, identity)
+                except SchemaMismatchError as error:
+                    return _refused_rows(error, table, asked)
+                self._counts.wrote(table.name, mode, offsets.num_rows)
         request.scope["state"]["rows"] = offsets.num_rows
         ranges = {str(bucket): [r.start, r.end] for bucket, r in offsets.items()}
         answer = {"table": table.name, "rows": offsets.num_rows, "offsets": ranges}
         return JSONResponse(answer | ({"bad_rows": [one.to_json() for one in bad]} if bad else {}))
 
     def _stored(
-        self, request: Request, table: Table, asked: _Asked, transaction: Transaction | None
+        self, request: Request, table: Table, asked: _Asked, identity: RequestIdentity | None
     ) -> tuple[BucketOffsets, Sequence[BadRow]]:
         """Write the rows that the table takes; first those that it does not, into the table that is named for them.
 
         A request that is sent again, because the server died between the two, adds to neither what it has.
         """
+        transaction = identity.transaction if identity else None
         if asked.bad_rows == "refuse":
-            return asked.stored(table, parsed_rows(asked.body, asked.kind, asked.schema), transaction), ()
+            return asked.stored(table, parsed_rows(asked.body, asked.kind, asked.rules), transaction), ()
         found = sorted_rows(table, asked.rows())
         if found.bad and asked.dead_letters:
             require(request, "write", asked.dead_letters)
@@ -157,11 +177,12 @@ class _Rows:
                     {"at": now, "target": table.name, "reason": one.reason, "position": str(one.row), "event": one.text}
                     for one in found.bad
                 ],
-                transaction=transaction and Transaction(f"{transaction.app_id}:{table.name}", transaction.version),
+                transaction=identity.of_dead_letters(table.name, [one.row for one in found.bad]) if identity else None,
             )
-        if found.good is None:
+        if found.good is None and transaction is None:
             return BucketOffsets({}), found.bad
-        return asked.stored(table, found.good, transaction), found.bad
+        rows = table.schema.empty_table() if found.good is None else found.good
+        return asked.stored(table, rows, transaction), found.bad
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -170,7 +191,7 @@ class _Rows:
         return await run_in_threadpool(self._read, request)
 
     def _read(self, request: Request) -> Response:
-        name, asked = request.path_params["table"], request.query_params
+        name, asked = request.path_params["table"], parameters_of(request, _READ_PARAMETERS)
         limit = _number(asked.get("limit"), ROWS_DEFAULT, ROWS_MAX)
         kind = media_type(request.headers.get("accept"))
         columns = [c.strip() for c in asked["columns"].split(",")] if asked.get("columns") else None
@@ -185,56 +206,50 @@ class _Rows:
     def _lookup(self, request: Request) -> Response:
         table = self._opened(request)
         key = list(table.state.primary_key)
-        given = dict(request.query_params)
-        if not key or sorted(given) != sorted(key):
+        given = parameters_of(request, key) if key else {}
+        if sorted(given) != sorted(key) or not key:
             names = "&".join(f"{name}=…" for name in key) if key else "none: the table has no primary key"
             raise InvalidOptionError(f"table {table.name}: a lookup names each column of the primary key ({names})")
-        schema = pa.schema([table.schema.field(name) for name in key])
-        keys = pa.table({name: pa.array([given[name]]) for name in key})
-        found = table.lookup(_cast(keys, schema, table.name))
+        columns = [table.schema.field(name) for name in key]
+        found = table.lookup(
+            pa.table({column.name: _key_value(given[column.name], column, table) for column in columns})
+        )
         if not found["_found"][0].as_py():
             raise TableNotFoundError(f"table {table.name} has no row with this key", condition="ROW_NOT_FOUND")
-        row = python_rows(found.drop_columns(["_found"]))[0]
-        return Response(json_text(row), media_type="application/json")
+        row = next(row_texts(found.drop_columns(["_found"])))
+        return Response(row, media_type="application/json")
 
     async def changes(self, request: Request) -> Response:
-        """Follow the table: an event a batch, whose id is the position behind it.
+        """Follow the table: an event for some rows at a time, whose id is the position behind them.
 
         It ends with the client's token, and goes on with the next one from the last event. Each client that waits for
         rows holds a thread, of those that are for this alone: others are answered meanwhile.
         """
         require(request, "read", request.path_params["table"])
-        client = client_of(request)
-        threads = self._followers = self._followers or CapacityLimiter(FOLLOWERS_MAX)
-        if threads.available_tokens < 1:
-            return _busy(f"{FOLLOWERS_MAX} clients follow tables here already; ask another server, or later")
-        table = await run_in_threadpool(self._opened, request)
-        start = _start(request.headers.get("last-event-id") or request.query_params.get("from") or "latest")
+        client, asked = client_of(request), parameters_of(request, ("from",))
+        name = client.name
+        if client is ANYBODY and request.client is not None:
+            name = request.client.host  # without tokens an address tells clients apart
+        if (refusal := self._followers.admit(name)) is not None:
+            return _busy(refusal)
         stop = new_event()
-        tail = await run_in_threadpool(lambda: table.tail(start, include_metadata=True, stop=stop))
+        try:
+            start = _start(request.headers.get("last-event-id") or asked.get("from") or "latest")
+            tail = await run_in_threadpool(self._tail, request, start, stop)
+        except BaseException:
+            self._followers.release(name)
+            raise
+        clock = self._warehouse.world.clock
+        return FollowAnswer(
+            tail,
+            stop,
+            threads=self._followers.threads,
+            has_ended=lambda: client.ends_s is not None and clock.now_ms() / 1000 >= client.ends_s,
+            release=lambda: self._followers.release(name),
+        )
 
-        async def events() -> AsyncIterator[str]:
-            # The first one says where the tail begins: rows that are written after it are among those that follow.
-            yield _event("begin", tail.position, [])
-            pending: asyncio.Task[Any] | None = None
-            try:
-                while client.ends_s is None or self._warehouse.world.clock.now_ms() / 1000 < client.ends_s:
-                    pending = pending or asyncio.ensure_future(to_thread.run_sync(_next, tail, limiter=threads))
-                    done, _ = await asyncio.wait([pending], timeout=_HEARTBEAT_MS / 1000)
-                    if not done:
-                        yield ": waiting\n\n"
-                        continue
-                    found, pending = pending.result(), None
-                    if isinstance(found, StreamhouseError):
-                        yield f"event: error\ndata: {json.dumps(str(found))}\n\n"
-                        return
-                    if found is None:
-                        return
-                    yield _event("rows", tail.position, found)
-            finally:
-                stop.set()
-
-        return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    def _tail(self, request: Request, start: Any, stop: threading.Event) -> Tail:
+        return self._opened(request).tail(start, include_metadata=True, stop=stop)
 
     def _opened(self, request: Request) -> Table:
         return self._tables.table(request.path_params["table"])
@@ -247,14 +262,14 @@ class _Asked:
     mode: str
     body: bytes = field(repr=False)
     kind: str
-    schema: pa.Schema
+    rules: TextRules
     columns: Sequence[str] | None
     bad_rows: str
     dead_letters: str | None
 
     @classmethod
     def of(cls, request: Request, table: Table, mode: str, body: bytes) -> _Asked:
-        asked = request.query_params
+        asked = parameters_of(request, _WRITE_PARAMETERS)
         columns = [c.strip() for c in asked["columns"].split(",")] if asked.get("columns") else None
         dead_letters = asked.get("dead_letters")
         bad_rows = parse_bad_rows(asked.get("bad_rows"), dead_letters)
@@ -269,12 +284,19 @@ class _Asked:
         schema, key = table.schema, table.state.primary_key
         if mode == "delete" or columns is not None:
             schema = pa.schema([field for field in schema if field.name in (*key, *(columns or ()))])
-        return cls(
-            mode, body, media_type(request.headers.get("content-type")), schema, columns, bad_rows, dead_letters or None
-        )
+        rules = TextRules(schema, defaults=default_scalars(evaluated(table.state.schema, Now.of(table.world))))
+        kind = body_type(request.headers.getlist("content-type"))
+        return cls(mode, body, kind, rules, columns, bad_rows, dead_letters or None)
+
+    @property
+    def parts(self) -> Sequence[bytes]:
+        """The body, with all parameters that decide what is stored."""
+        columns = ",".join(self.columns) if self.columns is not None else ""
+        texts = (self.mode, self.kind, columns, self.bad_rows, self.dead_letters or "")
+        return (self.body, *(text.encode() for text in texts))
 
     def rows(self) -> Body:
-        return body_of(self.body, self.kind, self.schema)
+        return body_of(self.body, self.kind, self.rules)
 
     def stored(self, table: Table, rows: pa.Table, transaction: Transaction | None) -> BucketOffsets:
         match self.mode:
@@ -299,24 +321,22 @@ def _refused_rows(error: SchemaMismatchError, table: Table, asked: _Asked) -> Re
     return JSONResponse(body, answer.status_code)
 
 
-def _transaction(key: str | None) -> Transaction | None:
-    """Parse an ``Idempotency-Key``: a producer and its growing number, so that a table keeps one number a producer."""
-    if key is None:
-        return None
-    producer, _, number = key.strip().rpartition(":")
-    if not producer or not number.isascii() or not number.isdigit() or len(number) > 18:
-        raise InvalidOptionError(
-            f"Idempotency-Key {key[:80]!r}: expected PRODUCER:NUMBER with a number that grows from request to request "
-            "of that producer, such as checkout-7:42; a request that is sent again has the number that it had"
-        )
-    return Transaction(producer, int(number))
-
-
-def _cast(keys: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
+def _bad_rows_again(table: Table, asked: _Asked) -> Sequence[BadRow]:
+    """Return the bad rows of a request that is stored already, judged by the columns that the table has now."""
+    if asked.bad_rows == "refuse":
+        return ()
     try:
-        return keys.select(schema.names).cast(schema)
-    except (pa.ArrowException, ValueError) as error:
-        raise InvalidOptionError(f"table {table}: the key is not of the columns' types: {error}") from error
+        return sorted_rows(table, asked.rows()).bad
+    except SchemaMismatchError:
+        return ()
+
+
+def _key_value(text: str, column: pa.Field, table: Table) -> pa.Array:
+    """Return a value of a key column, which has the form of a field of CSV."""
+    try:
+        return decode_field(pa.array([text]), column)
+    except (pa.ArrowException, ValueError, SchemaMismatchError) as error:
+        raise InvalidOptionError(f"table {table.name}: the key is not of the columns' types: {error}") from error
 
 
 def _start(text: str) -> Any:
@@ -328,19 +348,6 @@ def _start(text: str) -> Any:
         raise InvalidOptionError(
             f"from={text[:80]!r}: expected latest, earliest or the id of an event that was received"
         ) from error
-
-
-def _next(tail: Tail) -> list[dict[str, Any]] | StreamhouseError | None:
-    try:
-        batch = next(tail, None)
-        return None if batch is None else python_rows(batch)
-    except StreamhouseError as error:
-        return error
-
-
-def _event(kind: str, position: LogPosition, rows: list[dict[str, Any]]) -> str:
-    at = json.dumps(position.to_json(), separators=(",", ":"))
-    return f"id: {at}\nevent: {kind}\ndata: {json_text(rows)}\n\n"
 
 
 def _number(text: str | None, default: int, most: int) -> int:

@@ -46,6 +46,7 @@ def serve(
         import uvicorn
 
         from streamhouse_spark.serve.app import make_app
+        from streamhouse_spark.serve.http_protocol import HttpProtocol
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("streamhouse_spark"):
             raise
@@ -61,6 +62,8 @@ def serve(
         port=listening.port,
         ssl_certfile=listening.tls_cert,
         ssl_keyfile=listening.tls_key,
+        http=HttpProtocol,
+        ws="none",
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -26,6 +26,10 @@ class TableGlance:
     partition_by: tuple[str, ...]
     buckets: int
     rows: int
+    rows_unit: str
+    """What ``rows`` and ``lag_rows`` count: ``rows``, or the ``changes`` of a table with a primary key, whose rows only
+    a read can count.
+    """
     lag_rows: int | None
     """Rows that the lake does not hold; None without a lake."""
     untiered_s: float | None
@@ -58,6 +62,7 @@ class TableGlance:
             partition_by=state.parsed.partitioned_by,
             buckets=state.num_buckets,
             rows=state.num_rows,
+            rows_unit="changes" if state.primary_key else "rows",
             lag_rows=sum(bucket_lags(state).values()) if enabled else None,
             untiered_s=health.untiered_ms / 1000 if enabled else None,
             freshness_s=health.freshness_ms / 1000,

@@ -192,7 +192,7 @@ def _num_entries(state: TableState | None) -> int:
     if state is None:
         return 1
     of_buckets = len(state.buckets) + sum(len(log.segments) for log in state.buckets.values())
-    return 1 + of_buckets + len(state.transactions) + len(state.condemned)
+    return 1 + of_buckets + len(state.transactions) + len(state.request_keys) + len(state.condemned)
 
 
 class _Process:

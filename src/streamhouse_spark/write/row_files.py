@@ -5,20 +5,21 @@ from __future__ import annotations
 import io
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import field
 from pathlib import Path
 from typing import IO, Any, Final
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.write.arrow_input import ArrowLimits, require_readable, require_sound, sound_batches
-from streamhouse_spark.write.variant_text import csv_types, json_batches, parsed_variants, variant_columns
+from streamhouse_spark.write.csv_rows import read_csv
+from streamhouse_spark.write.json_lines import JsonReader, can_be_parsed_at_once
 
 FORMATS: Final = ("parquet", "arrow", "csv", "json")
 STDIN: Final = "-"
@@ -51,6 +52,8 @@ class TextRules:
     """The table's columns; other columns, and all without a schema, get the type that their values look like."""
     null_texts: Sequence[str] = ()
     """Texts of CSV fields that mean null, besides the empty one."""
+    defaults: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    """Values of the columns that a row lacks; null for others. A column that all rows lack is left out."""
 
 
 def file_format(path: str, given: str | None) -> str:
@@ -103,6 +106,8 @@ def rows_of_body(body: bytes, format_: str, rules: TextRules, limits: ArrowLimit
                 found = _open_arrow(source, limits)
             case "csv":
                 found = _open_csv("", source, rules)
+            case _ if rules.schema is not None:
+                return JsonReader(rules.schema, rules.defaults).read(body)
             case _:
                 found = _open_json(source, rules)
         require_readable(found.schema)
@@ -115,10 +120,13 @@ def rows_of_body(body: bytes, format_: str, rules: TextRules, limits: ArrowLimit
 
 
 def pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Join the batches to tables of at most about `_PIECE_BYTES_MAX`."""
+    """Join the batches to tables of at most about `_PIECE_BYTES_MAX`, each with the columns of its batches."""
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
     for batch in batches:
+        if pending and batch.schema != pending[-1].schema:
+            yield pa.Table.from_batches(pending)
+            pending, pending_bytes = [], 0
         pending.append(batch)
         pending_bytes += batch.nbytes
         if pending_bytes >= _PIECE_BYTES_MAX:
@@ -185,23 +193,8 @@ def _open_arrow(source: Any, limits: ArrowLimits | None = None) -> RowFile:
 
 def _open_csv(path: str, source: Any, rules: TextRules) -> RowFile:
     delimiter = "\t" if ".tsv" in Path(path).suffixes else ","
-    types = csv_types(rules.schema) if rules.schema is not None else None
-    variants = variant_columns(rules.schema)
-    reader = pa.csv.open_csv(
-        source,
-        read_options=pa.csv.ReadOptions(block_size=_TEXT_BLOCK_BYTES),
-        parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        convert_options=pa.csv.ConvertOptions(
-            column_types=types,
-            null_values=["", *rules.null_texts],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
-    if not variants:
-        return RowFile(reader.schema, None, iter(reader))
-    schema = parsed_variants(pa.RecordBatch.from_pylist([], reader.schema), variants).schema
-    return RowFile(schema, None, (parsed_variants(batch, variants) for batch in reader))
+    schema, batches = read_csv(source, rules.schema, delimiter=delimiter, null_texts=rules.null_texts)
+    return RowFile(schema, None, batches)
 
 
 def _open_json(source: Any, rules: TextRules) -> RowFile:
@@ -218,36 +211,23 @@ def _open_json(source: Any, rules: TextRules) -> RowFile:
 
 
 def _json_batches(source: Any, rules: TextRules) -> Iterator[pa.RecordBatch]:
-    """Read JSON Lines in blocks that end with a line. The types of columns without a rule are inferred per block."""
-    wanted = rules.schema
-    if wanted is not None:  # Arrow reads days of JSON as numbers, and nobody writes them so
-        wanted = pa.schema([f.with_type(pa.string()) if pa.types.is_date(f.type) else f for f in wanted])
-    variants = variant_columns(wanted)
-    if wanted is not None:
-        wanted = pa.schema([field for field in wanted if field.name.casefold() not in variants])
-    options = pa.json.ParseOptions(explicit_schema=wanted, newlines_in_values=False)
-
-    def parsed(lines: bytes) -> Iterator[pa.RecordBatch]:
-        return _with_dates(_parsed_json(lines, options), rules.schema)
-
-    def read(lines: bytes) -> Iterator[pa.RecordBatch]:
-        return json_batches(lines, variants, parsed) if variants else parsed(lines)
-
+    """Read JSON Lines in blocks that end with a line. Without a schema, types are inferred per block."""
+    reader = JsonReader(rules.schema, rules.defaults) if rules.schema is not None else None
     rest = b""
     while block := source.read(_TEXT_BLOCK_BYTES):
         lines, newline, rest = (rest + block).rpartition(b"\n")
         if newline and lines.strip():
-            yield from read(lines)
+            yield from _batches_of(lines, reader)
     if rest.strip():
-        yield from read(rest)
+        yield from _batches_of(rest, reader)
 
 
-def _with_dates(batches: Iterator[pa.RecordBatch], schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    days = {field.name: field.with_nullable(True) for field in schema or () if pa.types.is_date(field.type)}
-    for batch in batches:
-        yield batch.cast(pa.schema([days.get(field.name, field) for field in batch.schema]))
-
-
-def _parsed_json(lines: bytes, options: pa.json.ParseOptions) -> Iterator[pa.RecordBatch]:
-    block = pa.json.ReadOptions(block_size=max(len(lines) + 1, 1024))
-    yield from pa.json.read_json(io.BytesIO(lines), read_options=block, parse_options=options).to_batches()
+def _batches_of(lines: bytes, reader: JsonReader | None) -> Iterator[pa.RecordBatch]:
+    if reader is not None:
+        rows = reader.read(lines)
+    elif not can_be_parsed_at_once(lines):
+        raise SchemaMismatchError("the rows are no JSON objects; send one per line")
+    else:
+        block = pa.json.ReadOptions(block_size=max(len(lines) + 1, 1024))
+        rows = pa.json.read_json(io.BytesIO(lines), read_options=block)
+    yield from rows.to_batches()

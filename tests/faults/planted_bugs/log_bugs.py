@@ -613,6 +613,9 @@ LOG_BUGS = (
         sweeping(sc.AppendTransaction, "crash after"), STORED_TWICE
     ),
     PlantedBug(
+        "a stored request is written again", Patch(transaction_outcome, "_request_outcome", lambda: None)
+    ).found_by(sweeping(sc.AppendRequest, "crash after"), "DID NOT RAISE ...IdempotencyKeyReusedError"),
+    PlantedBug(
         "only the newest version of a transaction is known",
         Patch(commit_log, "known_transaction", known_in_its_newest_version),
     ).found_by(an_old_transaction_sent_again, "version=1, ... was then given BucketOffsets({0: [2, 4)"),

@@ -311,3 +311,46 @@ def test_variants_as_json_and_csv(run, warehouse, tmp_path):
     error = run("append", "v", "-", "--format", "csv", stdin="id,v\n7,{\n", code=1).stderr
     assert error.startswith("SCHEMA_MISMATCH: ")
     assert "column 'v' has '{', which is no JSON" in error
+
+
+def test_rows_that_head_and_tail_print_are_taken_by_append(run, warehouse):
+    schema = (
+        "id INT, x BINARY, d DOUBLE, m MAP<STRING, BINARY>, k MAP<INT, STRING>, y DATE, z TIMESTAMP, n INT DEFAULT 7"
+    )
+    run("create", "a", "--schema", schema)
+    run("create", "b", "--schema", schema)
+    far = pa.array([-(2**31), None], pa.int32()).cast(pa.date32())
+    rows = pa.table({
+        "id": pa.array([1, 2], pa.int32()), "x": [b"\xff", None], "d": [float("-inf"), 0.5], "y": far,
+        "m": pa.array([[("a", b"\x00")], []], pa.map_(pa.string(), pa.binary())),
+        "k": pa.array([[(1, "a")], None], pa.map_(pa.int32(), pa.string())),
+        "z": pa.array([2**62, 0], pa.int64()).cast(pa.timestamp("us", "UTC")), "n": pa.array([None, 5], pa.int32()),
+    })  # fmt: skip
+    warehouse.table("a").append(rows)
+    for printed in (
+        run("head", "a", "-o", "json"),
+        run("tail", "a", "--from", "earliest", "--no-follow", "-o", "json"),
+    ):
+        run("append", "b", "-", "--format", "json", stdin=printed.stdout)
+    assert "+148108-07-06T14:00:27.387904Z" in run("head", "a").stdout
+    found = warehouse.table("b").to_arrow()
+    assert found.equals(pa.concat_tables([warehouse.table("a").to_arrow()] * 2))
+    run("append", "b", "-", "--format", "json", stdin='{"id": 3}\n{"ID": 4, "N": null}\n')
+    assert warehouse.table("b").to_arrow(columns=["id", "n"]).to_pylist()[-2:] == [
+        {"id": 3, "n": 7},
+        {"id": 4, "n": None},
+    ]
+
+
+@pytest.mark.parametrize("text", ['id,name\n1,"a\n2,b\n', 'id,name\n1,a"b\n', 'id,name\n1,"a"b\n2,c\n'])
+@pytest.mark.parametrize("blocks", [False, True])
+def test_quotes_that_are_not_rfc_4180_are_refused_and_nothing_is_stored(run, table, monkeypatch, text, blocks):
+    from streamhouse_spark.write import csv_rows
+
+    if blocks:
+        monkeypatch.setattr(csv_rows, "BLOCK_BYTES", 16)
+        text = text.replace("\n1,", "\n" + "".join(f"{n},x\n" for n in range(10, 40)) + "1,")
+    failed = run("append", "t", "-", "--format", "csv", stdin=text, code=1)
+    assert failed.stderr.startswith("SCHEMA_MISMATCH: ")
+    assert "quote" in failed.stderr
+    assert ids(table) == []

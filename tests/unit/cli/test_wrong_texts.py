@@ -94,6 +94,8 @@ LINES = {
             "client_config": "s3.region=x",
             "grace_minutes": "60",
             "vend_minutes": "60",
+            "allowed_host": "a.example",
+            "allowed_origin": "https://a.example",
         },
         ("--check",),
     ),
@@ -128,6 +130,8 @@ BESIDE = {
         "tls_key": "key.pem",
         "vend_role": "arn:aws:iam::1:role/x",
         "lake_after": "5",
+        "allowed_host": "proxy.example.com",
+        "allowed_origin": "https://streams.example.com",
     },
 }
 """Options that do not go with the others: each is given wrong values too, and need not be right."""

@@ -281,7 +281,7 @@ class TestNewerVersions:
     def test_a_newer_file_is_refused_before_anything_is_written(self, golden, kind):
         data = FILES[KINDS[kind]]
         assert data.count(b'"version":1,"xxh3"') == 1
-        newest = {"commit": 2, "floor": 2, "checkpoint": 14, "name": 3}.get(kind, 1)
+        newest = {"commit": 2, "floor": 2, "checkpoint": 15, "name": 3}.get(kind, 1)
         golden.put(KINDS[kind], data.replace(b'"version":1,"xxh3"', f'"version":{newest + 1},"xxh3"'.encode()))
         before = {info.key: golden.read(info.key) for info in golden.list("")}
         for ask in (

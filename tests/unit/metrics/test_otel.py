@@ -9,9 +9,9 @@ import sys
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from starlette.testclient import TestClient
 
 import streamhouse_spark as sh
+from kit.serving import http_client
 from streamhouse_spark import InvalidOptionError, MissingExtraError, StorageError, Warehouse
 from streamhouse_spark.datasource.views.measures import view_measures
 from streamhouse_spark.datasource.views.service import ViewStatus
@@ -92,7 +92,7 @@ def test_a_server(collected, tmp_path, monkeypatch):
     warehouse.create_table("s.t", "id BIGINT").append([{"id": 1}])
     app = make_app(warehouse)
     with exporting(app.state.measures, collected.provider):
-        TestClient(app).post("/api/v1/tables/s.t/rows", json=[{"id": 2}])
+        http_client(app).post("/api/v1/tables/s.t/rows", json=[{"id": 2}])
         found = collected()
     assert found["streamhouse_table_rows", (("table", "s.t"),)] == 2
     assert found["streamhouse_serve_rows", (("mode", "append"), ("table", "s.t"))] == 1

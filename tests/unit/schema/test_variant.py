@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kit.variants import readable_rows
 from streamhouse_spark import CorruptDataError, SchemaMismatchError
 from streamhouse_spark.schema import ddl, inner_fields
 from streamhouse_spark.schema.rows import coerce
@@ -21,7 +22,7 @@ from streamhouse_spark.schema.variant import (
     is_variant,
     with_whole_parts,
 )
-from streamhouse_spark.schema.variant_values import BYTES_MAX, decoded, encoded, readable_rows
+from streamhouse_spark.schema.variant_values import BYTES_MAX, decoded, encoded
 
 SCHEMA = TableSchema.of("id int, v variant")
 PLAIN = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])

@@ -14,8 +14,7 @@ def warehouse(tmp_path: Path) -> Warehouse:
 
 @pytest.fixture
 def client(warehouse: Warehouse):
-    from starlette.testclient import TestClient
-
+    from kit.serving import http_client
     from streamhouse_spark.serve.app import make_app
 
-    return TestClient(make_app(warehouse))
+    return http_client(make_app(warehouse))

@@ -14,9 +14,10 @@ from streamhouse_spark import Warehouse
 from streamhouse_spark.serve import bad_rows, rows_api
 from streamhouse_spark.serve.bad_rows import body_of
 from streamhouse_spark.serve.row_bodies import ARROW, CSV, JSON, JSON_LINES
+from streamhouse_spark.write.row_files import TextRules
 
 ROWS = "/api/v1/tables/sales.orders/rows"
-SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+RULES = TextRules(pa.schema([("id", pa.int64()), ("name", pa.string())]))
 
 
 @pytest.fixture
@@ -129,13 +130,13 @@ def test_any_range_of_a_csv_body_is_its_rows(rows, data):
     """As Arrow reads the whole of it."""
     quoted = ['{},"{}"'.format(number, text.replace('"', '""')) for number, text in rows]
     body = "\n".join(["id,name", *quoted]).encode()
-    found = body_of(body, CSV, SCHEMA)
+    found = body_of(body, CSV, RULES)
     assert len(found) == len(rows)
     begin = data.draw(st.integers(0, len(rows)))
     end = data.draw(st.integers(begin, len(rows)))
     if begin < end:
         assert [row["id"] for row in found.read(begin, end).to_pylist()] == [number for number, _ in rows[begin:end]]
-        whole = body_of(body, CSV, SCHEMA).read(0, len(rows)).slice(begin, end - begin)
+        whole = body_of(body, CSV, RULES).read(0, len(rows)).slice(begin, end - begin)
         assert found.read(begin, end).to_pylist() == whole.to_pylist()
     assert all(json.dumps(found.text(row)) for row in range(len(rows)))
 

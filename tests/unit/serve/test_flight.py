@@ -15,10 +15,10 @@ from doc_pages import PAGES
 from kit.flight_client import Client, flights, told
 from kit.rows import ids
 from kit.tables import tier
+from kit.variants import readable_rows
 from streamhouse_spark import Warehouse
 from streamhouse_spark.read import parts
 from streamhouse_spark.schema.variant import VARIANT
-from streamhouse_spark.schema.variant_values import readable_rows
 from streamhouse_spark.serve.flight import bulk_reads
 from streamhouse_spark.serve.flight.requests import PARTS_MAX
 

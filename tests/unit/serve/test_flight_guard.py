@@ -9,10 +9,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from pyarrow import flight
-from starlette.testclient import TestClient
 
 from kit.certificates import own_certificate
 from kit.flight_client import Client, command, flights, told
+from kit.serving import http_client
 from streamhouse_spark import InvalidOptionError, StorageError, Warehouse
 from streamhouse_spark.serve.access import Access, digest_of
 from streamhouse_spark.serve.app import make_app
@@ -73,9 +73,11 @@ def calls(client, table):
 def test_a_client_without_a_right_gets_no_row_schema_or_name(server, name, table):
     client = client_of(server, name)
     for call in calls(client, table):
-        with pytest.raises(flight.FlightUnauthorizedError, match=f"{name} may not read") as caught:
+        with pytest.raises(
+            flight.FlightServerError, match=f"does not exist, or the client {name} has no right"
+        ) as caught:
             call()
-        assert told(caught.value) == ("NOT_AUTHORIZED", 403)
+        assert told(caught.value) == ("TABLE_NOT_FOUND", 404)
     listed = [info.descriptor.path[0] for info in client.flight.list_flights(b"", client.options)]
     assert listed == ([b"sales.orders"] if name == "shop" else [])
     assert list(client.flight.list_flights(b"ops", client.options)) == []
@@ -84,7 +86,7 @@ def test_a_client_without_a_right_gets_no_row_schema_or_name(server, name, table
 @pytest.mark.parametrize("table", ["ops.events", "sales.absent"])
 def test_schemas_too(server, table):
     """The library translates no error of Flight here: a client gets the text, and nothing of the machine."""
-    for name, text in [("shop", "NOT_AUTHORIZED: the client shop may not read"), (None, "NOT_AUTHENTICATED: ")]:
+    for name, text in [("shop", "TABLE_NOT_FOUND: .* the client shop has no right"), (None, "NOT_AUTHENTICATED: ")]:
         client = client_of(server, name)
         with pytest.raises(pa.ArrowException, match=text) as caught:
             client.flight.get_schema(command(table=table), client.options)
@@ -134,13 +136,13 @@ def test_a_ticket_gives_no_right(server, access):
     shop, board = client_of(server, "shop"), client_of(server, "board")
     offer = shop.info(table="sales.orders")
     assert shop.part(offer.endpoints[0]).num_rows == 1
-    with pytest.raises(flight.FlightUnauthorizedError):
+    with pytest.raises(flight.FlightServerError, match="TABLE_NOT_FOUND"):
         client_of(server, "none").part(offer.endpoints[0])
     forged = {**json.loads(offer.endpoints[0].ticket.ticket), "table": "ops.events"}
-    with pytest.raises(flight.FlightUnauthorizedError):
+    with pytest.raises(flight.FlightServerError, match="TABLE_NOT_FOUND"):
         board.direct(**forged)
     access[0] = Access({digest_of(TOKENS["shop"]): Rights("shop")})
-    with pytest.raises(flight.FlightUnauthorizedError):
+    with pytest.raises(flight.FlightServerError, match="TABLE_NOT_FOUND"):
         shop.part(offer.endpoints[0])
 
 
@@ -148,7 +150,7 @@ def test_a_limit_counts_http_and_flight_together(warehouse):
     app = make_app(warehouse, ServeOptions(lambda: Access(CLIENTS)))
     server = FlightReads(app.state.shared, Listening(flight_port=0))
     try:
-        over_http = TestClient(app, headers={"Authorization": f"Bearer {TOKENS['board']}"})
+        over_http = http_client(app, headers={"Authorization": f"Bearer {TOKENS['board']}"})
         assert over_http.get("/api/v1/tables").status_code == 200
         with pytest.raises(
             flight.FlightUnavailableError, match=r"more than 0\.01 requests/s; send it again in"
@@ -156,7 +158,7 @@ def test_a_limit_counts_http_and_flight_together(warehouse):
             client_of(server, "board").direct(table="sales.orders")
         assert told(caught.value) == ("TOO_MANY_REQUESTS", 429)
         assert client_of(server, "shop").direct(table="sales.orders").num_rows == 1
-        text = TestClient(app, headers={"Authorization": f"Bearer {TOKENS['shop']}"}).get("/api/v1/overview").text
+        text = http_client(app, headers={"Authorization": f"Bearer {TOKENS['shop']}"}).get("/api/v1/overview").text
         assert "sales.orders" in text
         counts = app.state.shared.counts.requests
         assert counts["DoGet", "flight", 200] == counts["DoGet", "flight", 429] == 1
@@ -205,7 +207,7 @@ def test_the_audit_log(server, tmp_path):
     ] == [
         ("shop", "GetFlightInfo", "flight", "read", "sales.orders", 200, True),
         ("shop", "DoGet", "flight", "read", "sales.orders", 200, True),
-        ("shop", "GetFlightInfo", "flight", "read", "ops.events", 403, False),
+        ("shop", "GetFlightInfo", "flight", "read", "ops.events", 404, False),
         (None, "GetFlightInfo", "flight", None, None, 401, False),
     ]
     assert {x["address"] for x in lines} == {"127.0.0.1"}

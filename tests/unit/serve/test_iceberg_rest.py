@@ -6,8 +6,8 @@ import json
 
 import pyarrow as pa
 import pytest
-from starlette.testclient import TestClient
 
+from kit.serving import http_client
 from streamhouse_spark import Warehouse
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.serve.app import make_app
@@ -25,7 +25,7 @@ def warehouse(tmp_path):
 
 @pytest.fixture
 def client(warehouse):
-    return TestClient(make_app(warehouse, ServeOptions(client_config={"s3.region": "eu-west-1"})))
+    return http_client(make_app(warehouse, ServeOptions(client_config={"s3.region": "eu-west-1"})))
 
 
 def tier(warehouse):

@@ -155,6 +155,43 @@ def test_rounds_that_fail(warehouse, page):
         page.wait("document.querySelector('#facts li').textContent.endsWith('; it succeeded since')")
 
 
+@pytest.mark.parametrize("size", ["1280,900", "390,900"])
+def test_a_long_name_leaves_room_for_the_other_columns(warehouse, tmp_path, size):
+    warehouse.create_table("sales." + "a_name_of_sixty_letters_" * 3, "id BIGINT")
+    with served(warehouse) as url, browser(tmp_path / "own", size) as page:
+        page.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=int(size.split(",")[0]),
+            height=900,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        page.show(url)
+        page.wait("document.querySelectorAll('#tables tr').length == 3")
+        right = (
+            "[...document.querySelectorAll('#tables tr')].map(row => row.children[{}].getBoundingClientRect().right)"
+        )
+        last, rows = (max(page.run(right.format(column))) for column in (8, 1))
+        width = page.run("innerWidth")
+        assert rows <= width, "the number of rows is seen without scrolling"
+        assert width < 1000 or last <= width, "and on a wide screen all columns are"
+
+
+def test_an_empty_table_has_no_bar_and_a_primary_key_counts_changes(warehouse, page):
+    warehouse.create_table("sales.keyed", "id BIGINT", primary_key=["id"]).upsert([{"id": 1}])
+    warehouse.table("sales.keyed").upsert([{"id": 1}])
+    with served(warehouse) as url:
+        page.show(url)
+        page.wait("document.querySelectorAll('#tables tr').length == 3")
+        cells = page.run(
+            "[...document.querySelectorAll('#tables tr')].map(row => [...row.children].map(e => e.textContent))"
+        )
+        by_name = {cell[0]: cell for cell in cells}
+        assert by_name["sales.clicks"][3] == "no rows"
+        assert by_name["sales.keyed"][1].endswith(" changes")
+        assert page.run("document.querySelectorAll('.share').length") == 2
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("scheme", "size"), [("light", "1200,1000"), ("dark", "1200,1000"), ("light", "400,900")])
 def test_it_can_be_looked_at(warehouse, tmp_path, scheme, size):

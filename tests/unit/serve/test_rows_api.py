@@ -8,13 +8,12 @@ from contextlib import ExitStack
 import httpx2
 import pyarrow as pa
 import pytest
-from starlette.testclient import TestClient
 
 from kit.network import arrow_stream
-from kit.serving import served
+from kit.serving import http_client, served
 from kit.waiting import wait_for
 from streamhouse_spark import Warehouse
-from streamhouse_spark.serve import rows_api
+from streamhouse_spark.serve import followers, rows_api
 from streamhouse_spark.serve.access_file import parse_tokens
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.counts import ServedCounts
@@ -74,14 +73,6 @@ def test_variants_as_json(client, warehouse):
     assert (answer.status_code, answer.json()["error"]["condition"]) == (400, "INVALID_OPTION")
 
 
-def test_a_request_that_is_sent_again_adds_nothing(client):
-    key = {"Idempotency-Key": "shop:north:41"}
-    first = client.post(ROWS, json=[{"id": 1}], headers=key)
-    assert client.post(ROWS, json=[{"id": 1}], headers=key).json() == first.json()
-    assert client.post(ROWS, json=[{"id": 2}], headers={"Idempotency-Key": "shop:north:42"}).json()["rows"] == 1
-    assert len(client.get(ROWS).json()) == 2
-
-
 def test_upserts_deletes_and_lookups(client):
     keyed = "/api/v1/tables/sales.keyed"
     assert client.post(f"{keyed}/rows", json=[{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]).json()["rows"] == 2
@@ -104,10 +95,9 @@ def test_upserts_deletes_and_lookups(client):
         (ROWS, b'[{"absent": 1}]', {}, 400, "absent"),
         (ROWS, b"id\nx\n", {"Content-Type": "text/csv"}, 400, "csv"),
         (ROWS, b"\x00", {"Content-Type": "application/vnd.apache.arrow.stream"}, 400, "arrow"),
-        (ROWS, b"x", {"Content-Type": "image/png"}, 400, "image/png"),
+        (ROWS, b"x", {"Content-Type": "image/png"}, 415, "image/png"),
         (f"{ROWS}?mode=merge", b"[]", {}, 400, "append, upsert, delete"),
         (f"{ROWS}?mode=upsert", b'[{"id": 1}]', {}, 400, "primary key"),
-        (ROWS, b'[{"id": 1}]', {"Idempotency-Key": "8a6e"}, 400, "PRODUCER:NUMBER"),
         ("/api/v1/tables/sales.absent/rows", b"[]", {}, 404, "sales.absent"),
     ],
 )
@@ -117,6 +107,37 @@ def test_what_is_refused_writes_nothing(client, warehouse, path, body, headers, 
     assert answer.status_code == status
     assert text in answer.json()["error"]["message"]
     assert warehouse.table("sales.orders").refresh().version == version
+
+
+API = "/api/v1/tables/sales.keyed"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "text"),
+    [
+        ("POST", f"{API}/rows?mod=delete", "no parameter 'mod'; did you mean mode?"),
+        ("POST", f"{API}/rows?Mode=delete", "did you mean mode?"),
+        ("POST", f"{API}/rows?mode=upsert&mode=delete", "'mode' is given 2 times"),
+        ("POST", f"{API}/rows?bad-rows=skip", "did you mean bad_rows?"),
+        ("POST", f"{API}/rows?where=id=1", "there are mode, columns, bad_rows, dead_letters"),
+        ("POST", f"{API}/rows?=", "no parameter ''"),
+        ("GET", f"{API}/rows?wher=id=1", "did you mean where?"),
+        ("GET", f"{API}/rows?filter=id=1", "there are where, columns, limit"),
+        ("GET", f"{API}/rows?limit=1&limit=2", "'limit' is given 2 times"),
+        ("GET", f"{API}/lookup?id=1&ids=1", "did you mean id?"),
+        ("GET", f"{API}/changes?form=earliest", "did you mean from?"),
+        ("GET", f"{API}?cost=1", "did you mean costs?"),
+        ("GET", "/api/v1/tables?database=sales", "it takes none"),
+        ("GET", "/api/v1/overview?table=sales.keyed", "it takes none"),
+    ],
+)
+def test_a_parameter_that_a_request_does_not_have_is_an_error(client, warehouse, method, path, text):
+    version = warehouse.table("sales.keyed").state.version
+    content = {"content": b'[{"id": 1}]', "headers": {"Content-Type": "application/json"}} if method == "POST" else {}
+    answer = client.request(method, path, **content)
+    assert answer.status_code == 400
+    assert text in answer.json()["error"]["message"]
+    assert warehouse.table("sales.keyed").state.version == version
 
 
 @pytest.mark.parametrize("asked", ["limit=x", "limit=1000000", "where=id ~ 1", "columns=absent", "where=absent = 1"])
@@ -138,7 +159,7 @@ def test_rights(warehouse, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("# tokens\nread 0123456789abcdef\n\nwrite fedcba9876543210\n")
     access = parse_tokens(str(tokens))
-    client = TestClient(make_app(warehouse, ServeOptions(lambda: access)))
+    client = http_client(make_app(warehouse, ServeOptions(lambda: access)))
 
     def status(method, path, token, **more):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -165,6 +186,7 @@ def test_metrics_and_overview(client, warehouse):
     client.get("/api/v1/tables/sales.absent")
     tables = {one["table"]: one for one in client.get("/api/v1/overview").json()["tables"]}
     assert (tables["sales.orders"]["rows"], tables["sales.orders"]["lag_rows"]) == (2, 2)
+    assert {tables[f"sales.{name}"]["rows_unit"] for name in ("orders", "keyed")} == {"rows", "changes"}
     text = client.get("/metrics").text
     assert 'streamhouse_serve_rows_total{mode="append",table="sales.orders"} 2.0' in text
     assert 'streamhouse_table_lag_rows{table="sales.orders"} 2.0' in text
@@ -196,7 +218,7 @@ def test_changes_are_followed_from_an_event_on(warehouse, start):
 
 def test_followers_keep_nobody_waiting(warehouse, monkeypatch):
     """As many as there are threads for all other requests, and one more than may follow."""
-    monkeypatch.setattr(rows_api, "FOLLOWERS_MAX", 45)
+    monkeypatch.setattr(followers, "FOLLOWERS_MAX", 45)
     with served(warehouse) as url, ExitStack() as stack:
         path = "/api/v1/tables/sales.orders/changes"
         client = stack.enter_context(httpx2.Client(base_url=url, timeout=30, limits=httpx2.Limits(max_connections=100)))

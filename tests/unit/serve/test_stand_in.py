@@ -7,9 +7,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from starlette.testclient import TestClient
 
 from kit.iceberg_documents import rows_of
+from kit.serving import http_client
 from kit.tables import tier
 from kit.waiting import wait_for
 from streamhouse_spark import InvalidOptionError, StorageError, TableNotFoundError, Warehouse
@@ -59,7 +59,7 @@ def ids_in(answer) -> list[str]:
 
 
 def test_an_engine_gets_the_lake_where_hot_rows_take_long(warehouse, held):
-    client = TestClient(make_app(warehouse, ServeOptions(lake_after_s=0.1)))
+    client = http_client(make_app(warehouse, ServeOptions(lake_after_s=0.1)))
     slow = client.get(PATH)
     assert slow.status_code == 200
     assert ids_in(slow) == ["1"]
@@ -78,12 +78,12 @@ def test_an_engine_gets_the_lake_where_hot_rows_take_long(warehouse, held):
 
 def test_an_engine_gets_the_lake_where_hot_rows_cannot_be_made(warehouse, monkeypatch, caplog):
     failing(monkeypatch, StorageError('the log is "away"\nwith more'))
-    client = TestClient(make_app(warehouse, ServeOptions(lake_after_s=60)))
+    client = http_client(make_app(warehouse, ServeOptions(lake_after_s=60)))
     answer = client.get(PATH)
     assert ids_in(answer) == ["1"]
     assert answer.headers["warning"].endswith('its hot rows cannot be shown: STORAGE: the log is ?away? with more"')
     assert "s.t is answered with its lake alone" in caplog.text
-    patient = TestClient(make_app(warehouse))
+    patient = http_client(make_app(warehouse))
     assert patient.get(PATH).status_code == 503, "nobody said that old rows will do"
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from starlette.testclient import TestClient
 
 from faults.sim import sim_world
 from kit.iceberg_documents import rows_of
-from kit.serving import served
+from kit.serving import http_client, served
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.iceberg import system_documents
@@ -93,7 +92,7 @@ def test_partitions_of_a_table_without_any(warehouse):
 
 
 def test_over_the_protocol(warehouse, table):
-    client = TestClient(make_app(warehouse))
+    client = http_client(make_app(warehouse))
     at = "/iceberg/v1/namespaces/s/tables"
     answer = client.get(f"{at}/t$history")
     assert answer.status_code == 200, answer.text

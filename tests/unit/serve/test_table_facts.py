@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from starlette.testclient import TestClient
 
+from kit.serving import http_client
 from kit.tables import tier
 from streamhouse_spark import StorageError, Transaction, Warehouse
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
@@ -67,7 +67,7 @@ def test_a_materialised_table_shows_its_query(tmp_path):
 
 def test_they_are_answered_over_http(table):
     table.append([{"id": 1, "name": "x"}])
-    client = TestClient(make_app(Warehouse(table.storage.url)))
+    client = http_client(make_app(Warehouse(table.storage.url)))
     plain = client.get("/api/v1/tables/s.t").json()
     assert plain == table_facts(table) | {"failed_rounds": []}
     costs = client.get("/api/v1/tables/s.t?costs=1").json()["costs"]
@@ -100,7 +100,7 @@ def test_the_overview_and_metrics_name_tables_whose_rounds_fail(table, monkeypat
     monkeypatch.setattr(overview, "LOOK_MS", 0)
     table.append([{"id": 1, "name": "x"}])
     note(table, ago_ms=5_000)
-    client = TestClient(make_app(Warehouse(table.storage.url)))
+    client = http_client(make_app(Warehouse(table.storage.url)))
 
     def looked():
         (one,) = client.get("/api/v1/overview").json()["tables"]

@@ -14,7 +14,7 @@ from faults.sim import sim_world
 from interop import foreign_iceberg as foreign_lake
 from kit.iceberg_documents import rows_of
 from kit.tables import tier
-from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
+from streamhouse_spark import TableNotFoundError, Warehouse
 from streamhouse_spark.core.paths import VIRTUAL_PREFIX
 from streamhouse_spark.lake.iceberg import virtual
 from streamhouse_spark.lake.tiering.job import TieringJob
@@ -230,7 +230,7 @@ def test_other_names(warehouse, served):
 @pytest.mark.paimon
 def test_a_paimon_table_is_refused(warehouse, served):
     warehouse.create_table("s.t", COLUMNS, properties={"table.datalake.format": "paimon"})
-    with pytest.raises(InvalidOptionError, match="paimon lake"):
+    with pytest.raises(TableNotFoundError, match="paimon lake"):
         served.table("s.t").newest()
 
 

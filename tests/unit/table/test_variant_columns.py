@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 
 from kit.tables import TableCase, tier
+from kit.variants import readable_rows
 from streamhouse_spark import FormatVersionError, SchemaMismatchError
 from streamhouse_spark.log.commits import checkpoint as checkpoint_module
 from streamhouse_spark.log.commits.actions import Create, Payload, SetSchema, Trim, action_from_json, action_to_json
 from streamhouse_spark.log.commits.checkpoint import read_checkpoint, write_checkpoint
 from streamhouse_spark.schema.variant import VARIANT
-from streamhouse_spark.schema.variant_values import readable_rows
 
 PAIMON = {"table.datalake.format": "paimon"}
 NO_LAKE = {"table.datalake.enabled": "false"}

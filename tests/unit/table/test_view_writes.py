@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from starlette.testclient import TestClient
 
+from kit.serving import http_client
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, Transaction, Warehouse
 from streamhouse_spark.config.view_definition import VIEW, ViewDefinition
@@ -71,7 +71,7 @@ def test_writes_of_others_are_refused(view, write):
 
 @pytest.mark.parametrize("mode", ["", "?mode=delete"])
 def test_writes_over_http_are_refused(wh, view, mode):
-    client = TestClient(make_app(wh))
+    client = http_client(make_app(wh))
     answer = client.post(f"/api/v1/tables/gold.view/rows{mode}", json=[{"k": 1}])
     assert answer.status_code == 400
     assert "is a materialised table" in answer.text

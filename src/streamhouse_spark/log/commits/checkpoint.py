@@ -73,8 +73,10 @@ SCHEMA_CHANGES_VERSION = 12
 store states without them, and reads as of a time would show other columns than those of then."""
 FILE_ROWS_VERSION = 13
 """Format of a checkpoint with deleted rows of lake files, which an older version of this package would read."""
-NEWEST_VERSION = 14
+VARIANTS_VERSION = 14
 """Format of a checkpoint with VARIANT columns, a type that an older version of this package does not know."""
+NEWEST_VERSION = 15
+"""Format of a checkpoint with idempotency keys: an older version of this package would store their requests again."""
 
 CHECKPOINT_INTERVAL = 40
 HINT_EVERY: Final = 20
@@ -189,8 +191,10 @@ def _encoded(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
 
 def _version(state: TableState) -> int | None:  # noqa: C901 - one case a format
     """Return the oldest format that can hold all of the state."""
-    if any(schema.has_variants for schema in state.schemas.values()):
+    if state.request_keys:
         return NEWEST_VERSION
+    if any(schema.has_variants for schema in state.schemas.values()):
+        return VARIANTS_VERSION
     if any(deletion.files for deletion in state.deletions):
         return FILE_ROWS_VERSION
     if state.schema_changes:

@@ -26,6 +26,7 @@ from streamhouse_spark.log.commits.actions import Action, KvSnapshot, LakePair
 from streamhouse_spark.log.commits.anchors import NO_ANCHORS, Anchors, ConsumerEntry, HistoryMark
 from streamhouse_spark.log.commits.deletions import NO_DROPPED_ROWS, Deletions, DroppedRows, NameDropped, Truncation
 from streamhouse_spark.log.commits.record import Attempt, Record
+from streamhouse_spark.log.commits.request_keys import NO_REQUEST_KEYS, RequestEntry, RequestKeys
 from streamhouse_spark.log.commits.segment import Segment, shared_uuids
 from streamhouse_spark.log.commits.tags import Tags, with_tag, without_tags
 from streamhouse_spark.log.commits.transactions import Past, TransactionEntry
@@ -76,6 +77,7 @@ class TableState:
     transactions: Mapping[str, TransactionEntry] = field(default_factory=dict)
     past_transactions: Past = field(default_factory=dict)
     """Last versions of writers that have not written for long; none of them has an entry."""
+    request_keys: RequestKeys = NO_REQUEST_KEYS
     condemned: Mapping[str, MarkedDeleted] = field(default_factory=dict)
     manifests: Mapping[int, str] = field(default_factory=dict)
     """Record number → manifest, for records that may still be read."""
@@ -255,6 +257,10 @@ def with_attempt(state: TableState, part: Attempt, record: Record) -> TableState
     if part.transaction is None:
         return state
     ends = (before.ends, state.ends)
+    if (key := part.transaction.request_key) is not None:
+        fingerprint = part.transaction.batch.fingerprint if part.transaction.batch is not None else None
+        entry = RequestEntry(fingerprint or "", record.number, record.time_ms, writers.written_ranges(ends))
+        return replace(state, request_keys=state.request_keys.with_key(key, entry))
     entries = writers.with_entry(state.transactions, part.transaction, record.number, record.time_ms, ends)
     past = writers.without_past(state.past_transactions, (part.transaction.app_id,))
     return replace(state, transactions=entries, past_transactions=past)

@@ -14,6 +14,7 @@ from streamhouse_spark.log.commits import transactions as writers
 from streamhouse_spark.log.commits.actions import Payload
 from streamhouse_spark.log.commits.anchors import Anchors, ConsumerEntry, HistoryMark
 from streamhouse_spark.log.commits.deletions import NO_DROPPED_ROWS, Deletion, Deletions, DroppedRows, Truncation
+from streamhouse_spark.log.commits.request_keys import RequestKeys
 from streamhouse_spark.log.commits.state import BucketLog, TableState, with_lake
 from streamhouse_spark.log.commits.tags import tags_from_json, tags_to_json
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -58,6 +59,8 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         out["buried"] = True
     if state.past_transactions:
         out["past_transactions"] = list(payload.add(writers.past_to_bytes(state.past_transactions)))
+    if state.request_keys:
+        out["request_keys"] = list(payload.add(state.request_keys.to_bytes()))
     if state.named != 1:
         out["named"] = state.named
     if state.anchors.marks:
@@ -140,6 +143,7 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
         truncation=_truncation_from_json(data.get("truncation")),
         transactions=writers.entries_from_json(data),
         past_transactions=writers.past_from_bytes(payload[slice(*data.get("past_transactions", (0, 0)))]),
+        request_keys=RequestKeys.from_bytes(payload[slice(*data.get("request_keys", (0, 0)))]),
         condemned={key: MarkedDeleted(commit, ms, orphan) for key, commit, ms, orphan in data["condemned"]},
         manifests=dict(data["manifests"]),
         consumers=_consumers_from_json(data),

@@ -80,10 +80,15 @@ def with_entry(
     ends: tuple[Mapping[int, int], Mapping[int, int]],
 ) -> dict[str, TransactionEntry]:
     """Return the entries after a commit of the transaction; ``ends`` are those of the buckets before and behind it."""
-    before, after = ends
-    written = {bucket: OffsetRange(before[bucket], end) for bucket, end in after.items() if end > before[bucket]}
-    entry = TransactionEntry(transaction.version, transaction.owner, commit, written, transaction.batch, time_ms)
+    offsets = written_ranges(ends)
+    entry = TransactionEntry(transaction.version, transaction.owner, commit, offsets, transaction.batch, time_ms)
     return {**entries, transaction.app_id: entry}
+
+
+def written_ranges(ends: tuple[Mapping[int, int], Mapping[int, int]]) -> dict[int, OffsetRange]:
+    """Return the offsets between the ends of the buckets before and after a commit."""
+    before, after = ends
+    return {bucket: OffsetRange(before[bucket], end) for bucket, end in after.items() if end > before[bucket]}
 
 
 def without(entries: Mapping[str, TransactionEntry], app_ids: Iterable[str]) -> dict[str, TransactionEntry]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 
 import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.row_ids import NO_PLACE, row_ids
+from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.segments.reader import LogBatch
 
@@ -36,6 +37,22 @@ def with_fields(fields: Sequence[pa.Field], schema: pa.Schema) -> pa.Schema:
 def change_types() -> pa.Array:
     """Return the names of the kinds of changes."""
     return pa.array([kind.name.lower() for kind in ChangeType])
+
+
+def without_metadata(rows: pa.Table, columns: Collection[str]) -> pa.Table:
+    """Return rows of a tail as rows to write, without the metadata that the table has no ``columns`` for.
+
+    Raises `SchemaMismatchError` for changes that are no new rows: a delete, or the row before an update.
+    """
+    added = [field.name for field in (CHANGE_TYPE, *METADATA_FIELDS) if field.name not in columns]
+    if CHANGE_TYPE.name in added and CHANGE_TYPE.name in rows.schema.names:
+        kinds = set(rows.column(CHANGE_TYPE.name).to_pylist())
+        if old := kinds - {None, *(kind.name.lower() for kind in (ChangeType.INSERT, ChangeType.UPDATE_AFTER))}:
+            raise SchemaMismatchError(
+                f"the rows have changes of the kind {min(map(str, old))!r}, which are no rows to write; leave them "
+                "out, and delete the keys of deleted rows"
+            )
+    return rows.drop_columns([name for name in rows.schema.names if name in added])
 
 
 def with_metadata(found: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:

@@ -15,10 +15,10 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.serve.admission import Refusal
 from streamhouse_spark.serve.answers import status_of
 from streamhouse_spark.serve.flight.errors import flight_error, internal, refused
-from streamhouse_spark.serve.rights import Client, require_right
+from streamhouse_spark.serve.refusal import Refusal
+from streamhouse_spark.serve.rights import Client, require_right, without_hidden_names
 from streamhouse_spark.serve.shared import Shared
 
 logger = logging.getLogger(__name__)
@@ -65,12 +65,15 @@ class Call:
     client: Client | None = None
     table: str | None = None
     """The table that it asked a right for."""
+    is_denied: bool = False
+    """Whether it has no right on that table."""
 
     def require_read(self, table: str) -> None:
-        """Raise `NotAuthorizedError` where the client may not read a table, `InvalidNameError`."""
+        """Raise `TableNotFoundError` where the client may not read a table, `InvalidNameError`."""
         path = parse_table_name(table).path
-        self.table = str(path)
+        self.table, self.is_denied = str(path), True
         require_right(self.known, "read", path)
+        self.is_denied = False
 
     @property
     def known(self) -> Client:
@@ -100,8 +103,10 @@ class FlightCalls:
             found = answer(call)
             status = 200
         except StreamhouseError as error:
-            status = status_of(error)
-            raise flight_error(error) from None
+            warehouse = self._shared.tables.warehouse
+            shown = without_hidden_names(error, call.known, call.table, warehouse.exists)
+            status = status_of(shown)
+            raise flight_error(shown) from None
         except CallRefusedError as error:
             status = error.refusal.status
             raise refused(error.refusal) from None
@@ -131,7 +136,7 @@ class FlightCalls:
                 "table": call.table,
                 "rows": None,
                 "status": status,
-                "allowed": status not in (401, 403, 429),
+                "allowed": status not in (401, 403, 429) and not call.is_denied,
             }
         )
 

@@ -11,8 +11,8 @@ from typing import Final
 from pyarrow import flight
 
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.serve.admission import Refusal
 from streamhouse_spark.serve.answers import status_of
+from streamhouse_spark.serve.refusal import Refusal
 
 _TEXT_BYTES_MAX: Final = 1_200
 """Bytes of a text: gRPC's clients take 8 KiB of headers, in which it stands several times."""

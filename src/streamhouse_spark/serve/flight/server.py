@@ -22,7 +22,6 @@ from pyarrow import flight
 
 from streamhouse_spark.core.forks import new_event, new_lock
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
-from streamhouse_spark.serve.admission import Refusal
 from streamhouse_spark.serve.flight.bulk_reads import BulkReads, Offer, rows_of
 from streamhouse_spark.serve.flight.calls import Call, CallRefusedError, FlightCalls
 from streamhouse_spark.serve.flight.errors import flight_error, internal, refused
@@ -34,6 +33,7 @@ from streamhouse_spark.serve.flight.requests import (
     ticket_of,
 )
 from streamhouse_spark.serve.listening import Listening
+from streamhouse_spark.serve.refusal import Refusal
 from streamhouse_spark.serve.shared import Shared
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.opened_tables import open_all
@@ -145,18 +145,26 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
 
     def _listed(self, call: Call, criteria: bytes) -> list[flight.FlightInfo]:
         database = criteria.decode("utf-8", "replace") or None
-        if database is not None and not call.known.knows_database(database):
+        if database is not None and not self._sees(call, database):
             return []
         opened = open_all(self._shared.tables.warehouse, database)
         opened.tables = [table for table in opened.tables if call.known.may("read", table.path)]
         return opened.each(_listed_info)
 
+    def _sees(self, call: Call, database: str) -> bool:
+        """Tell whether a database is there and the client has a right on a table of it."""
+        return call.known.may_read_all() or (
+            call.known.knows_database(database) and database in self._shared.tables.warehouse.databases()
+        )
+
     # -- streams ------------------------------------------------------------------------------------------------------
 
     def _require_room(self, call: Call) -> None:
-        name = self._name_of(call)
         with self._lock:
-            running = list(self._streams.values())
+            self._require_free_stream(self._name_of(call))
+
+    def _require_free_stream(self, name: str) -> None:
+        running = list(self._streams.values())
         if len(running) >= STREAMS_MAX or running.count(name) >= STREAMS_OF_CLIENT_MAX:
             raise CallRefusedError(
                 Refusal(503, f"{STREAMS_MAX} streams are read here, {STREAMS_OF_CLIENT_MAX} by one client, at most", 1)
@@ -167,10 +175,13 @@ class FlightReads(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has
         return call.address if self._shared.admission.access.is_open else call.known.name
 
     def _begun(self, call: Call, rows: Iterator[pa.RecordBatch]) -> Stream:
-        """Count a stream for as long as it is there: one whose client went away before its first batch ends too."""
-        stream = self._sent(call, rows)
+        """Count a stream for as long as it is there: one whose client went away before its first batch ends too. Raises
+        `CallRefusedError` where others took the room since `_require_room`.
+        """
+        stream, name = self._sent(call, rows), self._name_of(call)
         with self._lock:
-            self._streams[stream] = self._name_of(call)
+            self._require_free_stream(name)
+            self._streams[stream] = name
         return stream
 
     def _sent(self, call: Call, rows: Iterator[pa.RecordBatch]) -> Stream:

@@ -16,13 +16,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
 from streamhouse_spark.serve.answers import iceberg_answer, iceberg_error
 from streamhouse_spark.serve.iceberg.stand_in import StandIns
 from streamhouse_spark.serve.iceberg.system_documents import SystemDocuments
+from streamhouse_spark.serve.iceberg.validators import is_current
 from streamhouse_spark.serve.iceberg.vending import Vended, Vending
 from streamhouse_spark.serve.iceberg.virtual_tables import Document, ServedTable, VirtualTables
-from streamhouse_spark.serve.rights import client_of, require
+from streamhouse_spark.serve.rights import absent_database, client_of, require, table_asked_for, without_hidden_names
 from streamhouse_spark.table.views import LAKE
 
 LAKE_ONLY: Final = "lake"
@@ -56,6 +57,9 @@ and pyiceberg send nothing that a server does not name, and say no more than tha
 _CREDENTIALS: Final = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
 _DELEGATION: Final = "x-iceberg-access-delegation"
 _VENDED: Final = "vended-credentials"
+_READS: Final = ("GET", "HEAD")
+_SNAPSHOTS: Final = ("all", "refs")
+_NO_NAMESPACE: Final = "NoSuchNamespaceException"
 _Handler = Callable[[Request], Response]
 
 
@@ -91,32 +95,37 @@ class _Catalog:
         for prefix in ("/v1", f"/v1/{LAKE_ONLY}"):
             below = f"{prefix}/namespaces"
             found += [
-                self._route(below, self._namespaces),
-                self._route(f"{below}/{{namespace}}", self._namespace),
-                self._route(f"{below}/{{namespace}}/tables", self._list),
-                self._route(f"{below}/{{namespace}}/views", self._views),
+                self._route(below, self._namespaces, _NO_NAMESPACE),
+                self._route(f"{below}/{{namespace}}", self._namespace, _NO_NAMESPACE),
+                self._route(f"{below}/{{namespace}}/tables", self._list, _NO_NAMESPACE),
+                self._route(f"{below}/{{namespace}}/views", self._views, _NO_NAMESPACE),
+                self._route(f"{below}/{{namespace}}/views/{{view}}", self._view, "NoSuchViewException"),
                 self._route(f"{below}/{{namespace}}/tables/{{table}}", self._load),
-                Route(f"{below}/{{namespace}}/tables/{{table}}/metrics", _reported, methods=["POST"]),
+                self._route(f"{below}/{{namespace}}/tables/{{table}}/metrics", self._reported, methods=("POST",)),
             ]
             if self._vending is not None:
                 found.append(self._route(f"{below}/{{namespace}}/tables/{{table}}/credentials", self._credentials))
         return [*found, Route("/{path:path}", _refuse, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])]
 
-    @staticmethod
-    def _route(path: str, handler: _Handler) -> Route:
+    def _route(
+        self, path: str, handler: _Handler, absent: str = "NoSuchTableException", methods: tuple[str, ...] = _READS
+    ) -> Route:
+        """Return a route whose errors are Iceberg's; ``absent`` is the type for an object that is not there."""
+
         def answered(request: Request) -> Response:
             try:
                 return handler(request)
             except StreamhouseError as error:
-                return iceberg_answer(error)
+                client, table = client_of(request), table_asked_for(request)
+                return iceberg_answer(without_hidden_names(error, client, table, self._warehouse.exists), absent)
 
-        return Route(path, answered, methods=["GET", "HEAD"])
+        return Route(path, answered, methods=methods)
 
     def _config(self, request: Request) -> Response:
         asked = request.query_params.get("warehouse", "")
         if asked not in ("", "streamhouse", LAKE_ONLY):
             text = f"there is no warehouse {asked!r}: name 'streamhouse', or '{LAKE_ONLY}' for lake tables alone"
-            return iceberg_error(404, "NotFoundException", text)
+            return iceberg_error(404, "NoSuchWarehouseException", text)
         overrides = {"prefix": LAKE_ONLY} if asked == LAKE_ONLY else {}
         return JSONResponse({"defaults": {}, "overrides": overrides, "endpoints": self._endpoints()})
 
@@ -124,35 +133,53 @@ class _Catalog:
         return [*_ENDPOINTS, *_REFUSED, *([_CREDENTIALS] if self._vending is not None else [])]
 
     def _namespaces(self, request: Request) -> Response:
-        client = client_of(request)
-        found = [] if request.query_params.get("parent") else self._warehouse.databases()
-        names = [name for name in found if client.knows_database(name)]
+        client, parent = client_of(request), request.query_params.get("parent")
+        if parent:
+            self._require_seen(request, parent)  # and no namespace is inside of another one
+            return JSONResponse({"namespaces": []})
+        names = [name for name in self._warehouse.databases() if client.knows_database(name)]
         return JSONResponse({"namespaces": [[name] for name in names]})
 
     def _namespace(self, request: Request) -> Response:
-        name = request.path_params["namespace"]
-        if not client_of(request).knows_database(name) or name not in self._warehouse.databases():
-            text = f"there is no database {name} in {self._warehouse.url}"
-            return iceberg_error(404, "NoSuchNamespaceException", text)
+        name = self._seen_namespace(request)
         return (
             _no_content(request) if request.method == "HEAD" else JSONResponse({"namespace": [name], "properties": {}})
         )
 
+    def _seen_namespace(self, request: Request) -> str:
+        return self._require_seen(request, str(request.path_params["namespace"]))
+
+    def _require_seen(self, request: Request, name: str) -> str:
+        """Return the namespace. Raises `TableNotFoundError` alike where it is absent, and where the client has no right
+        on a table of it.
+        """
+        client = client_of(request)
+        if not client.knows_database(name) or name not in self._warehouse.databases():
+            raise absent_database(client, name)
+        return name
+
     def _list(self, request: Request) -> Response:
-        name = request.path_params["namespace"]
+        name = self._seen_namespace(request)
         readable = client_of(request).readable_of(self._warehouse.tables(name))
-        found = [table.partition(".")[2] for table in readable]
+        loadable = self._tables.loadable_of(readable, lake_alone=_is_lake_alone(request))
+        found = [table.partition(".")[2] for table in loadable]
         return JSONResponse({"identifiers": [{"namespace": [name], "name": table} for table in found]})
 
-    def _views(self, request: Request) -> Response:  # noqa: ARG002 - engines ask before they look for tables
+    def _views(self, request: Request) -> Response:
+        """Answer that a database has no views: engines ask before they look for tables."""
+        self._seen_namespace(request)
         return JSONResponse({"identifiers": []})
+
+    def _view(self, request: Request) -> Response:
+        name = f"{self._seen_namespace(request)}.{request.path_params['view']}"
+        raise TableNotFoundError(f"there is no view {name[:200]} in this catalog: it shows tables; load a table")
 
     def _readable(self, request: Request) -> tuple[ServedTable, str | None]:
         """Return the table that a request is for, which its client may read, and the suffix: `LAKE` for the lake."""
         database, name = request.path_params["namespace"], request.path_params["table"]
         base, _, suffix = name.partition("$")
         require(request, "read", f"{database}.{base}")
-        if not suffix and request.url.path.startswith(f"{request.scope.get('root_path', '')}/v1/{LAKE_ONLY}/"):
+        if not suffix and _is_lake_alone(request):
             suffix = LAKE
         return self._tables.table(f"{database}.{base}"), suffix.lower() or None
 
@@ -164,19 +191,20 @@ class _Catalog:
 
     def _load(self, request: Request) -> Response:
         table, suffix = self._readable(request)
+        snapshots = request.query_params.get("snapshots", "all")
+        if snapshots not in _SNAPSHOTS:
+            raise InvalidOptionError(f"snapshots={snapshots[:60]!r}: expected {' or '.join(_SNAPSHOTS)}")
         if request.method == "HEAD":
-            if suffix not in (None, LAKE):
-                self._system.require_shown(table.table, suffix or "")
+            self._require_loadable(table, suffix)
             return _no_content(request)
         document, stands_in = self._document(table, suffix)
         asked = {one.strip().lower() for one in request.headers.get(_DELEGATION, "").split(",")}
         vended = self._vended(request, table, suffix) if _VENDED in asked else None
-        snapshots = request.query_params.get("snapshots", "all")
         version = f"{document.location} {snapshots}" + (f" {vended.credentials.ends_ms}" if vended else "")
         headers = {"ETag": f'W/"{hashlib.sha256(version.encode()).hexdigest()[:32]}"'}
         if stands_in is not None:
             headers["Warning"] = _warning(stands_in)
-        if request.headers.get("if-none-match") == headers["ETag"]:
+        if is_current(request.headers.getlist("if-none-match"), headers["ETag"]):
             return Response(status_code=304, headers=headers)
         if vended is not None:
             headers |= _given(request, vended)
@@ -192,17 +220,26 @@ class _Catalog:
 
     def _credentials(self, request: Request) -> Response:
         table, suffix = self._readable(request)
-        if suffix == LAKE:
-            table.lake()  # a lake that is not there yet gets the error that says so
-        elif suffix is None:
-            table.require_shown()
-        else:
-            self._system.require_shown(table.table, suffix)
+        self._require_loadable(table, suffix)
         vended = self._vended(request, table, suffix)
         if vended is None or request.method == "HEAD":
             return _no_content(request)
         body = {"storage-credentials": vended.storage_credentials(self._client_config)}
         return JSONResponse(body, headers=_given(request, vended))
+
+    def _require_loadable(self, table: ServedTable, suffix: str | None) -> None:
+        """Raise as `_document` does for a table that this catalog does not have; makes nothing."""
+        if suffix == LAKE:
+            table.lake()
+        elif suffix is None:
+            table.require_shown()
+        else:
+            self._system.require_shown(table.table, suffix)
+
+    def _reported(self, request: Request) -> Response:
+        """Take the report of an engine about its scan of a table, and keep nothing of it."""
+        self._require_loadable(*self._readable(request))
+        return _no_content(request)
 
     def _vended(self, request: Request, table: ServedTable, suffix: str | None) -> Vended | None:
         if self._vending is None:
@@ -232,13 +269,9 @@ def _with_refs_only(text: str) -> str:
     return json.dumps(metadata, separators=(",", ":"))
 
 
-def _reported(request: Request) -> Response:
-    """Take the report of an engine about its scan, and keep nothing of it."""
-    try:
-        require(request, "read", "{namespace}.{table}".format_map(request.path_params))
-    except StreamhouseError as error:
-        return iceberg_answer(error)
-    return _no_content(request)
+def _is_lake_alone(request: Request) -> bool:
+    """Return whether the request is to the catalog of lake tables."""
+    return bool(request.scope["path"].startswith(f"{request.scope.get('root_path', '')}/v1/{LAKE_ONLY}/"))
 
 
 def _no_content(request: Request) -> Response:  # noqa: ARG001 - a handler
@@ -247,5 +280,5 @@ def _no_content(request: Request) -> Response:  # noqa: ARG001 - a handler
 
 def _refuse(request: Request) -> Response:
     if request.method in ("GET", "HEAD"):
-        return iceberg_error(404, "NotFoundException", f"there is nothing at {request.url.path}")
+        return iceberg_error(404, "NotFoundException", f"there is nothing at {request.scope['path']}")
     return iceberg_error(403, "ForbiddenException", _READ_ONLY)

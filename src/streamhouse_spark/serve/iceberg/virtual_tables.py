@@ -9,6 +9,7 @@ the grace is over: a reader that takes longer finds a file missing, never a wron
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,9 +20,10 @@ from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_epoch
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import (
     CommitConflictError,
-    InvalidOptionError,
     LakeRolledBackError,
     OffsetsTrimmedError,
+    StorageRefusedError,
+    StreamhouseError,
     TableNotFoundError,
 )
 from streamhouse_spark.lake.iceberg.table import IcebergLake
@@ -34,8 +36,10 @@ from streamhouse_spark.lake.iceberg.virtual import (
 )
 from streamhouse_spark.lake.tiering.ahead import tier_ahead
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
+from streamhouse_spark.lake.tiering.round import plan_round
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.serve.options import GRACE_MS
+from streamhouse_spark.storage.read_ahead import at_once
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -100,9 +104,9 @@ class ServedTable:
         self._looks = 0
         """Number of looks at the table that began. A call may take what a later one found."""
 
-    def require_shown(self) -> None:
-        """Raise where an Iceberg catalog cannot show the table's newest state, as `newest` does; makes nothing."""
-        self._checked(self.table.refresh())
+    def require_shown(self) -> TableState:
+        """Return the newest state. Raises where an Iceberg catalog cannot show it, as `newest` does; makes nothing."""
+        return self._checked(self.table.refresh())
 
     def lake(self) -> Document:
         """Return the lake table's own document. Raises `TableNotFoundError` before its first round."""
@@ -146,8 +150,32 @@ class ServedTable:
                 self.table.world.clock.sleep_ms(left_ms)
                 self._looks = look = self._looks + 1
                 looked = self._look()
-            self._made = replace(self._make(looked), look=look)
+            try:
+                self._made = replace(self._make(looked), look=look)
+            except StorageRefusedError as error:
+                return self._without_files(looked.state, error)
             return self._made.document
+
+    def _without_files(self, state: TableState, error: StorageRefusedError) -> Document:
+        """Return the document of a table whose store takes no files: the lake's, if it has all rows.
+
+        Raises `StorageRefusedError` for a table with hot rows.
+        """
+        if self._has_tiered_all(state):
+            return self.lake_in_its_place()
+        raise StorageRefusedError(
+            f"the hot rows of {state.name} cannot be shown, because the store refuses their files: {error}; load "
+            f"{state.name}$lake, which has the tiered rows, or tier the table first, or let the server write below "
+            f"{VIRTUAL_PREFIX}"
+        ) from error
+
+    def _has_tiered_all(self, state: TableState) -> bool:
+        if not state.has_lake:
+            return False
+        lake = self.table.open_lake()
+        with lake.one_look():
+            newest = lake.newest()
+            return newest is not None and not plan_round(state, newest, state.ends).is_due
 
     def _look(self) -> _Looked:
         """Look at the lake, and then at the log, which so is never behind it."""
@@ -226,7 +254,7 @@ class ServedTable:
     def _checked(self, state: TableState) -> TableState:
         self.table.require_there(state)
         if state.parsed.datalake_format != "iceberg":
-            raise InvalidOptionError(
+            raise TableNotFoundError(
                 f"table {state.name} has a {state.parsed.datalake_format} lake, and an Iceberg catalog shows Iceberg "
                 "tables; read it with Spark, with Python, or over /api/v1"
             )
@@ -280,6 +308,23 @@ class VirtualTables:
         with self._lock:
             self._served[name] = served
         return served
+
+    def loadable_of(self, names: Sequence[str], *, lake_alone: bool) -> list[str]:
+        """Return those of the tables that an Iceberg catalog can show, or whose lake it can show. A table whose state
+        cannot be read now is among them: to load it says why.
+        """
+
+        def is_loadable(name: str) -> bool:
+            try:
+                state = self.table(name).require_shown()
+            except TableNotFoundError:
+                return False
+            except StreamhouseError:
+                return True
+            return state.lake is not None or not lake_alone
+
+        found = at_once(self.warehouse.storage, is_loadable, names)
+        return [name for name, is_there in zip(names, found, strict=True) if is_there]
 
     def clean(self, *, dry_run: bool = False) -> list[str]:
         """Delete the folders of virtual tables whose grace is over; returns their keys."""

@@ -1,0 +1,544 @@
+"""Rows as JSON, both ways: one form per type, without loss.
+
+`encode_rows` is the only writer of rows as JSON, and `decode_rows` reads every form that it writes. `FORMS` is the
+table of types. A text in JSON is never taken for a number, and a number is never rounded on its way into a decimal.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any, Final, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.core.json_text import plain_value
+from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.schema.table_schema import is_any_list
+from streamhouse_spark.schema.variant import VARIANT, is_variant
+from streamhouse_spark.schema.variant_values import encoded, readable_value
+
+_ENCODED_ROWS: Final = 16_384
+"""Rows that are turned into Python values at once."""
+_SHOWN_CHARS_MAX: Final = 60
+_VARIANT_DIGITS_MAX: Final = 38
+_NOT_FINITE: Final = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
+_NOT_FINITE_TEXTS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_DECIMAL: Final = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,4})?", re.ASCII)
+_WIDE_TIME: Final = re.compile(
+    r"(?P<year>[+-]\d{4,7})-(?P<day>\d\d-\d\d)"
+    r"(?P<time>[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?(?P<zone>Z|[+-]\d\d:?\d\d)?",
+    re.ASCII,
+)
+_YEAR_DIGITS: Final = 4
+_NOT_A_TIME: Final = "NaT"
+_UNITS_A_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_ARROW_ERRORS: Final = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError)
+
+
+class NumberText(str):
+    """A number in JSON with a fraction or an exponent, as it is written: its column's type decides what it means."""
+
+    __slots__ = ()
+
+
+class _Missing:
+    """The value of a column that an object does not have."""
+
+    __slots__ = ()
+
+
+MISSING: Final = _Missing()
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form of a type's values in JSON."""
+
+    type_name: str
+    json_form: str
+    holds: Callable[[pa.DataType], bool]
+    encode: Callable[[pa.Array], list[Any]]
+    decode: Callable[[list[Any], pa.DataType, str], pa.Array]
+
+
+# -- objects ----------------------------------------------------------------------------------------------------------
+
+
+def parse_json(text: str) -> Any:
+    """Parse strict JSON, with numbers as they are written: `NumberText`, or int.
+
+    Raises ``ValueError`` for a name that an object has twice, for bare NaN and Infinity, and for text that is no JSON;
+    ``RecursionError`` for text that is nested too deep.
+    """
+    return _DECODER.decode(text)
+
+
+def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(members)
+    if len(value) != len(members):
+        names = [name for name, _ in members]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has the name {_shown(twice)} twice")
+    return value
+
+
+def _not_a_number(text: str) -> NoReturn:
+    raise ValueError(f'a bare {text} is no JSON, write it as "{text}"')
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_float=NumberText, parse_constant=_not_a_number, strict=True
+)
+
+
+def encode_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Return each row as an object of values that ``json.dumps`` writes."""
+    names = rows.schema.names
+    batches = rows.to_batches(max_chunksize=_ENCODED_ROWS) if isinstance(rows, pa.Table) else [rows]
+    for batch in batches:
+        columns = [encode_values(column, name) for column, name in zip(batch.columns, names, strict=True)]
+        if not columns:
+            yield from ({} for _ in range(batch.num_rows))
+        for row in zip(*columns, strict=True):
+            yield dict(zip(names, row, strict=True))
+
+
+def row_texts(rows: pa.Table | pa.RecordBatch) -> Iterator[str]:
+    """Return each row as the text of a JSON object."""
+    for row in encode_rows(rows):
+        yield json.dumps(row, ensure_ascii=False, allow_nan=False)
+
+
+def decode_rows(rows: Sequence[Any], schema: pa.Schema, defaults: Mapping[str, pa.Scalar]) -> pa.Table:
+    """Return objects of `parse_json` as rows, with the columns of ``schema`` that any of them has.
+
+    Names match without regard to case. A column that some objects lack has its default there, or null. Names that are
+    no columns become columns of their own, which the table refuses. Raises `SchemaMismatchError` for a value that is no
+    object, a column that an object has twice, and a value of another form than its type's.
+    """
+    columns: dict[str, list[Any]] = {}
+    known: dict[str, str] = {}
+    for place, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise SchemaMismatchError(f"a row is the JSON value {_shown(row)}, expected an object; send one per row")
+        for name, value in row.items():
+            column = known.get(name)
+            if column is None:
+                column = known[name] = _match(name, schema.names) or name
+                columns.setdefault(column, [MISSING] * len(rows))
+            values = columns[column]
+            if values[place] is not MISSING:
+                raise SchemaMismatchError(f"a row has the column '{column}' twice, in another case; keep one")
+            values[place] = value
+    if not columns and rows:
+        columns[schema.names[0]] = [MISSING] * len(rows)
+    arrays = {}
+    for name, values in columns.items():
+        place = schema.get_field_index(name)
+        arrays[name] = (
+            _inferred(values) if place < 0 else _with_default(values, schema.field(place), defaults.get(name))
+        )
+    return pa.table(arrays)
+
+
+def _inferred(values: list[Any]) -> pa.Array:
+    plain = [None if value is MISSING else float(value) if isinstance(value, NumberText) else value for value in values]
+    try:
+        return pa.array(plain)
+    except _ARROW_ERRORS:
+        return pa.nulls(len(values))
+
+
+def _with_default(values: list[Any], field: pa.Field, default: pa.Scalar | None) -> pa.Array:
+    missing = [value is MISSING for value in values]
+    if not any(missing):
+        return decode_values(values, field.type, field.name)
+    array = decode_values([None if value is MISSING else value for value in values], field.type, field.name)
+    return array if default is None or not default.is_valid else pc.if_else(pa.array(missing), default, array)
+
+
+def _match(name: str, names: Iterable[str]) -> str | None:
+    """Return the column or field of this name: exactly, or without regard to case."""
+    names = list(names)
+    if name in names:
+        return name
+    folded = name.casefold()
+    return next((known for known in names if known.casefold() == folded), None)
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+def encode_values(array: pa.Array, name: str = "") -> list[Any]:
+    """Return the values of a column in the form of its type."""
+    if is_variant(array.type):
+        return [None if value is None else plain_value(readable_value(value, name)) for value in array.to_pylist()]
+    if pa.types.is_dictionary(array.type):
+        return encode_values(array.dictionary_decode(), name)
+    if pa.types.is_run_end_encoded(array.type):
+        return encode_values(pc.run_end_decode(array), name)
+    if isinstance(array.type, pa.BaseExtensionType):
+        return encode_values(array.storage, name)
+    form = form_of(array.type)
+    return [plain_value(value) for value in array.to_pylist()] if form is None else form.encode(array)
+
+
+def decode_values(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
+    """Return values of `parse_json` as a column. Raises `SchemaMismatchError`, with ``path`` and the value."""
+    form = form_of(data_type)
+    if form is None:
+        raise SchemaMismatchError(f"column '{path}' has the type {data_type}, which has no form in JSON; send Arrow")
+    return form.decode(values, data_type, path)
+
+
+def form_of(data_type: pa.DataType) -> Form | None:
+    return next((form for form in FORMS if form.holds(data_type)), None)
+
+
+def _fail(path: str, value: Any, expected: str) -> NoReturn:
+    raise SchemaMismatchError(f"column '{path}' has {_shown(value)}, expected {expected}; correct the value")
+
+
+def _shown(value: Any) -> str:
+    """Return a JSON value as errors show it."""
+    text = value if isinstance(value, NumberText) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
+
+
+def _build(
+    values: list[Any], path: str, expected: str, convert: Callable[[list[Any]], pa.Array], *kinds: type
+) -> pa.Array:
+    """Convert values all of which are of these kinds or null, and find the first bad one where that fails."""
+    wrong = {type(value) for value in values} - {*kinds, type(None)}
+    if wrong:
+        _fail(path, next(value for value in values if type(value) in wrong), expected)
+    try:
+        return convert(values)
+    except _ARROW_ERRORS:
+        for value in values:
+            try:
+                convert([value])
+            except _ARROW_ERRORS:
+                _fail(path, value, expected)
+        raise
+
+
+def _plain(array: pa.Array) -> list[Any]:
+    found: list[Any] = array.to_pylist()
+    return found
+
+
+def _decode_booleans(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
+    return _build(values, path, "true or false", lambda some: pa.array(some, data_type), bool)
+
+
+def _decode_integers(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
+    bits = data_type.bit_width
+    return _build(values, path, f"a whole number of {bits} bits", lambda some: pa.array(some, data_type), int)
+
+
+def _decode_texts(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
+    return _build(values, path, "a text", lambda some: pa.array(some, data_type), str)
+
+
+def _encode_floats(array: pa.Array) -> list[Any]:
+    found = _plain(array)
+    if pc.all(pc.is_finite(array.cast(pa.float64())), min_count=0).as_py():
+        return found
+    return [_NOT_FINITE_TEXTS.get(str(value), value) for value in found]
+
+
+def _decode_floats(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
+    expected = f'a number of {data_type.bit_width} bits, or "NaN", "Infinity" or "-Infinity"'
+
+    def convert(some: list[Any]) -> pa.Array:
+        texts = [_NOT_FINITE[value] if type(value) is str else None if value is None else str(value) for value in some]
+        # Arrow reads the text once: by way of a Python float a number would be rounded twice.
+        found = pa.array(texts, pa.string()).cast(data_type)
+        are_given = pa.array([type(value) is str for value in some], pa.bool_())
+        if not pc.all(pc.or_(pc.is_finite(found), are_given), min_count=0).as_py():
+            raise ValueError("too large")
+        return found
+
+    try:
+        return _build(values, path, expected, convert, int, NumberText, str)
+    except KeyError:
+        bad = next(value for value in values if type(value) is str and value not in _NOT_FINITE)
+        _fail(path, bad, expected)
+
+
+def _encode_decimals(array: pa.Array) -> list[Any]:
+    return [None if value is None else format(value, "f") for value in _plain(array)]
+
+
+def _decode_decimals(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
+    def convert(some: list[Any]) -> pa.Array:
+        return pa.array([None if value is None else _exact(value) for value in some], data_type)
+
+    expected = f"a number of at most {data_type.precision} digits, {data_type.scale} of them behind the point"
+    return _build(values, path, expected, convert, int, NumberText, str)
+
+
+def _exact(value: Any) -> Decimal:
+    text = str(value)
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError("no number")
+    return Decimal(text)
+
+
+def _encode_binaries(array: pa.Array) -> list[Any]:
+    return [None if value is None else base64.b64encode(value).decode() for value in _plain(array)]
+
+
+def _decode_binaries(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
+    def convert(some: list[Any]) -> pa.Array:
+        return pa.array([None if v is None else binascii.a2b_base64(v, strict_mode=True) for v in some], data_type)
+
+    return _build(values, path, 'bytes in base64, such as "AAEC/w=="', convert, str)
+
+
+def _encode_times(array: pa.Array) -> list[Any]:
+    """Return days and moments in ISO 8601, whatever their year; Python's own stop at the year 9999."""
+    if pa.types.is_date64(array.type):
+        array = array.cast(pa.date32())
+    is_day = pa.types.is_date32(array.type)
+    unit = "D" if is_day else array.type.unit
+    integers = array.cast(pa.int32() if is_day else pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    texts = np.datetime_as_string(integers.astype(f"datetime64[{unit}]")).tolist()
+    if _NOT_A_TIME in texts:  # the least integer, which numpy takes for none
+        texts = [_least_time(unit) if text == _NOT_A_TIME else text for text in texts]
+    zero = {"ms": ".000", "us": ".000000", "ns": ".000000000"}.get(unit)
+    zone = "Z" if not is_day and array.type.tz is not None else ""
+    if zero is not None:
+        texts = [text.removesuffix(zero) for text in texts]
+    valid = array.is_valid().to_pylist()
+    return [_signed_year(text) + zone if is_there else None for text, is_there in zip(texts, valid, strict=True)]
+
+
+def _signed_year(text: str) -> str:
+    """Give a year outside 0000 to 9999 its sign, as ISO 8601 and Java have it."""
+    if text[_YEAR_DIGITS] == "-" and text[0] != "-":
+        return text
+    year, _, rest = text.removeprefix("-").partition("-")
+    return f"{'-' if text[0] == '-' else '+'}{year:0>4}-{rest}"
+
+
+def decode_times(texts: pa.Array, data_type: pa.DataType, path: str) -> pa.Array:
+    """Return days and moments of ISO 8601 texts. A zone is needed exactly where the type has one."""
+    try:
+        return texts.cast(data_type)
+    except pa.ArrowException:
+        values = [None if text is None else _time(text, data_type, path) for text in texts.to_pylist()]
+    return pa.array(values, pa.int32() if pa.types.is_date(data_type) else pa.int64()).cast(data_type)
+
+
+def _least_time(unit: str) -> str:
+    days, rest = divmod(np.iinfo(np.int64).min, _UNITS_A_DAY[unit])
+    day = np.datetime_as_string(np.array(days, "datetime64[D]"))
+    return f"{day}{np.datetime_as_string(np.array(rest, f'datetime64[{unit}]')).item()[len('1970-01-01') :]}"
+
+
+def _time(text: str, data_type: pa.DataType, path: str) -> int:
+    is_day = pa.types.is_date(data_type)
+    integers = pa.int32() if is_day else pa.int64()
+    with suppress(pa.ArrowException):
+        return int(pa.array([text]).cast(data_type).cast(integers)[0].as_py())
+    match = _WIDE_TIME.fullmatch(text)
+    zoned = not is_day and data_type.tz is not None
+    expected = "a day such as 2026-01-31" if is_day else f"a time such as 2026-01-31T12:00:00{'Z' if zoned else ''}"
+    hint = "" if is_day else ", with Z or an offset" if zoned else ", without a zone"
+    if match is None or (match["zone"] is not None) is not zoned or (is_day and match["time"]):
+        _fail(path, text, expected + hint)
+    try:
+        days = np.array(f"{match['year'].removeprefix('+')}-{match['day']}", "datetime64[D]").astype(np.int64).item()
+        time_us = pa.array([f"1970-01-01{match['time'] or ''}"]).cast(pa.timestamp("us")).cast(pa.int64())[0].as_py()
+        found = days if is_day else days * _UNITS_A_DAY["us"] + time_us - _offset_us(match["zone"])
+        return int(pa.scalar(found, integers).as_py())
+    except (ValueError, OverflowError, pa.ArrowException):
+        _fail(path, text, expected + hint)
+
+
+def _offset_us(zone: str | None) -> int:
+    if zone in (None, "Z"):
+        return 0
+    digits = zone.replace(":", "")
+    minutes = int(digits[1:3]) * 60 + int(digits[3:5])
+    return (-minutes if digits[0] == "-" else minutes) * 60_000_000
+
+
+def _decode_times(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
+    expected = "a day in ISO 8601" if pa.types.is_date(data_type) else "a time in ISO 8601"
+    texts = _build(values, path, expected, lambda some: pa.array(some, pa.string()), str)
+    return decode_times(texts, data_type, path)
+
+
+# -- nested values ----------------------------------------------------------------------------------------------------
+
+
+def _ranges(array: pa.Array) -> tuple[int, int, list[tuple[int, int] | None]]:
+    """Return the first and last offset of lists or maps in their children, and the range of each, or None for null."""
+    offsets = array.offsets.to_numpy()
+    first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+    bounds = zip((offsets[:-1] - first).tolist(), (offsets[1:] - first).tolist(), strict=True)
+    valid = array.is_valid().to_pylist()
+    return first, last, [bound if is_there else None for bound, is_there in zip(bounds, valid, strict=True)]
+
+
+def _encode_lists(array: pa.Array) -> list[Any]:
+    if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
+        array = array.cast(pa.list_(array.type.value_field))
+    first, last, ranges = _ranges(array)
+    elements = encode_values(array.values.slice(first, last - first))
+    return [None if bounds is None else elements[slice(*bounds)] for bounds in ranges]
+
+
+def _encode_maps(array: pa.Array) -> list[Any]:
+    first, last, ranges = _ranges(array)
+    keys = encode_values(array.keys.slice(first, last - first))
+    items = encode_values(array.items.slice(first, last - first))
+    as_objects = _is_text(array.type.key_type)
+    found: list[Any] = []
+    for bounds in ranges:
+        if bounds is None:
+            found.append(None)
+            continue
+        pairs = list(zip(keys[slice(*bounds)], items[slice(*bounds)], strict=True))
+        entries = dict(pairs) if as_objects else {}
+        found.append(entries if as_objects and len(entries) == len(pairs) else [list(pair) for pair in pairs])
+    return found
+
+
+def _encode_structs(array: pa.Array) -> list[Any]:
+    names = [field.name for field in array.type]
+    columns = [encode_values(child, name) for child, name in zip(array.flatten(), names, strict=True)]
+    rows = zip(*columns, strict=True) if columns else (() for _ in range(len(array)))
+    valid = array.is_valid().to_pylist()
+    return [dict(zip(names, row, strict=True)) if is_there else None for row, is_there in zip(rows, valid, strict=True)]
+
+
+def _offsets(values: list[Any]) -> pa.Array:
+    lengths = np.array([0 if value is None else len(value) for value in values], np.int64)
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+
+
+def _nulls(values: list[Any]) -> pa.Array:
+    return pa.array([value is None for value in values], pa.bool_())
+
+
+def _require(values: list[Any], path: str, expected: str, *kinds: type) -> None:
+    bad = next((value for value in values if value is not None and type(value) not in kinds), None)
+    if bad is not None:
+        _fail(path, bad, expected)
+
+
+def _decode_lists(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
+    _require(values, path, "an array", list)
+    elements = [element for value in values if value is not None for element in value]
+    children = decode_values(elements, data_type.value_type, f"{path}.element")
+    return pa.ListArray.from_arrays(_offsets(values), children, type=data_type, mask=_nulls(values))
+
+
+def _decode_maps(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
+    by_names = _is_text(data_type.key_type)
+    expected = "an object, or an array of pairs [key, value]" if by_names else "an array of pairs [key, value]"
+    _require(values, path, expected, *((dict, list) if by_names else (list,)))
+    entries = [list(value.items()) if isinstance(value, dict) else value for value in values]
+    pairs = [pair for entry in entries if entry is not None for pair in entry]
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or pair[0] is None:
+            _fail(path, pair, expected)
+    keys = decode_values([key for key, _ in pairs], data_type.key_type, f"{path}.key")
+    items = decode_values([item for _, item in pairs], data_type.item_type, f"{path}.value")
+    return pa.MapArray.from_arrays(_offsets(entries), keys, items, type=data_type, mask=_nulls(values))
+
+
+def _decode_structs(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
+    _require(values, path, "an object", dict)
+    names = [field.name for field in data_type]
+    columns: dict[str, list[Any]] = {name: [None] * len(values) for name in names}
+    for place, value in enumerate(values):
+        seen = set()
+        for given, item in (value or {}).items():
+            name = _match(given, names)
+            if name is None:
+                _fail(path, {given: item}, f"an object with the names {', '.join(names[:30])}")
+            if name in seen:
+                _fail(path, {given: item}, f"an object that has the name {name} once")
+            seen.add(name)
+            columns[name][place] = item
+    fields = list(data_type)
+    children = [decode_values(columns[field.name], field.type, f"{path}.{field.name}") for field in fields]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(values))
+
+
+def _decode_variants(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
+    return pa.array([variant_of(value, path) for value in values], VARIANT).cast(data_type)
+
+
+def variant_of(value: Any, path: str) -> dict[str, bytes] | None:
+    """Return a value of `parse_json` as a variant; null for null. Numbers are exact if they have no exponent, as in
+    Spark's ``parse_json``.
+    """
+    try:
+        return None if value is None else encoded(_with_numbers(value))
+    except (ValueError, OverflowError) as error:
+        raise SchemaMismatchError(f"column '{path}' has a value that no variant can be: {error}; shorten it") from error
+
+
+def _with_numbers(value: Any) -> Any:
+    match value:
+        case NumberText():
+            digits = value.lstrip("-").replace(".", "")
+            is_exact = digits.isdigit() and len(digits) <= _VARIANT_DIGITS_MAX
+            return Decimal(value) if is_exact else float(value)
+        case dict():
+            return {name: _with_numbers(part) for name, part in value.items()}
+        case list():
+            return [_with_numbers(part) for part in value]
+    return value
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(data_type) or types.is_large_string(data_type) or types.is_string_view(data_type))
+
+
+def _is_bytes(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_binary(data_type)
+        or types.is_large_binary(data_type)
+        or types.is_fixed_size_binary(data_type)
+        or types.is_binary_view(data_type)
+    )
+
+
+def _is_time(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_date(data_type) or pa.types.is_timestamp(data_type))
+
+
+FORMS: Final = (
+    Form("BOOLEAN", "true, false", pa.types.is_boolean, _plain, _decode_booleans),
+    Form("TINYINT to BIGINT", "whole number", pa.types.is_integer, _plain, _decode_integers),
+    Form("FLOAT, DOUBLE", 'number, or "NaN", "Infinity", "-Infinity"', pa.types.is_floating, _encode_floats,
+         _decode_floats),
+    Form("DECIMAL", "text with all digits; a number is read exactly too", pa.types.is_decimal, _encode_decimals,
+         _decode_decimals),
+    Form("STRING, CHAR, VARCHAR", "text", _is_text, _plain, _decode_texts),
+    Form("BINARY", "text in base64", _is_bytes, _encode_binaries, _decode_binaries),
+    Form("DATE, TIMESTAMP, TIMESTAMP_NTZ", "text in ISO 8601", _is_time, _encode_times, _decode_times),
+    Form("ARRAY", "array", is_any_list, _encode_lists, _decode_lists),
+    Form("MAP", "object if keys are STRING, else array of pairs", pa.types.is_map, _encode_maps, _decode_maps),
+    Form("VARIANT", "any value", is_variant, _plain, _decode_variants),
+    Form("STRUCT", "object", pa.types.is_struct, _encode_structs, _decode_structs),
+)  # fmt: skip
+"""The types of tables, each with its form in JSON; the first one that holds a type is its own."""

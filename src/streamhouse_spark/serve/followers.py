@@ -1,0 +1,136 @@
+"""Clients that follow a table over HTTP: how many there may be, and the server-sent events that they get.
+
+A follower has one event and one batch of Arrow in memory, however slowly its client reads: the next event is made when
+the connection has room for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+from anyio import CapacityLimiter, to_thread
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from streamhouse_spark.errors import StreamhouseError
+from streamhouse_spark.log.commits.position import LogPosition
+from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
+from streamhouse_spark.read.tail import Tail
+from streamhouse_spark.schema.json_values import row_texts
+
+FOLLOWERS_MAX: Final = 200
+FOLLOWERS_OF_CLIENT_MAX: Final = 100
+"""Followers of one client: it may not keep others out."""
+EVENT_ROWS_MAX: Final = 1_000
+EVENT_BYTES_MAX: Final = 64 << 10
+"""Bytes of an event's rows in Arrow, about; a row that is larger is an event of its own."""
+_HEARTBEAT_S: Final = 10.0
+
+
+class Followers:
+    """Counts the followers of a server. Only for its event loop."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._threads: CapacityLimiter | None = None
+
+    @property
+    def threads(self) -> CapacityLimiter:
+        """The threads in which followers wait for rows: others are answered meanwhile."""
+        self._threads = self._threads or CapacityLimiter(FOLLOWERS_MAX)
+        return self._threads
+
+    def admit(self, client: str) -> str | None:
+        """Count a follower, which must be released. Return why it may not follow, or None."""
+        if self._counts.total() >= FOLLOWERS_MAX:
+            return f"{FOLLOWERS_MAX} clients follow tables here already; ask another server, or later"
+        if self._counts[client] >= FOLLOWERS_OF_CLIENT_MAX:
+            return f"this client follows {FOLLOWERS_OF_CLIENT_MAX} times here already; end one of them first"
+        self._counts[client] += 1
+        return None
+
+    def release(self, client: str) -> None:
+        self._counts[client] -= 1
+        if not self._counts[client]:
+            del self._counts[client]
+
+
+class FollowAnswer(StreamingResponse):
+    """The events of a tail, for as long as its client reads them."""
+
+    def __init__(
+        self,
+        tail: Tail,
+        stop: threading.Event,
+        *,
+        threads: CapacityLimiter,
+        has_ended: Callable[[], bool],
+        release: Callable[[], None],
+    ) -> None:
+        """``has_ended`` tells whether the client's token has; ``release`` is called once, however the answer ends."""
+        super().__init__(
+            self._events(tail, threads, has_ended),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store"},
+        )
+        self._stop = stop
+        self._release = release
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._stop.set()
+            self._release()
+
+    @staticmethod
+    async def _events(tail: Tail, threads: CapacityLimiter, has_ended: Callable[[], bool]) -> AsyncIterator[str]:
+        # The first one says where the tail begins: rows that are written after it are among those that follow.
+        yield _event("begin", tail.position, "[]")
+        made = tail_events(tail)
+        pending: asyncio.Task[str | None] | None = None
+        while not has_ended():
+            pending = pending or asyncio.ensure_future(to_thread.run_sync(next, made, None, limiter=threads))
+            done, _ = await asyncio.wait([pending], timeout=_HEARTBEAT_S)
+            if not done:
+                yield ": waiting\n\n"
+                continue
+            event, pending = pending.result(), None
+            if event is None:
+                return
+            yield event
+
+
+def tail_events(tail: Tail) -> Iterator[str]:
+    """Yield an event for some rows at a time, whose id is the position behind them; an error is the last event."""
+    try:
+        for batch in tail:
+            yield from _batch_events(batch, tail.position)
+    except StreamhouseError as error:
+        yield f"event: error\ndata: {json.dumps(str(error))}\n\n"
+
+
+def _batch_events(batch: pa.RecordBatch, position: LogPosition) -> Iterator[str]:
+    num_rows = max(1, min(EVENT_ROWS_MAX, EVENT_BYTES_MAX * batch.num_rows // max(1, batch.nbytes)))
+    for start in range(0, batch.num_rows, num_rows):
+        rows = batch.slice(start, num_rows)
+        is_last = start + num_rows >= batch.num_rows
+        yield _event("rows", position if is_last else _behind(rows, position), f"[{', '.join(row_texts(rows))}]")
+
+
+def _behind(rows: pa.RecordBatch, position: LogPosition) -> LogPosition:
+    """Return the position behind the first rows of a batch, which are of one bucket, from that behind all of them."""
+    bucket, offset = (rows.column(name)[-1].as_py() for name in (BUCKET.name, LOG_OFFSET.name))
+    return replace(position, offsets={**position.offsets, bucket: offset + 1})
+
+
+def _event(kind: str, position: LogPosition, rows: str) -> str:
+    at = json.dumps(position.to_json(), separators=(",", ":"))
+    return f"id: {at}\nevent: {kind}\ndata: {rows}\n\n"

@@ -1,0 +1,27 @@
+"""Query parameters of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from starlette.requests import Request
+
+from streamhouse_spark.core.text_values import nearest
+from streamhouse_spark.errors import InvalidOptionError, shown
+
+
+def parameters_of(request: Request, known: Sequence[str]) -> Mapping[str, str]:
+    """Return the parameters of a request. Raises `InvalidOptionError` for one that it does not take, and for one that
+    is given twice: what is misspelt must not be left out in silence.
+    """
+    given = request.query_params.multi_items()
+    for name, _ in given:
+        if name not in known:
+            near = nearest(name, known)
+            hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}" if known else "it takes none"
+            raise InvalidOptionError(f"{request.method} {request.scope['path']} has no parameter {shown(name)}; {hint}")
+    if len(given) > len(request.query_params):
+        names = [name for name, _ in given]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidOptionError(f"the parameter {shown(twice)} is given {names.count(twice)} times; give it once")
+    return request.query_params

@@ -1,0 +1,179 @@
+"""Identities of requests, so that a retried request is stored once.
+
+A request has either an ``Idempotency-Key``, an opaque text, or a ``Producer-Id`` with a ``Producer-Sequence`` that
+grows by one. Both are stored in the commit record of the request's rows, with a fingerprint of the request. So every
+server of the warehouse replays the first answer, also after a crash between commit and answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from starlette.datastructures import Headers
+
+from streamhouse_spark.core.forks import new_lock
+from streamhouse_spark.core.model import StreamBatch, Transaction, check_app_id
+from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.errors import (
+    CommitConflictError,
+    IdempotencyKeyReusedError,
+    InvalidOptionError,
+    ProducerSequenceError,
+)
+from streamhouse_spark.log.commits.state import TableState
+from streamhouse_spark.log.commits.transaction_outcome import known_transaction
+from streamhouse_spark.log.commits.transactions import TransactionEntry, stored_version
+
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+PRODUCER_ID: Final = "Producer-Id"
+PRODUCER_SEQUENCE: Final = "Producer-Sequence"
+NAME_CHARS_MAX: Final = 255
+_NAME: Final = re.compile(r"[ -~]+")
+_QUOTED: Final = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
+_SEQUENCE: Final = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestIdentity:
+    """The durable identity of one request to one table."""
+
+    transaction: Transaction
+    shown: str
+    """The identity as errors name it."""
+
+    @classmethod
+    def of(cls, headers: Headers, client: str, table_uuid: str, request: Sequence[bytes]) -> RequestIdentity | None:
+        """Return the identity that the headers give; None without these headers.
+
+        ``request`` is the body with all parameters that decide what is stored. Keys of different clients are distinct,
+        and so are those of a table, its branches and its copies.
+
+        Raises `InvalidOptionError` for malformed headers.
+        """
+        key, producer, sequence = (_only(headers, name) for name in (IDEMPOTENCY_KEY, PRODUCER_ID, PRODUCER_SEQUENCE))
+        if key is None and producer is None and sequence is None:
+            return None
+        if key is not None and (producer is not None or sequence is not None):
+            raise InvalidOptionError(
+                f"the request has both {IDEMPOTENCY_KEY} and {PRODUCER_ID} or {PRODUCER_SEQUENCE}; send either the key "
+                "or the producer's two headers"
+            )
+        fingerprint = _digest(request)
+        if key is not None:
+            opaque = _name(IDEMPOTENCY_KEY, key, "a text such as a UUID")
+            digest = _digest((client.encode(), table_uuid.encode(), opaque.encode()))
+            return cls(Transaction.of_request(digest, fingerprint), f"{IDEMPOTENCY_KEY} {opaque!r}")
+        if producer is None or sequence is None or not _SEQUENCE.fullmatch(sequence.strip()):
+            raise InvalidOptionError(
+                f"{PRODUCER_ID} is {(producer or '')[:80]!r} and {PRODUCER_SEQUENCE} {(sequence or '')[:80]!r}; send "
+                "both, with a sequence number that starts at 0 and grows by one with each request of the producer"
+            )
+        number = int(sequence)
+        app_id = _name(PRODUCER_ID, producer, "the name of a producer such as checkout-7")
+        check_app_id(app_id)
+        transaction = Transaction(app_id, number, batch=StreamBatch(fingerprint), follows=number - 1)
+        return cls(transaction, f"{PRODUCER_ID} {app_id!r}, {PRODUCER_SEQUENCE} {number}")
+
+    def stored_outcome(self, state: TableState) -> TransactionEntry | None:
+        """Return the outcome of the request if it is stored already.
+
+        Raises `IdempotencyKeyReusedError` if another request is stored under this identity, `ProducerSequenceError` if
+        the sequence number does not follow the stored one.
+        """
+        try:
+            return known_transaction(state, self.transaction)
+        except CommitConflictError as error:
+            raise self._out_of_sequence(state) or error from error
+
+    @contextmanager
+    def judged_by(self, refresh: Callable[[], TableState]) -> Iterator[None]:
+        """Turn a conflict that a commit raises in the block into the error of the client's sequence."""
+        try:
+            yield
+        except CommitConflictError as error:
+            raise self._out_of_sequence(refresh()) or error from error
+
+    def _out_of_sequence(self, state: TableState) -> IdempotencyKeyReusedError | ProducerSequenceError | None:
+        app_id, number = self.transaction.app_id, self.transaction.version
+        stored = stored_version(state.transactions, state.past_transactions, app_id)
+        if self.transaction.follows is None or stored == self.transaction.follows:
+            return None
+        if stored == number:
+            return IdempotencyKeyReusedError(
+                f"sequence {number} of producer {app_id!r} is stored in {state.name} with another body or other "
+                f"parameters; nothing was written, send new rows as sequence {number + 1}"
+            )
+        expected = 0 if stored is None else stored + 1
+        found = "the table has no request of this producer" if stored is None else f"the last stored one is {stored}"
+        return ProducerSequenceError(
+            f"sequence {number} of producer {app_id!r} cannot be stored in {state.name}: {found}, expected sequence "
+            f"{expected}; nothing was written, send the missing requests first or choose another {PRODUCER_ID}"
+        )
+
+    def of_dead_letters(self, table: str, rows: Sequence[int]) -> Transaction:
+        """Return the identity under which the bad rows of this request are stored in the table of dead letters.
+
+        Rows that are judged differently by a retry, because the columns have changed, are stored as well.
+        """
+        numbers = ",".join(map(str, rows))
+        batch = self.transaction.batch
+        fingerprint = (batch and batch.fingerprint) or _digest(())
+        parts = (self.transaction.app_id, str(self.transaction.version), table, numbers)
+        return Transaction.of_request(_digest([part.encode() for part in parts]), fingerprint)
+
+
+class RequestsInFlight:
+    """The identified requests that this server executes now."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._identities: set[tuple[str, str, int]] = set()
+
+    @contextmanager
+    def entered(self, table_uuid: str, identity: RequestIdentity) -> Iterator[None]:
+        """Raise `CommitConflictError` if the same request is in flight."""
+        entry = (table_uuid, identity.transaction.app_id, identity.transaction.version)
+        with self._lock:
+            if entry in self._identities:
+                raise CommitConflictError(
+                    f"a request with {identity.shown} is in flight; retry later to get its answer",
+                    condition="REQUEST_IN_FLIGHT",
+                )
+            self._identities.add(entry)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._identities.discard(entry)
+
+
+def _only(headers: Headers, name: str) -> str | None:
+    values = headers.getlist(name)
+    if len(values) > 1:
+        raise InvalidOptionError(f"the request has {len(values)} headers {name}; send one")
+    return values[0] if values else None
+
+
+def _name(header: str, text: str, expected: str) -> str:
+    """Return the value of a header: bare, or a string in quotes as the IETF draft has it."""
+    text = text.strip()
+    if quoted := _QUOTED.fullmatch(text):
+        text = re.sub(r"\\(.)", r"\1", quoted[1])
+    if not _NAME.fullmatch(text) or len(text) > NAME_CHARS_MAX:
+        raise InvalidOptionError(
+            f"{header} is {text[:80]!r}, expected {expected}; send 1 to {NAME_CHARS_MAX} printable ASCII characters"
+        )
+    return text
+
+
+def _digest(parts: Sequence[bytes]) -> str:
+    """Return 16 bytes of a hash over all parts and their lengths, as hexadecimal text."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()

@@ -1,0 +1,121 @@
+"""Checks of ``Host`` and ``Origin``: pages of other sites in a user's browser must not use a server that it reaches.
+
+A browser sends requests of any page to any address, and says whose they are. A page whose name resolves to this
+machine's address (DNS rebinding) counts as the server's own site for the browser, but its requests name that host.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+
+from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.serve.refusal import Refusal
+
+ANY_HOST: Final = "*"
+_AUTHORITY: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?\Z")
+_NAME: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\Z")
+_PORTS: Final = {"http": "80", "https": "443"}
+_OWN_SITES: Final = ("same-origin", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedSites:
+    """The names that a server answers to, and the origins whose pages may use it. Addresses and ``localhost`` are
+    always allowed as names: no page of another site can have them.
+    """
+
+    hosts: tuple[str, ...] = ()
+    """Lower case, without ports; `ANY_HOST` for all."""
+    origins: tuple[str, ...] = ()
+    """Such as ``https://streams.example.com``; the server's own origin is always allowed."""
+
+    @classmethod
+    def of(cls, hosts: Sequence[str], origins: Sequence[str]) -> AllowedSites:
+        """Parse the options ``--allowed-host`` and ``--allowed-origin``. Raises `InvalidOptionError`."""
+        return cls(tuple(_parse_host(one) for one in hosts), tuple(_parse_origin(one) for one in origins))
+
+    def refusal_of(self, headers: Headers, *, requires_token: bool) -> Refusal | None:
+        """Return why a request is refused; None for one that may pass. HTTP/1.1 has one Host, and HTTP/1.0 may lack it,
+        which no browser does.
+
+        A server that requires tokens answers to every name unless some are configured: a page has no token to send.
+        """
+        host = headers.get("host")
+        if host is not None and (self.hosts or not requires_token) and not self._answers_to(host):
+            return Refusal(
+                421,
+                f"this server does not answer to the host {host[:100]!r}: that may be a web page that resolves its own "
+                "name to this address; use the server's address, or start it with --allowed-host and that name",
+            )
+        return self._foreign_origin(headers, host)
+
+    def _answers_to(self, host: str) -> bool:
+        found = _AUTHORITY.match(host)
+        if found is None:
+            return False
+        name = found["host"].lower().removesuffix(".")
+        return ANY_HOST in self.hosts or name == "localhost" or _is_address(name) or name in self.hosts
+
+    def _foreign_origin(self, headers: Headers, host: str | None) -> Refusal | None:
+        origins = headers.getlist("origin")
+        for origin in origins:
+            if origin not in self.origins and not _is_own(origin, host):
+                return Refusal(
+                    403,
+                    f"pages of the origin {origin[:100]!r} may not use this server; where they are this server's own, "
+                    "behind a proxy, start it with --allowed-origin and that origin",
+                )
+        site, is_visit = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode") == "navigate"
+        if not origins and site is not None and site not in _OWN_SITES and not is_visit:
+            return Refusal(403, "pages of other sites may not use this server; open its own page")
+        return None
+
+
+def _is_own(origin: str, host: str | None) -> bool:
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    if host is None or parts.scheme not in _PORTS:
+        return False
+    return _with_port(parts.netloc, parts.scheme) == _with_port(host, parts.scheme) != ""
+
+
+def _with_port(authority: str, scheme: str) -> str:
+    found = _AUTHORITY.match(authority)
+    return f"{found['host'].lower()}:{found['port'] or _PORTS[scheme]}" if found else ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _parse_host(text: str) -> str:
+    name = text.strip().lower().removesuffix(".")
+    if name != ANY_HOST and not _NAME.match(name) and not _is_address(name):
+        raise InvalidOptionError(
+            f"--allowed-host {text[:80]!r} is no host name; give a name without scheme and port, such as "
+            f"streams.example.com, or {ANY_HOST} for all"
+        )
+    return name
+
+
+def _parse_origin(text: str) -> str:
+    scheme, _, authority = text.strip().lower().partition("://")
+    if scheme not in _PORTS or not _AUTHORITY.match(authority):
+        raise InvalidOptionError(
+            f"--allowed-origin {text[:80]!r} is no origin; give scheme, host and port as browsers do, such as "
+            "https://streams.example.com"
+        )
+    return f"{scheme}://{authority}".removesuffix(f":{_PORTS[scheme]}")

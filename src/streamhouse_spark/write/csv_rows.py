@@ -1,0 +1,230 @@
+"""Rows in CSV as RFC 4180 has it: a header, and fields that are quoted whole or not at all.
+
+Arrow parses the rows. It takes a quote that never closes and text behind a quoted field for data, so each block is
+checked before Arrow gets it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv
+
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.schema.json_values import decode_times, encode_values, form_of, parse_json, variant_of
+from streamhouse_spark.schema.variant import VARIANT, is_variant
+from streamhouse_spark.write.arrow_input import require_readable
+
+BLOCK_BYTES: Final = 8 << 20
+_HEADER_CHARS_MAX: Final = 1 << 20
+_QUOTE: Final = ord('"')
+_NEW_LINE: Final = ord("\n")
+_BOM: Final = b"\xef\xbb\xbf"
+_SHOWN_CHARS_MAX: Final = 60
+
+
+def read_csv(
+    source: Any, schema: pa.Schema | None, *, delimiter: str = ",", null_texts: Sequence[str] = ()
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Return the schema of the rows, and the rows in batches. Columns match by name, without regard to case.
+
+    Raises `SchemaMismatchError` for quotes that are not RFC 4180's, and for a field of another form than its column's.
+    """
+    checked = _CheckedSource(source, delimiter)
+    columns = _columns_of(checked.header(), schema)
+    convert = pa.csv.ConvertOptions(
+        column_types={name: _wire_type(column.type) for name, column in columns.items()},
+        null_values=["", *null_texts],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    try:
+        reader = pa.csv.open_csv(
+            pa.PythonFile(checked, "r"),
+            read_options=pa.csv.ReadOptions(block_size=BLOCK_BYTES),
+            parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=convert,
+        )
+    except pa.ArrowException:
+        while checked.read():  # a quote that never closes says more than what Arrow makes of it
+            pass
+        raise
+    require_readable(reader.schema)
+    decoded = _decoded(pa.RecordBatch.from_pylist([], reader.schema), columns)
+    return decoded.schema, (_decoded(batch, columns) for batch in reader)
+
+
+def write_csv(rows: pa.Table) -> bytes:
+    """Return rows as CSV with a header. Raises `InvalidOptionError` for types that have no form in it."""
+    sink = io.BytesIO()
+    for place, column in enumerate(rows.schema):
+        if _is_bytes(column.type) or _is_time(column.type):
+            values = encode_values(rows.column(place).combine_chunks())
+            rows = rows.set_column(place, column.name, pa.array(values, pa.string()))
+    try:
+        pa.csv.write_csv(rows.combine_chunks(), sink)  # an empty chunk gets a header of its own
+    except pa.ArrowException as error:
+        raise InvalidOptionError(
+            f"the rows cannot be CSV: {error}; choose other columns (columns=), or another form (application/json)"
+        ) from error
+    return sink.getvalue()
+
+
+def _columns_of(header: Sequence[str], schema: pa.Schema | None) -> dict[str, pa.Field]:
+    """Return the columns of the table by the names that the header gives them."""
+    exact = {column.name: column for column in schema or ()}
+    folded = {column.name.casefold(): column for column in schema or ()}
+    found = {name: exact.get(name, folded.get(name.casefold())) for name in header}
+    return exact | {name: column for name, column in found.items() if column is not None}
+
+
+def _wire_type(data_type: pa.DataType) -> pa.DataType:
+    """Return the type as which Arrow's parser reads a column: a text where its own form is another one."""
+    is_own = is_variant(data_type) or _is_bytes(data_type) or _is_time(data_type)
+    return pa.string() if is_own else data_type
+
+
+def _decoded(batch: pa.RecordBatch, columns: Mapping[str, pa.Field]) -> pa.RecordBatch:
+    for place, given in enumerate(batch.schema):
+        column = columns.get(given.name)
+        if column is not None and _wire_type(column.type) != column.type:
+            batch = batch.set_column(place, given.name, decode_field(batch.column(place), column))
+    return batch
+
+
+def decode_field(texts: pa.Array, column: pa.Field) -> pa.Array:
+    """Return the values of texts in the form that a column has in CSV.
+
+    Raises `SchemaMismatchError`, or an error of Arrow's, for other texts.
+    """
+    if _wire_type(column.type) == column.type:
+        return texts.cast(column.type)
+    if _is_time(column.type):
+        return decode_times(texts, column.type, column.name)
+    if is_variant(column.type):
+        values = [None if text is None else _variant(text, column.name) for text in texts.to_pylist()]
+        return pa.array(values, VARIANT)
+    form = form_of(column.type)
+    assert form is not None
+    return form.decode(texts.to_pylist(), column.type, column.name)
+
+
+def _variant(text: str, name: str) -> dict[str, bytes] | None:
+    try:
+        return variant_of(parse_json(text), name)
+    except (ValueError, RecursionError) as error:
+        shown = text[:_SHOWN_CHARS_MAX]
+        raise SchemaMismatchError(f"column '{name}' has {shown!r}, which is no JSON ({error}); quote it") from error
+
+
+def _is_bytes(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_binary(data_type) or types.is_large_binary(data_type) or types.is_fixed_size_binary(data_type))
+
+
+def _is_time(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_date(data_type) or pa.types.is_timestamp(data_type))
+
+
+class _CheckedSource(io.RawIOBase):
+    """A stream of CSV whose quotes are checked as it is read."""
+
+    def __init__(self, source: Any, delimiter: str) -> None:
+        self._source = source
+        self._delimiter = delimiter
+        self._quotes = QuoteCheck(delimiter)
+        self._pending = source.read(BLOCK_BYTES)
+        self._quotes.check(self._pending.removeprefix(_BOM))
+        self._is_at_end = False
+
+    def readable(self) -> bool:
+        return True
+
+    def header(self) -> list[str]:
+        """Return the names in the first record."""
+        text = self._pending[:_HEADER_CHARS_MAX].removeprefix(_BOM).decode(errors="replace")
+        try:
+            return next(csv.reader(io.StringIO(text, newline=""), delimiter=self._delimiter), [])
+        except csv.Error:
+            return []  # Arrow says what is wrong
+
+    def read(self, size: int = -1) -> bytes:
+        if not self._pending and not self._is_at_end:
+            self._pending = self._source.read(BLOCK_BYTES)
+            self._quotes.check(self._pending)
+        if not self._pending:
+            self._is_at_end = True
+            self._quotes.finish()
+        size = size if size >= 0 else len(self._pending)
+        block: bytes = self._pending[:size]
+        self._pending = self._pending[size:]
+        return block
+
+
+class QuoteCheck:
+    """Checks the quotes of CSV, block by block.
+
+    A quote that stands outside of a quoted field opens one, or is the second of two that mean one; so it follows the
+    start of a field or another quote. A quote inside closes the field, so the field's end or another quote follows it.
+    """
+
+    def __init__(self, delimiter: str) -> None:
+        self._ends = np.array([ord(delimiter), _NEW_LINE, ord("\r")], np.uint8)
+        self._is_inside = False
+        self._opened_in = 0
+        self._last: int | None = None
+        """The byte before the block."""
+        self._line = 1
+
+    def check(self, block: bytes) -> None:
+        """Raise `SchemaMismatchError` for a quote in an unquoted field, and for text behind a quoted one."""
+        data = np.frombuffer(block, np.uint8)
+        if not len(data):
+            return
+        quotes = np.flatnonzero(data == _QUOTE)
+        is_closing = (np.arange(len(quotes)) + self._is_inside) % 2 == 1
+        self._require(data, quotes[~is_closing], -1, "a quote in a field that does not begin with one")
+        self._require(data, quotes[is_closing], 1, "text behind the quote that closes a field")
+        if self._last == _QUOTE and not self._is_inside and not self._may_follow(data[:1])[0]:
+            self._fail(data, 0, "text behind the quote that closes a field")
+        if len(quotes):
+            self._is_inside = bool(self._is_inside) != bool(len(quotes) % 2)
+            self._opened_in = self._line_of(data, int(quotes[-1]))
+        self._line = self._line_of(data, len(data))
+        self._last = int(data[-1])
+
+    def finish(self) -> None:
+        """Raise `SchemaMismatchError` for a quote that never closes."""
+        if self._is_inside:
+            raise SchemaMismatchError(f"the quote in line {self._opened_in} never closes; close it, or double it")
+
+    def _require(self, data: npt.NDArray[np.uint8], quotes: npt.NDArray[np.intp], step: int, problem: str) -> None:
+        """Raise unless a field's start or end, or a quote, is beside each of these quotes."""
+        beside = quotes + step
+        is_in_block = (beside >= 0) & (beside < len(data))
+        wrong = quotes[is_in_block][~self._may_follow(data[beside[is_in_block]])]
+        if len(wrong):
+            self._fail(data, int(wrong[0]), problem)
+        if step < 0 and len(quotes) and quotes[0] == 0 and self._last is not None:
+            before = np.array([self._last], np.uint8)
+            if not self._may_follow(before)[0]:
+                self._fail(data, 0, problem)
+
+    def _may_follow(self, found: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        may_follow: npt.NDArray[np.bool_] = np.isin(found, self._ends) | (found == _QUOTE)
+        return may_follow
+
+    def _line_of(self, data: npt.NDArray[np.uint8], place: int) -> int:
+        return self._line + int(np.count_nonzero(data[:place] == _NEW_LINE))
+
+    def _fail(self, data: npt.NDArray[np.uint8], place: int, problem: str) -> None:
+        raise SchemaMismatchError(
+            f"the CSV has {problem}, in line {self._line_of(data, place)}; quote the whole field, and double each "
+            "quote in it"
+        )
