@@ -115,8 +115,8 @@ def test_of_a_set_and_an_unset_of_one_property_the_last_counts(table, alter):
         ({"change": "set_property", "name": "status.lake.snapshot", "value": "9"}, InvalidOptionError, "cannot be"),
         ({"change": "set_property", "name": "openlineage.dataset.name", "value": "x"}, InvalidOptionError, "cannot be"),
         ({"change": "set_property", "name": "provider", "value": "x"}, InvalidOptionError, "cannot be changed"),
-        ({"change": "set_property", "name": "no.such", "value": "9"}, InvalidOptionError, "unknown table property"),
-        ({"change": "remove_property", "name": "a'`$b"}, InvalidOptionError, "unknown table property"),
+        ({"change": "set_property", "name": "table.such", "value": "9"}, InvalidOptionError, "unknown table property"),
+        ({"change": "remove_property", "name": "table.a'`$b"}, InvalidOptionError, "unknown table property"),
     ],
 )
 def test_a_refused_change_says_why_and_takes_the_others_with_it(table, alter, change, error, words):
