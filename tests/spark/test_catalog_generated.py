@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -11,8 +12,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from spark.dml import found, opened
-from streamhouse_spark.schema.generated.expression import parse_expression
-from streamhouse_spark.schema.generated.functions import FUNCTIONS
+from streamhouse_spark.schema.expressions.functions import FUNCTIONS
+from streamhouse_spark.schema.expressions.parser import parse_expression
 from streamhouse_spark.schema.generated.generated import Generated, completed
 from streamhouse_spark.schema.table_schema import TableSchema
 
@@ -97,13 +98,21 @@ EXPRESSIONS = [
     "concat(name, '|', name)", "name || CAST(i AS STRING)", "upper(name)", "lower(name)", "length(name)",
     "substring(name, 2)", "substr(name, 0, 3)", "substring(name, 2, 2)", "substring(name, 40, 2)",
     "CAST(t AS INT) + i", "t + 1", "-t * 3 - i", "CAST(i AS BIGINT) * b", "CAST(b AS DOUBLE) * x", "x + f", "f - f * f",
+    "char_length(name)", "character_length(name)", "substring(name, -3)", "substring(name, -4, 2)",
+    "substr(name, -2, 9)", "substring(name, 3, -1)", "CAST(d AS STRING)", "CAST(ts AS STRING)", "CAST(ntz AS STRING)",
+    "CAST(t > 3 AS STRING)", "CAST(m AS STRING)", "m + m", "m * m", "m - i", "b * m", "m * f", "x - m", "t * f", "-m",
+    "w + m", "w * m", "w - 0.125", "CAST(m AS DECIMAL(12,1))", "CAST(i AS DECIMAL(20,3))", "CAST(m AS DOUBLE)",
+    "CAST(w AS FLOAT)", "i > 5 AND f <= 1", "name LIKE '%a%' OR NOT m > 0", "i IN (1, 2, NULL)", "x > f", "f = 0.1",
+    "m BETWEEN -5.5 AND i", r"name LIKE '%\'%' OR name = 'a\u0042'", "name LIKE '%!%%' ESCAPE '!'", "name < 'a'",
+    "m NOT IN (0, 1e0)", "w = m", "d >= '2000-01-01'", "t IS NULL OR i + 1 > 0",
     "CAST(i AS FLOAT)", "CAST(CAST(t AS BIGINT) AS SMALLINT)", "CAST(b AS STRING)", "CAST(f AS DOUBLE)",
 ]  # fmt: skip
 
 
 def random_rows(chance: random.Random) -> pa.Table:
     schema = TableSchema.of(
-        "ts TIMESTAMP, ntz TIMESTAMP_NTZ, d DATE, name STRING, t TINYINT, i INT, b BIGINT, f FLOAT, x DOUBLE"
+        "ts TIMESTAMP, ntz TIMESTAMP_NTZ, d DATE, name STRING, t TINYINT, i INT, b BIGINT, f FLOAT, x DOUBLE, "
+        "m DECIMAL(10,2), w DECIMAL(38,10)"
     ).arrow
 
     def row() -> dict[str, Any]:
@@ -114,6 +123,8 @@ def random_rows(chance: random.Random) -> pa.Table:
             "ts": at.replace(tzinfo=dt.UTC), "ntz": at, "d": at.date(), "name": text, "t": chance.randrange(-127, 127),
             "i": chance.randrange(-(2**30), 2**30), "b": chance.randrange(-(2**32), 2**32),
             "f": chance.choice((0.0, -0.0, 0.1, 1e10, float("nan"))), "x": chance.uniform(-1e6, 1e6),
+            "m": Decimal(chance.randrange(-(10**6), 10**6)) / 100,
+            "w": Decimal(chance.randrange(10**24)).scaleb(-10),
         }  # fmt: skip
         return {name: None if chance.random() < 0.05 else value for name, value in whole.items()}
 
@@ -130,7 +141,7 @@ def test_values_are_sparks(spark: Any) -> None:
     try:
         ours = []
         for text in EXPRESSIONS:
-            part = parse_expression(text, schema, "column 'g'", ())
+            part = parse_expression(text, schema, "column 'g'")
             rows = given.append_column(pa.field("g", part.type), pa.nulls(given.num_rows, part.type))
             ours.append(completed([Generated("g", part.type, text, part)], rows, "t").column("g").to_pylist())
         theirs = spark.createDataFrame(given).selectExpr(*(f"{text} AS c{n}" for n, text in enumerate(EXPRESSIONS)))

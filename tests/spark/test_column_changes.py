@@ -162,3 +162,49 @@ def test_a_write_by_the_old_name_is_told_the_new_one(spark, wh, checkpoint):
         append(load(spark, wh, source.name), wh, target.name)
     drain(load_stream(spark, wh, source.name).withColumnRenamed("name", "title"), wh, target.name, checkpoint)
     assert target.to_arrow().to_pylist() == [{"id": 1, "title": "a"}, {"id": 2, "title": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("key", "lake"),
+    [(False, "iceberg"), (True, "iceberg"), (False, "paimon"), (True, "paimon")],
+    ids=["log", "keyed", "log, Paimon", "keyed, Paimon"],
+)
+def test_columns_move_are_replaced_and_accept_null(spark, wh, make, checkpoint, key, lake):
+    columns = "id BIGINT NOT NULL, n INT NOT NULL, a STRING" + (", PRIMARY KEY (id)" if key else "")
+    name = make(columns=columns, bucket_key="id", table_datalake_format=lake)
+    table = wh.table(name.removeprefix("streamhouse."))
+    spark.sql(f"INSERT INTO {name} VALUES (1, 10, 'a1'), (2, 20, 'a2')")
+    tier(spark, wh.url, [table.name])
+    before = table.refresh().version
+    target = wh.create_table("dml.target", "id BIGINT, a STRING")
+
+    def follow():
+        stream = load_stream(spark, wh, table.name, startingOffsets="earliest").select("id", "a")
+        drain(stream, wh, target.name, checkpoint)
+
+    follow()
+    spark.sql(f"ALTER TABLE {name} ALTER COLUMN a FIRST")
+    spark.sql(f"ALTER TABLE {name} ADD COLUMN note STRING AFTER a")
+    spark.sql(f"ALTER TABLE {name} ALTER COLUMN n DROP NOT NULL")
+    assert spark.table(name).columns == ["a", "note", "id", "n"]
+    spark.sql(f"INSERT INTO {name} VALUES ('a3', 'x', 3, NULL)")
+    rows = [("a1", None, 1, 10), ("a2", None, 2, 20), ("a3", "x", 3, None)]
+    for tiered in (False, True):
+        if tiered:
+            tier(spark, wh.url, [table.name])
+            assert rows_of(load(spark, wh, f"{table.name}$lake")) == rows
+        assert rows_of(spark.table(name)) == rows_of(load(spark, wh, table.name)) == rows
+        assert rows_of(spark.sql(f"SELECT id FROM {name} WHERE n IS NULL")) == [(3,)]
+    spark.sql(
+        f"ALTER TABLE {name} REPLACE COLUMNS (id BIGINT, n BIGINT COMMENT 'wide', extra INT, note STRING, a STRING)"
+    )
+    assert spark.table(name).columns == ["id", "n", "extra", "note", "a"]
+    spark.sql(f"INSERT INTO {name} VALUES (4, {BIG}, 5, 'y', 'a4')")
+    expected = [(i, n, None, note, a) for a, note, i, n in rows] + [(4, BIG, 5, "y", "a4")]
+    assert rows_of(spark.table(name)) == expected
+    with pytest.raises(PySparkException, match="REPLACE COLUMNS would lose the data of extra"):
+        spark.sql(f"ALTER TABLE {name} REPLACE COLUMNS (id BIGINT, n BIGINT, note STRING, a STRING)")
+    then = spark.sql(f"SELECT * FROM {name} VERSION AS OF {before}")
+    assert (then.columns, rows_of(then)) == (["id", "n", "a"], [(1, 10, "a1"), (2, 20, "a2")])
+    follow()
+    assert rows_of(load(spark, wh, target.name)) == [(i, f"a{i}") for i in range(1, 5)]

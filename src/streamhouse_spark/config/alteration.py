@@ -7,12 +7,18 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamhouse_spark.config.column_changes import ColumnChanges, changed_columns, refuse_partition_names
-from streamhouse_spark.config.properties import TableProperties, altered_properties, parse_properties
+from streamhouse_spark.config.properties import (
+    PRIMARY_KEY,
+    TableProperties,
+    altered_properties,
+    parse_properties,
+)
 from streamhouse_spark.core.model import is_text_list
+from streamhouse_spark.core.text_values import parse_names
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
-from streamhouse_spark.schema.evolution import names_by_id
+from streamhouse_spark.schema.evolution import names_by_id, with_positions, without_not_null
 from streamhouse_spark.schema.partition_fields import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema, new_columns
 
@@ -36,6 +42,10 @@ class Alteration:
     """Changes of existing columns, made before new ones are added."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Column → constant for new rows that lack it; None removes it. Names and types are those afterwards."""
+    drop_not_null: tuple[str, ...] = ()
+    """Columns that accept null afterwards."""
+    positions: Mapping[str, str | None] = field(default_factory=dict)
+    """Column → the column that it stands behind, None for the first. Names are those afterwards."""
 
     @classmethod
     def of(
@@ -46,15 +56,23 @@ class Alteration:
         unset_properties: Sequence[str] = (),
         columns: ColumnChanges | None = None,
         defaults: Mapping[str, Any] | None = None,
+        drop_not_null: Sequence[str] = (),
+        positions: Mapping[str, str | None] | None = None,
     ) -> Alteration:
         """Check and combine the parts of an ALTER. Raises `SchemaMismatchError`, `InvalidOptionError` for changes that
         no table could take.
         """
-        for name, values in (("comments", comments), ("set_properties", set_properties)):
+        for name, values in (
+            ("comments", comments),
+            ("set_properties", set_properties),
+            ("move_columns", positions),
+        ):
             if not isinstance(values, Mapping | None):
                 raise InvalidOptionError(f"{name} is {values!r}, expected a mapping of names to texts")
         if not is_text_list(unset_properties):
             raise InvalidOptionError(f"unset_properties is {unset_properties!r}, expected a list of property names")
+        if not is_text_list(drop_not_null):
+            raise InvalidOptionError(f"drop_not_null is {drop_not_null!r}, expected a list of column names")
         if not all(isinstance(comment, str | None) for comment in (comments or {}).values()):
             raise InvalidOptionError(f"comments is {comments!r}, expected a text or None for each column")
         texts = {str(name): str(value) for name, value in (set_properties or {}).items()}
@@ -63,7 +81,16 @@ class Alteration:
             whole, fields = new_columns(add_columns)
             added = TableSchema.of_columns(whole) if whole or not fields else None
             changes = replace(changes, fields=tuple(((*new.parents, new.name), new.type) for new in fields))
-        return cls(added, dict(comments or {}), texts, tuple(unset_properties), changes, check_defaults(defaults))
+        return cls(
+            added,
+            dict(comments or {}),
+            texts,
+            tuple(unset_properties),
+            changes,
+            check_defaults(defaults),
+            tuple(drop_not_null),
+            dict(positions or {}),
+        )
 
 
 FormerFields: TypeAlias = Sequence[tuple[int, Sequence[PartitionField]]]
@@ -101,7 +128,9 @@ def altered(
     if change.added is not None:
         first_id = 1 + max(column.id for known in schemas.values() for column in known.columns)
         schema = schema.with_added(change.added, first_id)
-    schema = with_defaults(schema, change.defaults)
+    schema = without_not_null(schema, change.drop_not_null)
+    _refuse_nullable_keys(change.drop_not_null, schema, properties)
+    schema = with_positions(with_defaults(schema, change.defaults), change.positions)
     if schema != schemas[schema_id]:
         parsed = parse_properties(properties, schema, partition_by)
         _refuse_partition_names(schema, schemas, schemas[schema_id], parsed, former)
@@ -110,6 +139,16 @@ def altered(
     texts = altered_properties(properties, change.set_properties, change.unset_properties)
     parse_properties(texts, schema, partition_by)
     return AlteredTable(schema_id, schema, texts)
+
+
+def _refuse_nullable_keys(names: Sequence[str], schema: TableSchema, properties: Mapping[str, str]) -> None:
+    keys = {name.casefold() for name in parse_names(properties.get(PRIMARY_KEY, ""))}
+    for name in names:
+        if name.casefold() in keys:
+            raise InvalidOptionError(
+                f"column '{schema.column(name).name}' cannot accept null: it is of the primary key; leave DROP NOT "
+                "NULL out, or copy the rows into a table with another key"
+            )
 
 
 def _refuse_partition_names(

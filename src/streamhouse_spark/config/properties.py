@@ -1,7 +1,7 @@
-"""Table properties: the ``TBLPROPERTIES`` of a table, under Apache Fluss's names.
+"""Table properties: the ``TBLPROPERTIES`` of a table, under Apache Fluss's names, and the user's own.
 
-A table stores its properties as the text that the user gave; `parse_properties` gives them types. Credentials are
-never stored: a value that looks like one is refused.
+A table stores its properties as the text that the user gave; `parse_properties` gives them types. The user's own have
+no meaning here. Credentials are never stored: a value that looks like one is refused.
 """
 
 from __future__ import annotations
@@ -125,8 +125,15 @@ INSERT_EXISTING: Final = "table.merge-into.insert-existing"
 FIELD: Final = re.compile(r"fields\.(?P<column>.+?)\.(?:(?P<agg>agg)|(?P<function>listagg|string_agg)\.delimiter)\Z")
 """The property of a column's aggregate function, in a table with ``table.merge-engine`` ``aggregation``."""
 
-OF_PIPELINES: Final = "pipelines."
-"""The beginning of the properties that Spark's declarative pipelines keep with a table. They mean nothing here."""
+_OWN_PREFIXES: Final = (
+    *("table.", "bucket.", "primary.", "partition.", "fields.", "streamhouse."),
+    *("status.", "openlineage.", "option."),
+)
+"""Beginnings of names that mean something here or are shown of a table; every other name is the user's own."""
+_OF_SPARK: Final = frozenset({"provider", "location", "owner", "external", "is_managed_location", "collation"})
+"""Names that Spark shows of every table."""
+_TYPO_SIMILARITY: Final = 0.85
+_NAME_CHARS_MAX: Final = 1000
 
 FIXED_PROPERTIES: Final = frozenset(
     {
@@ -166,7 +173,6 @@ _KNOWN: Final = (
     *AUTO_PARTITION_PROPERTIES,
     "comment",
     f"{CONSTRAINT}<name>",
-    f"{OF_PIPELINES}<name>",
     f"{GENERATED}<column>",
     f"{IDENTITY}<column>",
     PRIMARY_KEY,
@@ -198,9 +204,9 @@ def parse_properties(
     """Parse the properties of a table with this schema and these partition columns.
 
     Properties of tables with a primary key alone are parsed by `streamhouse_spark.kv.keyed_properties`; without
-    ``primary.key`` they are refused here. Raises `InvalidOptionError` for an unknown property (naming the nearest), an
-    impossible value, a column that cannot have its role, and a value that looks like a credential, and
-    `SchemaMismatchError` for a column that the lake cannot hold.
+    ``primary.key`` they are refused here. Raises `InvalidOptionError` for an unknown property under our own prefixes
+    (naming the nearest), an impossible value, a column that cannot have its role, and a value that looks like a
+    credential, and `SchemaMismatchError` for a column that the lake cannot hold.
     """
     for name, value in properties.items():
         check_property_name(name)
@@ -325,17 +331,28 @@ def default_bucket_key(primary_key: Sequence[str], partition_by: Sequence[str], 
 
 
 def check_property_name(name: str) -> None:
-    """Refuse a name that is no property of a table. Raises `InvalidOptionError`."""
-    if name in _KNOWN or is_keyed_property(name) or (name.startswith(OF_PIPELINES) and name != OF_PIPELINES):
+    """Refuse a name that no property can have. A name outside our own prefixes is the user's and may be any text.
+
+    Raises `InvalidOptionError` for an unknown name under our prefixes, and for one that resembles a known property.
+    """
+    if name in _KNOWN or is_keyed_property(name):
         return
     if name.startswith(CONSTRAINT):
         check_constraint_name(name)
         return
     if name.startswith((GENERATED, IDENTITY)):
         return
-    near = values.nearest(name, _KNOWN)
-    hint = f"did you mean {near}?" if near else f"known are {', '.join(_KNOWN)}"
-    raise InvalidOptionError(f"unknown table property {name[:100]!r}; {hint}")
+    folded = name.casefold()
+    is_own = folded in _OF_SPARK or folded.startswith(_OWN_PREFIXES)
+    near = values.nearest(name, _KNOWN, similarity=0.5 if is_own else _TYPO_SIMILARITY)
+    if is_own or (near and "." in near):
+        hint = f"did you mean {near}?" if near else f"known are {', '.join(_KNOWN)}"
+        raise InvalidOptionError(f"unknown table property {name[:100]!r}; {hint}")
+    if not name.strip() or not is_unicode(name) or len(name) > _NAME_CHARS_MAX:
+        raise InvalidOptionError(
+            f"table property {name[:100]!r}: expected a name of 1 to {_NAME_CHARS_MAX} Unicode characters; choose "
+            "another"
+        )
 
 
 def altered_properties(

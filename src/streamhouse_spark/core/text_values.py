@@ -143,10 +143,10 @@ def without_secrets(text: str) -> str:
     return _SECRET_PARTS.sub("***", text)
 
 
-def nearest(name: str, known: Collection[str]) -> str | None:
-    """Return the known name that was probably meant, without regard to case."""
+def nearest(name: str, known: Collection[str], similarity: float = 0.5) -> str | None:
+    """Return the known name that was probably meant, without regard to case; None if none is as similar."""
     folded = {candidate.casefold(): candidate for candidate in known}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=similarity)
     return folded[near[0]] if near else None
 
 

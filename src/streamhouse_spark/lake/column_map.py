@@ -325,23 +325,36 @@ def brought_up(
     differences = foreign_changes(known, dict(named), spec) + _foreign_changes_inside(known, lake, spec, inside)
     mapped = dict(known.fields)
     if known.schema_id == spec.schema_id:  # names and types are the table's already
-        fields = [commented(field, spec.schema.find(field.name)) for field in lake.values()]
+        fields = {i: commented(field, spec.schema.find(field.name)) for i, field in lake.items()}
     else:
         stay = fields_that_stay(named, known, spec.schema, mapped)
-        fields = []
+        fields = {}
         for i, column in stay:
             if column is None:
-                fields.append(lake[i])
+                fields[i] = lake[i]
                 continue
             before = known.fields.get(column.id)
             made = as_column(lake[i], column, before.inner if before is not None else {})
-            fields.append(made)
+            fields[i] = made
             mapped[column.id] = _lake_field(column, i, column.name, inside(made), before)
     missing = [column for column in spec.schema.columns if column.id not in mapped and column.nullable]
     for column, (field_id, made) in zip(missing, added(missing, dict(mapped)), strict=True):
-        fields.append(made)
+        fields[field_id] = made
         mapped[column.id] = _lake_field(column, field_id, column.name, inside(made))
-    return fields, mapped, differences + repeated_names(field.name for field in fields)
+    if known.schema_id != spec.schema_id and any(schema != spec.schema for schema in spec.schemas.values()):
+        own = [mapped[column.id].id for column in spec.schema.columns if column.id in mapped]
+        fields = _in_order(fields, own)
+    return list(fields.values()), mapped, differences + repeated_names(field.name for field in fields.values())
+
+
+def _in_order(fields: Mapping[int, F], own: Sequence[int]) -> dict[int, F]:
+    """Return the fields with the table's own ones in the order of its columns, in the places that these have.
+
+    Another engine's fields keep their places between them.
+    """
+    in_turn = iter([i for i in own if i in fields])
+    columns = set(own)
+    return {i: fields[i] for i in (next(in_turn) if place in columns else place for place in fields)}
 
 
 def fields_that_stay(

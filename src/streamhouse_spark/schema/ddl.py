@@ -88,7 +88,10 @@ _TOKEN: Final = re.compile(
     )""",
     re.VERBOSE | re.DOTALL,
 )
-_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a"}
+_ESCAPES: Final = {
+    "n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a", "%": "\\%", "_": "\\_"
+}  # fmt: skip
+"""What follows a backslash in a literal of Spark SQL; LIKE needs the backslash before % and _."""
 
 
 DEFAULT_METADATA: Final = "CURRENT_DEFAULT"
@@ -483,10 +486,13 @@ class _Parser:
 
 def _unescape(literal: str, quote: str) -> str:
     def plain(match: re.Match[str]) -> str:
-        escaped = match.group(1)
+        code_point, octal, escaped = match.groups()
+        if code_point or octal:
+            return chr(int(code_point[1:], 16) if code_point else int(octal, 8))
         return quote if escaped is None else _ESCAPES.get(escaped, escaped)
 
-    return re.sub(rf"\\(.)|{quote}{quote}", plain, literal, flags=re.DOTALL)
+    pattern = rf"\\(?:(u[0-9a-fA-F]{{4}}|U[0-9a-fA-F]{{8}})|([01][0-7]{{2}})|(.))|{quote}{quote}"
+    return re.sub(pattern, plain, literal, flags=re.DOTALL)
 
 
 def _shortened(text: str) -> str:

@@ -118,6 +118,28 @@ def with_inner_changes(
     return TableSchema(tuple(chosen.get(column.id, column) for column in schema.columns))
 
 
+def without_not_null(schema: TableSchema, names: Iterable[str]) -> TableSchema:
+    """Return the schema whose columns of these names accept null. Raises `SchemaMismatchError` for an unknown one."""
+    chosen = {schema.column(name).id for name in names}
+    return TableSchema(tuple(replace(c, nullable=c.nullable or c.id in chosen) for c in schema.columns))
+
+
+def with_positions(schema: TableSchema, positions: Mapping[str, str | None]) -> TableSchema:
+    """Return the schema with columns moved, in turn: each behind the column that it is mapped to, None for the first.
+
+    Rows do not change: columns are found by their ids. Raises `SchemaMismatchError` for an unknown column.
+    """
+    columns = list(schema.columns)
+    for name, after in positions.items():
+        column = schema.column(name)
+        previous = None if after is None else schema.column(after)
+        if previous == column:
+            raise SchemaMismatchError(f"column '{column.name}' cannot stand behind itself; name another column")
+        columns.remove(column)
+        columns.insert(0 if previous is None else columns.index(previous) + 1, column)
+    return TableSchema(tuple(columns))
+
+
 def ambiguous_columns(schemas: Iterable[TableSchema]) -> frozenset[int]:
     """Return the columns that had several names, or a name that another column had too: a name alone does not tell
     them.
@@ -156,18 +178,22 @@ def what_became_of(name: str, schemas: Mapping[int, TableSchema]) -> str | None:
 
 def require_same_columns(begun: TableSchema, now: TableSchema, names: Sequence[str], who: str, advice: str) -> None:
     """Raise `SchemaMismatchError` if one of the columns ``names``, as they were when a read began, has now another name
-    or type, or is gone.
+    or type, accepts null, or is gone.
 
-    ``who`` names the reader and its table. Columns that were added meanwhile change nothing.
+    ``who`` names the reader and its table. Columns that were added or moved meanwhile change nothing.
     """
     by_id = {column.id: column for column in now.columns}
     for name in names:
         before = begun.column(name)
         after = by_id.get(before.id)
-        if after == before or (after is not None and after.name == before.name and is_stored_alike(before, after)):
+        accepts_null = after is not None and after.nullable and not before.nullable
+        is_alike = after is not None and after.name == before.name and is_stored_alike(before, after)
+        if after == before or (is_alike and not accepts_null):
             continue
         if after is None:
             what = "was dropped"
+        elif is_alike:
+            what = "accepts null"
         elif after.name != before.name:
             what = f"was renamed to '{after.name}'"
         elif after.type == before.type:

@@ -269,17 +269,21 @@ class Table(Versions):
         drop_columns: Sequence[str] = (),
         widen_columns: Mapping[str, pa.DataType | str] | None = None,
         defaults: Mapping[str, Any] | None = None,
+        drop_not_null: Sequence[str] = (),
+        move_columns: Mapping[str, str | None] | None = None,
     ) -> None:
         """Change columns, ``s.x`` inside them, and properties, all of it or nothing. **Commit point:** one record.
 
         New columns stand behind the others and are null in the rows that are there. ``rename_columns`` maps old names
         to new ones, ``widen_columns`` names to wider types; these and ``drop_columns`` mean the columns as they are
-        before. The lake table follows in the next tiering round. Tails and streams go on after an addition; a column of
-        theirs that is renamed, dropped or widened ends them with `SchemaMismatchError`, and started again they go on.
+        before. The lake table follows in the next tiering round. Tails and streams go on after an addition or a move; a
+        column of theirs that is renamed, dropped, widened or loses NOT NULL ends them with `SchemaMismatchError`, and
+        started again they go on.
         ``comments`` maps columns to their comment, None takes it away; the table's is the property ``comment``.
         ``defaults`` maps columns, new ones too, to a constant for new rows whose writer does not name the column, None
-        removes it; rows written before stay as they are, and a null that is given stays null. These two mean the
-        columns as they are afterwards.
+        removes it; rows written before stay as they are, and a null that is given stays null. ``drop_not_null`` lists
+        columns that accept null from now on, ``move_columns`` maps columns to the one that they stand behind, None for
+        the first place. These four mean the columns as they are afterwards.
 
         Raises `SchemaMismatchError` for a column that is not there, a name that is taken, a new column that is NOT
         NULL, a type that does not hold every older value, a default that does not fit its column; `InvalidOptionError`
@@ -290,7 +294,9 @@ class Table(Versions):
         from streamhouse_spark.table.alter import alter_table
 
         columns = ColumnChanges.of(rename_columns, drop_columns, widen_columns)
-        change = Alteration.of(add_columns, comments, set_properties, unset_properties, columns, defaults)
+        change = Alteration.of(
+            add_columns, comments, set_properties, unset_properties, columns, defaults, drop_not_null, move_columns
+        )
         alter_table(self, change)
 
     def add_columns(self, columns: pa.Schema | str | SparkSchema, *, defaults: Mapping[str, Any] | None = None) -> None:

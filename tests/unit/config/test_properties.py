@@ -103,7 +103,14 @@ def test_statistics_columns(properties, partition_by, columns):
     [
         ({"bucket.nun": "1"}, "unknown table property 'bucket.nun'; did you mean bucket.num?"),
         ({"Bucket.Num": "1"}, "did you mean bucket.num?"),
-        ({"zzz": "1"}, "known are bucket.num"),
+        ({"table.zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz": "1"}, "known are bucket.num"),
+        ({"tabel.log.ttl": "1d"}, "unknown table property 'tabel.log.ttl'; did you mean table.log.ttl?"),
+        ({"bucket_num": "1"}, "did you mean bucket.num?"),
+        ({"status.commit": "7"}, "unknown table property 'status.commit'"),
+        ({"Provider": "delta"}, "unknown table property 'Provider'"),
+        ({" ": "1"}, "expected a name of 1 to 1000 Unicode characters"),
+        ({"x" * 1001: "1"}, "expected a name of 1 to 1000 Unicode characters"),
+        ({"team": "\ud800"}, "which is no Unicode text"),
         ({"bucket.num": "0"}, "bucket.num is '0', expected a whole number from 1 to 16384"),
         ({"bucket.num": "16385"}, "from 1 to 16384"),
         ({"bucket.num": "four"}, "bucket.num is 'four'"),
@@ -113,7 +120,6 @@ def test_statistics_columns(properties, partition_by, columns):
         ({"bucket.key": "id,name"}, "expected one column"),
         ({"bucket.key": "id,ID"}, "column 'id' is there twice"),
         ({"primary.key": "id", "bucket.key": "name"}, "expected a column of the primary key id"),
-        ({"auto-increment.fields": "id"}, "unknown table property"),
         ({"table.merge-engine": "first_row"}, "tables with a primary key"),
         ({"table.merge-engine.versioned.ver-column": "id"}, "tables with a primary key"),
         ({"fields.price.agg": "sum"}, "tables with a primary key"),
@@ -162,9 +168,11 @@ def test_names_that_are_fixed_may_be_written_otherwise():
         altered_properties(current, {"primary.key": "day, id"})
 
 
-def test_pipelines_note_what_they_want():
-    assert parse_properties({"pipelines.autocdc.keyColumnNames": '["id"]'}, SCHEMA) == parse_properties({}, SCHEMA)
-    assert "unknown table property 'pipelines.'" in refused({"pipelines.": "1"})
+def test_the_users_own_properties_are_kept_and_mean_nothing():
+    own = {"team": "ann", "team.x": "y", "comments": "", "delta.appendOnly": "true", "a'`$b": "4", "pipelines.k": "[]"}
+    assert parse_properties(own, SCHEMA) == parse_properties({}, SCHEMA)
+    assert altered_properties({"bucket.num": "4"}, own) == {"bucket.num": "4", **own}
+    assert altered_properties(own, {}, list(own)) == {}
     assert "looks like a credential" in refused({"pipelines.url": "postgres://u:hunter2@h/d"})
 
 

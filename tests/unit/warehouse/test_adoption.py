@@ -544,7 +544,7 @@ def test_invalid_arguments_are_rejected(wh, lake):
         ({"table.datalake.enabled": "false"}, "which is enabled"),
         ({"bucket.key": "id"}, "has no bucket key"),
         ({ADOPTED: "5"}, "set by adopting one"),
-        ({"tabel": "x"}, "unknown table property"),
+        ({"table.x": "x"}, "unknown table property"),
     ):
         with pytest.raises(InvalidOptionError, match=words):
             wh.adopt_table("sales.orders", properties=properties)

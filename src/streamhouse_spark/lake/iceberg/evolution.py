@@ -143,8 +143,8 @@ def _sorted_by_dropped(metadata: TableMetadata, fields: list[ice.NestedField]) -
 def _as_column(
     field: ice.NestedField, column: Column, inner: Mapping[int, int], new_ids: Iterator[int]
 ) -> ice.NestedField:
-    """Return the field with the column's name and comment, and with its type if that is a promotion of Iceberg's, or
-    the column was changed inside.
+    """Return the field with the column's name and comment, optional if the column accepts null, and with its type if
+    that is a promotion of Iceberg's, or the column was changed inside.
 
     ``inner`` has the fields inside the column, in the table → in the lake.
     """
@@ -152,9 +152,10 @@ def _as_column(
     kind = _promoted(field.field_type, column.type)
     if column.field_ids is not None:
         kind = _brought_up(kind, column.type, iter(column.inner_ids), inner, new_ids)
-    if field.name == column.name and kind == field.field_type:
+    required = field.required and not column.nullable
+    if (field.name, field.field_type, field.required) == (column.name, kind, required):
         return field
-    return field.model_copy(update={"name": column.name, "field_type": kind})
+    return field.model_copy(update={"name": column.name, "field_type": kind, "required": required})
 
 
 def _promoted(before: ice.IcebergType, after: pa.DataType) -> ice.IcebergType:

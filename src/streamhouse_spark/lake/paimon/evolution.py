@@ -9,6 +9,7 @@ planned before the change is refused by the commit's own validation, and planned
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -126,8 +127,8 @@ def _changed(lake: PaimonSchema, fields: list[DataField], columns: str, now_ms: 
 
 
 def _as_column(field: DataField, column: Column, inner: Mapping[int, int], new_ids: Iterator[int]) -> DataField:
-    """Return the field with the column's name and comment, and with its type if that is a wider one, or the column was
-    changed inside.
+    """Return the field with the column's name and comment, nullable if the column is, and with its type if that is a
+    wider one, or the column was changed inside.
 
     ``inner`` has the fields inside the column, in the table → in the lake.
     """
@@ -135,6 +136,9 @@ def _as_column(field: DataField, column: Column, inner: Mapping[int, int], new_i
     kind = _widened(field.type, column.type)
     if column.field_ids is not None:
         kind = _brought_up(kind, column.type, iter(column.inner_ids), inner, new_ids)
+    if column.nullable and not kind.nullable:
+        kind = copy.copy(kind)
+        kind.nullable = True
     return DataField(field.id, column.name, kind, field.description, field.default_value)
 
 

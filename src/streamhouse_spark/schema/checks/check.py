@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.core.python_values import python_value
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, shown
-from streamhouse_spark.schema.checks.parser import CONDITION, Part, parse_condition
+from streamhouse_spark.schema.expressions.parser import Part, parse_expression
 from streamhouse_spark.schema.table_schema import TableSchema
 
 CONSTRAINT: Final = "table.constraint."
@@ -33,10 +33,26 @@ class Check:
     condition: Part
 
     def in_breach(self, rows: pa.Table | pa.RecordBatch) -> Any:
-        """Return for each row whether the condition is false; null where it is null."""
-        from streamhouse_spark.schema.checks.evaluation import evaluated
+        """Return for each row whether the condition is false; null where it is null.
 
-        return pc.invert(evaluated(self.condition, rows))
+        A row for which a number in the condition is too large for its type is in breach, as it is an error in Spark.
+        """
+        try:
+            return self.is_false(rows)
+        except pa.ArrowInvalid:
+            if rows.num_rows == 1:
+                return pa.array([True])
+            middle = rows.num_rows // 2
+            halves = (self.in_breach(half) for half in (rows.slice(0, middle), rows.slice(middle)))
+            return pa.chunked_array(
+                [chunk for half in halves for chunk in getattr(half, "chunks", [half])], type=pa.bool_()
+            )
+
+    def is_false(self, rows: pa.Table | pa.RecordBatch) -> Any:
+        """Return for each row whether the condition is false. Raises ``pa.ArrowInvalid`` for a number too large."""
+        from streamhouse_spark.schema.expressions.evaluation import evaluate
+
+        return pc.invert(evaluate(self.condition, rows))
 
 
 def parse_checks(properties: Mapping[str, str], schema: TableSchema) -> tuple[Check, ...]:
@@ -54,8 +70,8 @@ def parse_checks(properties: Mapping[str, str], schema: TableSchema) -> tuple[Ch
             raise InvalidOptionError(
                 f"the table has a constraint '{found[name.casefold()].name}' already; choose another name than '{name}'"
             )
-        condition = parse_condition(text, schema, f"constraint '{name}'")
-        if condition.kind != CONDITION:
+        condition = parse_expression(text, schema, f"constraint '{name}' CHECK")
+        if condition.type != pa.bool_():
             raise InvalidOptionError(f"constraint '{name}' CHECK ({text}) is no condition; compare it with something")
         found[name.casefold()] = Check(name, text, condition)
     return tuple(found.values())
@@ -108,6 +124,10 @@ class Breaches:
             columns = self._check.condition.columns()
             names = [name for name in rows.schema.names if name in columns][:_SHOWN_COLUMNS]
             self._example = ", ".join(f"{name} = {shown(python_value(row.column(name)[0]))}" for name in names)
+            try:
+                self._check.is_false(row)
+            except pa.ArrowInvalid as error:
+                self._example += f" (a number is too large for its type: {error})"
 
     def require_none(self, where: str, advice: str) -> None:
         """Raise `ConstraintViolatedError` with the number of the rows, and the first of them."""

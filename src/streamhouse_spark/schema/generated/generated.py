@@ -16,8 +16,7 @@ from streamhouse_spark.core.python_values import python_value
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, SchemaMismatchError, shown
 from streamhouse_spark.schema.ddl import type_name
-from streamhouse_spark.schema.generated.expression import Part, parse_expression
-from streamhouse_spark.schema.generated.functions import value_of
+from streamhouse_spark.schema.expressions.parser import Part, parse_expression
 from streamhouse_spark.schema.identity import IDENTITY
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
@@ -35,8 +34,10 @@ class Generated:
 
     def values(self, rows: pa.Table | pa.RecordBatch, table: str) -> Any:
         """Return the expression's value for each row. Raises `SchemaMismatchError` for one that is too large."""
+        from streamhouse_spark.schema.expressions.evaluation import evaluate
+
         try:
-            found = _evaluated(self.expression, rows)
+            found = evaluate(self.expression, rows)
             return found if found.type == self.type else pc.cast(found, self.type)
         except pa.ArrowInvalid as error:
             raise SchemaMismatchError(
@@ -75,7 +76,7 @@ def _parsed(column: Column, text: str, schema: TableSchema, texts: Mapping[str, 
     ):
         if is_there:
             raise InvalidOptionError(f"{what} GENERATED ALWAYS AS ({text}) has {clause} as well; leave it out")
-    part = parse_expression(text, schema, what, tuple(texts))
+    part = parse_expression(text, schema, f"{what} GENERATED ALWAYS AS", tuple(texts))
     if not _holds(column.type, part.type):
         raise InvalidOptionError(
             f"{what} of type {type_name(column.type)} GENERATED ALWAYS AS ({text}): the expression is a "
@@ -88,6 +89,9 @@ def _holds(wanted: pa.DataType, given: pa.DataType) -> bool:
     """Tell whether a column holds all values of a type, in the same form."""
     if pa.types.is_integer(wanted) and pa.types.is_integer(given):
         return bool(wanted.bit_width >= given.bit_width)
+    if pa.types.is_decimal(wanted) and pa.types.is_decimal(given):
+        whole = wanted.precision - wanted.scale >= given.precision - given.scale
+        return bool(whole and wanted.scale >= given.scale)
     return bool(wanted == given or (wanted, given) == (pa.float64(), pa.float32()))
 
 
@@ -139,11 +143,3 @@ def _require_same(column: Generated, given: Any, values: Any, table: str) -> Non
         f"'{column.name}' than {column.text}, such as {shown(python_value(given[first]))}, expected "
         f"{shown(python_value(values[first]))}; nothing was written, leave the column out of these rows"
     )
-
-
-def _evaluated(part: Part, rows: pa.Table | pa.RecordBatch) -> Any:
-    if part.operator == "column":
-        return rows.column(part.value)
-    if part.operator == "constant":
-        return pa.scalar(part.value, part.type)
-    return value_of(part.operator, part.type, [_evaluated(one, rows) for one in part.operands], part.value)

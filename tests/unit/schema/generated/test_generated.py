@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -55,6 +56,20 @@ def value(kind: str, text: str, row=ROW):
         ("STRING", "substring(name, 5)", "ße"),
         ("STRING", "substr(name, 0, 2)", "St"),
         ("STRING", "substring(name, 9, 3)", ""),
+        ("STRING", "substring(name, -3, 2)", "aß"),
+        ("STRING", "substring(name, -8, 3)", "S"),
+        ("STRING", "substring(name, 2, -1)", ""),
+        ("STRING", "CAST(d AS STRING)", "1969-12-28"),
+        ("STRING", "CAST(ts AS STRING)", "1969-12-28 23:59:59.123456"),
+        ("STRING", "CAST(CAST(d AS TIMESTAMP_NTZ) AS STRING)", "1969-12-28 00:00:00"),
+        ("STRING", "CAST(id > 3 AS STRING)", "true"),
+        ("STRING", "CAST(id * 1.50 AS STRING)", "10.50"),
+        ("STRING", r"concat(name, '\n\\')", "Straße\n\\"),
+        ("DECIMAL(14,2)", "id * 1.50", Decimal("10.50")),
+        ("DECIMAL(4,1)", "CAST(id * -1.50 + 0.05 AS DECIMAL(4,1))", Decimal("-10.5")),
+        ("DOUBLE", "id + f", 7.5),
+        ("DOUBLE", "CAST(0.1 * id AS DOUBLE)", 0.7),
+        ("BOOLEAN", "id IN (1, NULL) OR f < 1", True),
         ("INT", "length(name)", 6),
         ("INT", "-id + (2 - small) * -3", -4),
         ("TINYINT", "small + small", 6),
@@ -81,19 +96,19 @@ def test_values(kind, text, expected):
         ("INT", "g + 1", "names 'g', which is generated itself"),
         ("STRING", "code", r"of type CHAR\(n\)"),
         ("INT", "1 + 2", "names no column"),
-        ("INT", "id + 9223372036854775808", "is larger than a BIGINT"),
-        ("INT", "id + f", "whole numbers are needed, or floats"),
+        ("INT", "id + 9223372036854775808", r"the expression is a decimal\(20,0\)"),
+        ("INT", "id + name", "it calculates with numbers alone; CAST makes one"),
+        ("FLOAT", "id + f", "the expression is a double; give the column this type"),
         ("STRING", "id || name", "texts are needed; CAST"),
         ("INT", "year(name)", "a date or a timestamp is needed"),
         ("INT", "hour(d)", "a timestamp is needed"),
         ("INT", "length(name, name)", "one text is needed"),
-        ("STRING", "substring(name, id)", "numbers from 0 on"),
-        ("STRING", "substring(name, -2)", "numbers from 0 on"),
+        ("STRING", "substring(name, id)", "have to be whole numbers"),
         ("TIMESTAMP", "date_trunc('fortnight', ts)", "the unit has to be one of year, quarter"),
         ("TIMESTAMP", "date_trunc(name, ts)", "the unit has to be one of year, quarter"),
         ("TIMESTAMP", "date_trunc('day', d)", "a TIMESTAMP is needed"),
         ("DATE", "trunc(d, 'hour')", "the unit has to be one of year, quarter, month, week"),
-        ("STRING", "CAST(ts AS STRING)", "casts a timestamp to string, possible are whole numbers"),
+        ("STRING", "CAST(f AS STRING)", "casts a float to string, possible are whole numbers and decimals"),
         ("DATE", "CAST(name AS DATE)", "casts a string to date"),
         ("INT", "CAST(id AS fish)", "is no type"),
         ("INT", "CAST(id TO INT)", "stands where AS is needed"),

@@ -19,24 +19,23 @@ from streamhouse_spark.datasource.catalog.ddl.databases import require_database
 from streamhouse_spark.datasource.catalog.description import PROVIDER, SHOWN_PREFIXES
 from streamhouse_spark.datasource.write.schema_merging import merge_columns as add_columns
 from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.checks.check import CONSTRAINT, stored_key
 from streamhouse_spark.schema.ddl import PARENTS, parse_struct_json
 from streamhouse_spark.schema.defaults import SqlText
 from streamhouse_spark.schema.inner_fields import joined_path
-from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.warehouse.connection import Connection
 
 _COPY = "create a new table with the column as you want it, and insert the rows of this one"
-_REFUSED: Final = {
-    "update_position": f"columns keep their order; name them in the order that you want in your queries, or {_COPY}",
-}
-_POSSIBLE: Final = "columns can be added, renamed, dropped and widened, comments, defaults and properties changed"
+_POSSIBLE: Final = (
+    "columns can be added, renamed, dropped, widened and moved, NOT NULL dropped, comments, defaults and properties "
+    "changed"
+)
 _NEW_DEFAULT: Final = (
     "DEFAULT of a new column would be the value of the rows that are there too, which other engines that read the lake "
     "cannot be told; leave it out, and give the column its default for new rows by ALTER COLUMN … SET DEFAULT"
 )
 _NOT_NULL: Final = f"rows that are there may have null in it; check it in the query, or {_COPY}"
-_DROP_NOT_NULL: Final = f"readers rely on its having no null; {_COPY}"
 _OF_SPARK: Final = frozenset({"provider", "location", "owner", "external", "is_managed_location", "collation"})
 
 
@@ -50,6 +49,8 @@ class _Changes:
     widened: dict[str, pa.DataType | str] = field(default_factory=dict)
     comments: dict[str, str | None] = field(default_factory=dict)
     defaults: dict[str, SqlText | None] = field(default_factory=dict)
+    drop_not_null: list[str] = field(default_factory=list)
+    positions: dict[str, str | None] = field(default_factory=dict)
     set_properties: dict[str, str] = field(default_factory=dict)
     unset_properties: list[str] = field(default_factory=list)
 
@@ -58,9 +59,8 @@ def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     """Make all changes of one ALTER TABLE, or none. Raises `InvalidOptionError` for a change that no table takes."""
     path = path_of(args, "alter")
     table = connection.table(str(path))
-    _refuse_replacing(path, args["changes"], table.state.schema)
     changes = _Changes()
-    for change in args["changes"]:
+    for change in _replaced_columns(path, args["changes"], table.state):
         if args.get("of_pipeline") and _is_of_spark(change, table.state.primary_key):
             continue
         _collect(path, change, changes, args.get("time_zone"), table.state.properties)
@@ -74,20 +74,47 @@ def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
         drop_columns=changes.dropped,
         widen_columns=changes.widened,
         defaults=changes.defaults,
+        drop_not_null=changes.drop_not_null,
+        move_columns=changes.positions,
     )
     return {}
 
 
-def _refuse_replacing(path: TablePath, changes: Sequence[Mapping[str, Any]], schema: TableSchema) -> None:
-    """Refuse REPLACE COLUMNS, which arrives as dropping each column and adding others: the rows would lose all
-    values.
+def _replaced_columns(
+    path: TablePath, changes: Sequence[Mapping[str, Any]], state: TableState
+) -> Sequence[Mapping[str, Any]]:
+    """Return the changes that REPLACE COLUMNS means, which arrives as dropping each column and adding others.
+
+    Columns of the same name stay, with their values. Raises `InvalidOptionError` where one would be lost.
     """
     dropped = {_column(change["path"]) for change in changes if change["change"] == "delete_column"}
-    if dropped >= set(schema.names) and any(change["change"] == "add_column" for change in changes):
+    added = [change for change in changes if change["change"] == "add_column"]
+    schema = state.schema
+    if not added or not dropped >= set(schema.names):
+        return changes
+    listed = {change["path"][0].casefold() for change in added}
+    lost = [name for name in schema.names if name.casefold() not in listed]
+    if lost:
         raise InvalidOptionError(
-            f"ALTER TABLE {path}: REPLACE COLUMNS would drop every column and add new ones, null in all rows; say what "
-            "changes by ADD COLUMNS, DROP COLUMN, RENAME COLUMN and ALTER COLUMN"
+            f"ALTER TABLE {path}: REPLACE COLUMNS would lose the data of {', '.join(lost)}; list every column that "
+            "is there, and drop or rename columns by DROP COLUMN and RENAME COLUMN"
         )
+    meant: list[Mapping[str, Any]] = []
+    for change, previous in zip(added, [None, *added], strict=False):
+        column = schema.find(change["path"][0])
+        position = "first" if previous is None else {"after": previous["path"][0]}
+        if column is None:
+            meant.append({**change, "position": position})
+            continue
+        of_column = {"path": [column.name]}
+        meant.append({**of_column, "change": "update_type", "type": change["type"]})
+        meant.append({**of_column, "change": "update_comment", "comment": change.get("comment")})
+        if change.get("nullable", True) != column.nullable and column.name not in state.primary_key:
+            meant.append({**of_column, "change": "update_nullability", "nullable": not column.nullable})
+        if change.get("default") is not None:
+            meant.append({**of_column, "change": "update_default", "default": change["default"]})
+        meant.append({**of_column, "change": "update_position", "position": position})
+    return meant
 
 
 def _is_of_spark(change: Mapping[str, Any], primary_key: Sequence[str]) -> bool:
@@ -114,6 +141,8 @@ def _collect(
             changes.unset_properties.append(change["name"])
         case "add_column":
             changes.fields.append(_new_field(path, change))
+            if change.get("position") is not None:
+                _collect_of_column(path, {**change, "change": "update_position"}, changes)
         case "rename_column":
             changes.renamed[_column(change["path"])] = change["name"]
         case "delete_column":
@@ -127,10 +156,21 @@ def _collect(
             changes.defaults[_whole_column(path, change)] = None if sql is None else SqlText(sql, time_zone)
         case "add_constraint" | "drop_constraint":
             _collect_constraint(path, change, changes, properties)
+        case _:
+            _collect_of_column(path, change, changes)
+
+
+def _collect_of_column(path: TablePath, change: Mapping[str, Any], changes: _Changes) -> None:
+    match change["change"]:
         case "update_nullability":
-            _refuse(path, change, _DROP_NOT_NULL if change.get("nullable") else _NOT_NULL)
-        case kind:
-            _refuse(path, change, _REFUSED.get(kind, _POSSIBLE))
+            name = _whole_column(path, change)
+            if not change.get("nullable"):
+                _refuse(path, change, _NOT_NULL)
+            changes.drop_not_null.append(name)
+        case "update_position":
+            changes.positions[_whole_column(path, change)] = _previous(change["position"])
+        case _:
+            _refuse(path, change, _POSSIBLE)
 
 
 def _collect_constraint(
@@ -173,14 +213,6 @@ def _require_own(path: TablePath, name: str) -> None:
 
 def _new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str, Any]:
     *parents, name = change["path"]
-    position = change.get("position")
-    if position is not None:
-        where = "FIRST" if position == "first" else f"AFTER {position['after']}"
-        _refuse(
-            path,
-            change,
-            f"what is new stands behind all others; leave {where} out, and name columns and fields in the query",
-        )
     if change.get("default") is not None:
         _refuse(path, change, _NEW_DEFAULT)
     comment = change.get("comment")
@@ -191,6 +223,11 @@ def _new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str, Any]:
         "metadata": {} if comment is None else {"comment": comment},
         PARENTS: parents,
     }
+
+
+def _previous(position: Any) -> str | None:
+    """Return the column that another one moves behind; None for FIRST."""
+    return None if position == "first" else str(position["after"])
 
 
 def _type(spark_json: str) -> pa.DataType | str:

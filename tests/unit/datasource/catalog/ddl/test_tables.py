@@ -112,7 +112,7 @@ CLUSTERED = {"transform": "cluster_by", "columns": [["id"], ["dt"]], "arguments"
         ({"properties": {"option.a": "b", "a": "b"}}, InvalidOptionError, r"OPTIONS \(a\)"),
         ({"properties": {"collation": "UNICODE_CI"}}, InvalidOptionError, "COLLATION"),
         ({"properties": {"bucket.nun": "4"}}, InvalidOptionError, "did you mean bucket.num"),
-        ({"properties": {"a'`$b": "4"}}, InvalidOptionError, "unknown table property"),
+        ({"properties": {"table.a'`$b": "4"}}, InvalidOptionError, "unknown table property"),
         ({"properties": {"comment": "token=abc123"}}, InvalidOptionError, "credential"),
         ({"primary_key": ["nope"]}, SchemaMismatchError, "no column 'nope'"),
         ({"partitioning": [{"transform": "hours", "columns": [["dt"]], "arguments": []}]}, InvalidOptionError, "hours"),

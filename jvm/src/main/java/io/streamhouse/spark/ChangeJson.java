@@ -30,11 +30,7 @@ final class ChangeJson {
       node.put("change", "add_column").put("type", add.dataType().json()).put("nullable", add.isNullable());
       node.put("comment", add.comment());
       node.put("default", add.defaultValue() == null ? null : add.defaultValue().getSql());
-      if (add.position() instanceof TableChange.First) node.put("position", "first");
-      if (add.position() instanceof TableChange.After) {
-        node.putObject("position").put("after", ((TableChange.After) add.position()).column());
-      }
-      return node;
+      return withPosition(node, add.position());
     }
     if (change instanceof TableChange.UpdateColumnComment) {
       return node.put("change", "update_comment")
@@ -52,7 +48,10 @@ final class ChangeJson {
           .put("nullable", ((TableChange.UpdateColumnNullability) change).nullable());
     }
     if (change instanceof TableChange.DeleteColumn) return node.put("change", "delete_column");
-    if (change instanceof TableChange.UpdateColumnPosition) return node.put("change", "update_position");
+    if (change instanceof TableChange.UpdateColumnPosition) {
+      return withPosition(
+          node.put("change", "update_position"), ((TableChange.UpdateColumnPosition) change).position());
+    }
     if (change instanceof TableChange.UpdateColumnDefaultValue) {
       String sql = ((TableChange.UpdateColumnDefaultValue) change).newDefaultValue();
       return node.put("change", "update_default").put("default", sql == null || sql.isEmpty() ? null : sql);
@@ -70,5 +69,13 @@ final class ChangeJson {
           .put("if_exists", ((TableChange.DropConstraint) change).ifExists());
     }
     return node.put("change", "other").put("text", change.getClass().getSimpleName());
+  }
+
+  private static ObjectNode withPosition(ObjectNode node, TableChange.ColumnPosition position) {
+    if (position instanceof TableChange.First) node.put("position", "first");
+    if (position instanceof TableChange.After) {
+      node.putObject("position").put("after", ((TableChange.After) position).column());
+    }
+    return node;
   }
 }

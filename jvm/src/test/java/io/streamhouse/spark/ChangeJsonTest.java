@@ -32,8 +32,11 @@ class ChangeJsonTest {
         "{'change':'update_nullability','path':['s','a.b'],'nullable':true}",
         TableChange.updateColumnNullability(PATH, true));
     assertChange(
-        "{'change':'update_position','path':['s','a.b']}",
+        "{'change':'update_position','path':['s','a.b'],'position':'first'}",
         TableChange.updateColumnPosition(PATH, ColumnPosition.first()));
+    assertChange(
+        "{'change':'update_position','path':['s','a.b'],'position':{'after':'x'}}",
+        TableChange.updateColumnPosition(PATH, ColumnPosition.after("x")));
     assertChange(
         "{'change':'drop_constraint','text':'k','if_exists':false}", TableChange.dropConstraint("k", false, false));
   }

@@ -1,0 +1,266 @@
+"""Functions of SQL expressions: their types, and their values over columns of Arrow. Pure.
+
+A value is the one that Spark has with ANSI mode on: null where an operand is null, an error where a number overflows.
+A TIMESTAMP is a moment, and its year, day, hour and text are those of UTC, on every machine and in every session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamhouse_spark.schema.ddl import DECIMAL_PRECISION_MAX
+from streamhouse_spark.schema.expressions import calendar
+
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_TIMESTAMP_NTZ: Final = pa.timestamp("us")
+_DATES: Final = (pa.date32(), _TIMESTAMP, _TIMESTAMP_NTZ)
+_UNITS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("year", "yyyy", "yy"), "year"),
+    "quarter": "quarter",
+    **dict.fromkeys(("month", "mon", "mm"), "month"),
+    "week": "week",
+    **dict.fromkeys(("day", "dd"), "day"),
+    "hour": "hour",
+    "minute": "minute",
+    "second": "second",
+    "millisecond": "millisecond",
+    "microsecond": "microsecond",
+}
+_DATE_UNITS: Final = ("year", "quarter", "month", "week")
+_TIMES: Final[Mapping[str, Callable[[Any], Any]]] = {"hour": pc.hour, "minute": pc.minute, "second": pc.second}
+_ARITHMETIC: Final = ("add", "subtract", "multiply", "negative")
+_LENGTHS: Final = ("length", "char_length", "character_length")
+_EXACT_DIGITS_MAX: Final = 76
+"""Digits of Arrow's widest decimal, in which sums and products are exact."""
+_TEXT_SCALE_MAX: Final = 6
+"""Decimals of so many places have no exponent in Arrow's texts, as in Spark's."""
+_INT_DIGITS: Final[Mapping[int, int]] = {8: 3, 16: 5, 32: 10, 64: 20}
+"""Digits of the decimal that Spark makes of a whole number of so many bits."""
+_DATE_DAYS: Final = (-719162, 2932896)
+_TIMESTAMP_MICROS: Final = tuple(day * 86_400_000_000 for day in (_DATE_DAYS[0], _DATE_DAYS[1] + 1))
+FUNCTIONS: Final = frozenset(
+    [*calendar.FIELDS, *_TIMES, *_LENGTHS, "date", "to_date", "date_trunc", "trunc", "concat", "upper", "lower", "substring",
+     "substr"]
+)  # fmt: skip
+"""The names that an expression may call, in small letters."""
+
+Chosen = tuple[str, pa.DataType, Sequence[int], Any]
+"""The function, the type of its value, the places of the operands that it is of, and what else it is told."""
+
+
+class UnsuitableError(Exception):
+    """There is no such function of operands of these types; the text says what there is."""
+
+
+def function_of(name: str, types: Sequence[pa.DataType], constants: Sequence[Any]) -> Chosen:
+    """Return the function of this name for operands of these types, of which some are constants.
+
+    Raises `UnsuitableError`.
+    """
+    if name in _ARITHMETIC:
+        return name, _number_type(name, types, constants), range(len(types)), None
+    if name in _LENGTHS:
+        name = "length"
+    if name in ("concat", "upper", "lower", "length"):
+        _require(types and all(kind == pa.string() for kind in types), "texts are needed; CAST(… AS STRING) makes one")
+        _require(name == "concat" or len(types) == 1, "one text is needed")
+        return name, pa.int32() if name == "length" else pa.string(), range(len(types)), None
+    if name in ("substring", "substr"):
+        return "substring", pa.string(), [0], _span(types, constants)
+    if name in ("date_trunc", "trunc"):
+        return _truncation(name, types, constants)
+    _require(len(types) == 1, "one value is needed")
+    if name in ("date", "to_date"):
+        return cast_function(types[0], pa.date32()), pa.date32(), [0], None
+    allowed = _DATES if name in calendar.FIELDS else _DATES[1:]
+    _require(types[0] in allowed, "a timestamp is needed" if name in _TIMES else "a date or a timestamp is needed")
+    return name, pa.int32(), [0], None
+
+
+def cast_function(given: pa.DataType, wanted: pa.DataType) -> str:
+    """Return the function of a cast. Raises `UnsuitableError` for one that has another value on another machine."""
+    if given == wanted:
+        return "as same"
+    if given in _DATES and wanted == pa.date32():
+        return "as day"
+    if given == pa.date32() and wanted in _DATES:
+        return "as midnight"
+    if pa.types.is_integer(given) and (pa.types.is_integer(wanted) or wanted == pa.string()):
+        return "as cast"
+    if _is_exact(given) and pa.types.is_decimal(wanted):
+        return "as rounded"
+    if _is_exact(given) and pa.types.is_floating(wanted):
+        return "as nearest"
+    if (given, wanted) in ((pa.float32(), pa.float64()), (pa.bool_(), pa.string())):
+        return "as cast"
+    if wanted == pa.string() and pa.types.is_decimal(given) and given.scale <= _TEXT_SCALE_MAX:
+        return "as cast"
+    if wanted == pa.string() and given in _DATES:
+        return "as text"
+    raise UnsuitableError(
+        "possible are whole numbers and decimals to numbers and texts, and dates and timestamps to dates and texts"
+    )
+
+
+def decimal_type(kind: pa.DataType, constant: Any = None) -> pa.DataType:
+    """Return the decimal that Spark makes of an exact number: a constant has only its own digits."""
+    if pa.types.is_decimal(kind):
+        return kind
+    return pa.decimal128(_INT_DIGITS[kind.bit_width] if constant is None else len(str(abs(constant))), 0)
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
+def _number_type(name: str, types: Sequence[pa.DataType], constants: Sequence[Any]) -> pa.DataType:
+    """Return the type of a sum, a product or a negative number."""
+    _require(
+        all(_is_exact(kind) or pa.types.is_floating(kind) for kind in types),
+        "it calculates with numbers alone; CAST makes one of another value",
+    )
+    if len({*types}) == 1 and not (pa.types.is_decimal(types[0]) and len(types) == 2):
+        return types[0]
+    if any(pa.types.is_floating(kind) for kind in types):
+        return pa.float64()
+    if all(pa.types.is_integer(kind) for kind in types):
+        return max(types, key=lambda kind: kind.bit_width)
+    return _decimal_result(name, *(decimal_type(kind, value) for kind, value in zip(types, constants, strict=True)))
+
+
+def _decimal_result(name: str, left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """Return Spark's type of a sum or product of decimals: beyond 38 digits it has fewer decimal places."""
+    if name == "multiply":
+        precision, scale = left.precision + right.precision + 1, left.scale + right.scale
+    else:
+        scale = max(left.scale, right.scale)
+        precision = max(left.precision - left.scale, right.precision - right.scale) + scale + 1
+    _require(precision <= _EXACT_DIGITS_MAX, f"it may have more than {_EXACT_DIGITS_MAX} digits")
+    if precision > DECIMAL_PRECISION_MAX:
+        scale = max(DECIMAL_PRECISION_MAX - (precision - scale), min(scale, 6))
+    return pa.decimal128(min(precision, DECIMAL_PRECISION_MAX), scale)
+
+
+def _span(types: Sequence[pa.DataType], constants: Sequence[Any]) -> tuple[int, int | None]:
+    """Return the characters of a substring: the first one from 0 on, and the one behind the last."""
+    _require(len(types) in (2, 3) and types[0] == pa.string(), "a text, a position and a length are needed")
+    position, *length = constants[1:]
+    _require(all(isinstance(n, int) for n in (position, *length)), "position and length have to be whole numbers")
+    first = position - 1 if position > 0 else position
+    if not length:
+        return first, None
+    end = first + max(0, length[0])
+    return first, None if first < 0 <= end else end
+
+
+def _truncation(name: str, types: Sequence[pa.DataType], constants: Sequence[Any]) -> Chosen:
+    _require(len(types) == 2, "a unit in quotes and a value are needed")
+    place = 0 if name == "date_trunc" else 1
+    unit = _UNITS.get(str(constants[place]).lower()) if types[place] == pa.string() else None
+    known = _DATE_UNITS if name == "trunc" else dict.fromkeys(_UNITS.values())
+    _require(unit in known, f"the unit has to be one of {', '.join(known)}, in quotes")
+    kind = types[1 - place]
+    if name == "trunc":
+        _require(kind == pa.date32(), "a date is needed")
+    else:
+        _require(kind == _TIMESTAMP, "a TIMESTAMP is needed; of a date there is trunc(…)")
+    return "floor", kind, [1 - place], unit
+
+
+def _require(holds: Any, why: str) -> None:
+    if not holds:
+        raise UnsuitableError(why)
+
+
+def value_of(operator: str, kind: pa.DataType, operands: Sequence[Any], told: Any) -> Any:
+    """Return the values of a function. Raises ``pa.ArrowInvalid`` for a whole number that is too large for its type."""
+    if operator in _ARITHMETIC:
+        return _calculated(operator, kind, operands)
+    if operator == "concat":
+        return pc.binary_join_element_wise(*operands, "")
+    (values,) = operands
+    match operator:
+        case "upper" | "lower":
+            return _cased(values, operator)
+        case "length":
+            return pc.utf8_length(values)
+        case "substring":
+            return pc.utf8_slice_codeunits(values, told[0], told[1])
+        case "floor":
+            return calendar.beginning_of(values, told)
+    if operator in _CASTS:
+        return _CASTS[operator](values, kind)
+    if operator in calendar.FIELDS:
+        return calendar.field_of(values, operator)
+    return _TIMES[operator](_wall(values)).cast(kind)
+
+
+def to_float(values: Any, kind: pa.DataType) -> Any:
+    """Return numbers as the nearest floats. A decimal goes through its text, as Arrow's own cast is not exact."""
+    exact = pc.cast(values, pa.string()) if pa.types.is_decimal(values.type) else values
+    return exact if exact.type == kind else pc.cast(exact, kind, safe=False)
+
+
+def to_decimal256(values: Any) -> Any:
+    """Return exact numbers as decimals of their digits, whose sums and products Arrow makes wide enough."""
+    if pa.types.is_integer(values.type):
+        values = pc.cast(values, pa.decimal128(19, 0))
+    return pc.cast(values, pa.decimal256(values.type.precision, values.type.scale))
+
+
+def _calculated(operator: str, kind: pa.DataType, operands: Sequence[Any]) -> Any:
+    function = "negate" if operator == "negative" else operator
+    if pa.types.is_floating(kind):
+        return pc.call_function(function, [to_float(values, kind) for values in operands])
+    if pa.types.is_integer(kind):
+        return pc.call_function(f"{function}_checked", [values.cast(kind) for values in operands])
+    return _rounded(pc.call_function(function, [to_decimal256(values) for values in operands]), kind)
+
+
+def _rounded(values: Any, kind: pa.DataType) -> Any:
+    """Return decimals with the places of a type. Raises ``pa.ArrowInvalid`` for one that has too many digits."""
+    if values.type.scale > kind.scale:
+        values = pc.round(values, ndigits=kind.scale, round_mode="half_towards_infinity")
+    return pc.cast(values, kind)
+
+
+def _time_text(values: Any) -> Any:
+    """Return dates and timestamps as Spark writes them. Raises ``pa.ArrowInvalid`` outside the years 1 to 9999."""
+    is_date = values.type == pa.date32()
+    numbers = pc.cast(values, pa.int32() if is_date else pa.int64())
+    first, last = _DATE_DAYS if is_date else (_TIMESTAMP_MICROS[0], _TIMESTAMP_MICROS[1] - 1)
+    if pc.any(pc.or_(pc.less(numbers, first), pc.greater(numbers, last))).as_py():
+        raise pa.ArrowInvalid("a date outside the years 1 to 9999 has no text of four digits for its year")
+    texts = pc.cast(_wall(values), pa.string())
+    return texts if is_date else pc.replace_substring_regex(texts, r"\.?0+$", "")
+
+
+def _wall(values: Any) -> Any:
+    """Return a moment as a date and a time in UTC, which needs no list of time zones."""
+    return values.cast(_TIMESTAMP_NTZ) if values.type == _TIMESTAMP else values
+
+
+def _cased(values: Any, operator: str) -> Any:
+    """Return texts in capitals or small letters, as many as Unicode says: one letter may become two."""
+    if isinstance(values, pa.ChunkedArray):
+        return pa.chunked_array([_cased(chunk, operator) for chunk in values.chunks], pa.string())
+    if pc.all(pc.string_is_ascii(values)).as_py() is not False:
+        return pc.call_function(f"ascii_{operator}", [values])
+    encoded = values.dictionary_encode()
+    cased = [getattr(text, operator)() for text in encoded.dictionary.to_pylist()]
+    return pa.array(cased, pa.string()).take(encoded.indices)
+
+
+_CASTS: Final[Mapping[str, Callable[[Any, pa.DataType], Any]]] = {
+    "as same": lambda values, _: values,
+    "as cast": lambda values, kind: values.cast(kind),
+    "as midnight": lambda values, kind: values.cast(kind),
+    "as day": lambda values, _: calendar.day_of(values),
+    "as nearest": to_float,
+    "as rounded": lambda values, kind: _rounded(to_decimal256(values), kind),
+    "as text": lambda values, _: _time_text(values),
+}

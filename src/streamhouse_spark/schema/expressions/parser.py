@@ -1,0 +1,328 @@
+"""SQL expressions of CHECK constraints and generated columns: text to a tree whose parts have Spark's types.
+
+::
+
+    condition := and ("OR" and)*
+    and := not ("AND" not)*
+    not := "NOT" not | test
+    test := sum [("=" | "==" | "!=" | "<>" | "<" | "<=" | ">" | ">=") sum
+          | ["NOT"] ("IN" "(" sum ("," sum)* ")" | "BETWEEN" sum "AND" sum | "LIKE" 'pattern' ["ESCAPE" 'character'])
+          | "IS" ["NOT"] "NULL"]
+    sum := product (("+" | "-" | "||") product)*
+    product := factor ("*" factor)*
+    factor := "-" factor | "(" condition ")" | number | 'text' | TRUE | FALSE | NULL | column
+          | "CAST" "(" condition "AS" type ")" | function "(" … ")"
+
+Every part has the type that Spark with ANSI mode gives it, so a value is Spark's, overflow included. Only values of one
+family of types are compared. Texts beside dates and timestamps are converted to these. `functions` has the functions.
+"""
+
+from __future__ import annotations
+
+import decimal
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from streamhouse_spark.core.values import dataclass
+from streamhouse_spark.errors import SchemaMismatchError
+from streamhouse_spark.schema.ddl import DECIMAL_PRECISION_MAX, parse_type, type_name, unquoted_text
+from streamhouse_spark.schema.expressions.functions import (
+    FUNCTIONS,
+    UnsuitableError,
+    cast_function,
+    function_of,
+)
+from streamhouse_spark.schema.sql_tokens import SqlTokens
+from streamhouse_spark.schema.table_schema import TableSchema
+
+_TOKEN: Final = re.compile(
+    r"""\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![A-Za-z0-9_.])
+      | (?P<text>'(?:[^'\\]|\\.|'')*')
+      | `(?P<quoted>(?:[^`]|``)+)`
+      | (?P<operator>\|\||<=|>=|<>|!=|==|=|<|>|\(|\)|,|\+|-|\*)
+      | (?P<word>[^\W\d]\w*))""",
+    re.VERBOSE | re.DOTALL,
+)
+_COMPARISONS: Final = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_ARITHMETIC: Final = {"+": "add", "-": "subtract", "||": "concat", "*": "multiply"}
+_WORDS: Final = frozenset(["and", "or", "not", "in", "between", "like", "escape", "is", "null", "true", "false"])
+_BOOLEAN: Final = pa.bool_()
+_NULL: Final = pa.null()
+_POSSIBLE: Final = (
+    "possible are columns, numbers and 'texts', + - * ||, comparisons, IN, BETWEEN, LIKE, IS NULL, AND, OR, NOT, "
+    f"CAST(… AS …) and {', '.join(sorted(FUNCTIONS))}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an expression: a column, a constant, or an operator or function with its operands."""
+
+    operator: str
+    type: pa.DataType
+    operands: tuple[Part, ...] = ()
+    value: Any = None
+    """The name of a column, the value of a constant, the pattern of LIKE, or another argument of a function."""
+
+    def columns(self) -> frozenset[str]:
+        """Return the names of the columns in it."""
+        if self.operator == "column":
+            return frozenset([self.value])
+        return frozenset[str]().union(*(operand.columns() for operand in self.operands))
+
+
+def parse_expression(text: str, schema: TableSchema, where: str, generated: Sequence[str] = ()) -> Part:
+    """Parse the expression at ``where``, which errors name, over columns that are not among the ``generated``.
+
+    Raises `InvalidOptionError` naming the part that is not understood, an unknown column, or operands whose types do
+    not fit.
+    """
+    return _Parser(text, schema, where, generated).parse()
+
+
+class _Parser:
+    def __init__(self, text: str, schema: TableSchema, where: str, generated: Sequence[str]) -> None:
+        self._tokens = SqlTokens(text, schema, _TOKEN, where=where, possible=_POSSIBLE)
+        self._generated = frozenset(generated)
+
+    def parse(self) -> Part:
+        part = self._condition()
+        self._tokens.require_end(part.columns())
+        return part
+
+    def _condition(self) -> Part:
+        with self._tokens.deeper():
+            return self._chain("or", lambda: self._chain("and", self._negation))
+
+    def _chain(self, word: str, operand: Callable[[], Part]) -> Part:
+        begin = self._tokens.at
+        parts = [operand()]
+        while self._tokens.accept_word(word):
+            parts.append(operand())
+        if len(parts) == 1:
+            return parts[0]
+        for part in parts:
+            self._require_condition(part, begin)
+        return Part(word, _BOOLEAN, tuple(parts))
+
+    def _negation(self) -> Part:
+        begin, is_negated, has_not = self._tokens.at, False, False
+        while self._tokens.accept_word("not"):
+            is_negated, has_not = not is_negated, True
+        part = self._test()
+        if has_not:
+            self._require_condition(part, begin)
+        return _not(part) if is_negated else part
+
+    def _test(self) -> Part:
+        begin = self._tokens.at
+        left = self._sum()
+        if self._tokens.is_next(*_COMPARISONS):
+            _, operator, _ = self._tokens.take()
+            return self._compared(_COMPARISONS[operator], left, self._sum(), begin)
+        if self._tokens.accept_word("is"):
+            is_negated = self._tokens.accept_word("not")
+            self._tokens.expect_word("null")
+            part = Part("is null", _BOOLEAN, (left,))
+            return _not(part) if is_negated else part
+        is_negated = self._tokens.accept_word("not")
+        if self._tokens.accept_word("in"):
+            part = self._membership(left, begin)
+        elif self._tokens.accept_word("between"):
+            low = self._sum()
+            self._tokens.expect_word("and")
+            bounds = (self._compared(">=", left, low, begin), self._compared("<=", left, self._sum(), begin))
+            part = Part("and", _BOOLEAN, bounds)
+        elif self._tokens.accept_word("like"):
+            part = self._like(left, begin)
+        elif is_negated:
+            self._tokens.refuse("is not understood")
+        else:
+            return left
+        return _not(part) if is_negated else part
+
+    def _membership(self, left: Part, begin: int) -> Part:
+        values = self._arguments()
+        if any(pa.types.is_floating(part.type) for part in (left, *values)):  # Spark compares all as one type
+            left, values = _as_double(left), [_as_double(value) for value in values]
+        tests = tuple(self._compared("=", left, value, begin) for value in values)
+        return tests[0] if len(tests) == 1 else Part("or", _BOOLEAN, tests)
+
+    def _arguments(self) -> list[Part]:
+        self._tokens.expect("(")
+        values = [self._condition()]
+        while self._tokens.accept(","):
+            values.append(self._condition())
+        self._tokens.expect(")")
+        return values
+
+    def _like(self, left: Part, begin: int) -> Part:
+        if left.type != pa.string():
+            self._tokens.refuse(f"is a {_name(left.type)} where a string is needed", begin)
+        at = self._tokens.at
+        pattern, escape = self._text("is no pattern in 'single quotes'"), "\\"
+        if self._tokens.accept_word("escape"):
+            escape = self._text("is no character in 'single quotes'")
+            if len(escape) != 1:
+                self._tokens.refuse("has an ESCAPE that is not one character", at)
+        escaped = re.escape(escape)
+        if re.sub(rf"{escaped}[%_{escaped}]", "", pattern, flags=re.DOTALL).count(escape):
+            self._tokens.refuse(f"has a {escape} before another character than % _ and {escape}", at)
+        return Part("like", _BOOLEAN, (left,), _with_backslashes(pattern, escape))
+
+    def _text(self, reason: str) -> str:
+        kind, literal, _ = self._tokens.peek()
+        if kind != "text":
+            self._tokens.refuse(reason)
+        self._tokens.take()
+        return unquoted_text(literal)
+
+    def _compared(self, operator: str, left: Part, right: Part, begin: int) -> Part:
+        left, right = self._converted(left, right.type), self._converted(right, left.type)
+        families = {_family(left.type), _family(right.type)}
+        if len(families) > 1 or families & {"other", "null"}:
+            self._tokens.refuse(f"compares a {_name(left.type)} with a {_name(right.type)}", begin)
+        return Part(operator, _BOOLEAN, (left, right))
+
+    def _converted(self, part: Part, wanted: pa.DataType) -> Part:
+        """Return a constant NULL, or text beside dates and timestamps, as a value of the other side's type."""
+        if part.type == _NULL:
+            return Part("constant", wanted, (), None)
+        if part.operator != "constant" or part.type != pa.string() or not pa.types.is_temporal(wanted):
+            return part
+        try:
+            value = pa.scalar(part.value, pa.string()).cast(wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            self._tokens.refuse(f"compares a {_name(wanted)} with {part.value!r}, which is none", 0)
+        return Part("constant", wanted, (), value)
+
+    def _sum(self) -> Part:
+        return self._arithmetic(("+", "-", "||"), lambda: self._arithmetic(("*",), self._factor))
+
+    def _arithmetic(self, operators: tuple[str, ...], operand: Callable[[], Part]) -> Part:
+        part = operand()
+        while self._tokens.is_next(*operators):
+            _, operator, at = self._tokens.take()
+            part = self._called(_ARITHMETIC[operator], [part, operand()], at)
+        return part
+
+    def _factor(self) -> Part:
+        kind, value, at = self._tokens.peek()
+        if kind == "text":
+            return Part("constant", pa.string(), (), self._text(""))
+        self._tokens.take()
+        if (kind, value) == ("operator", "-"):
+            return self._negative(at)
+        if (kind, value) == ("operator", "("):
+            part = self._condition()
+            self._tokens.expect(")")
+            return part
+        if kind == "number":
+            return self._number(value, at)
+        if kind == "word" and value.lower() in ("true", "false"):
+            return Part("constant", _BOOLEAN, (), value.lower() == "true")
+        if kind == "word" and value.lower() == "null":
+            return Part("constant", _NULL)
+        if kind == "word" and self._tokens.is_next("("):
+            return self._cast(at) if value.lower() == "cast" else self._function(value, at)
+        if kind == "quoted" or (kind == "word" and value.lower() not in _WORDS):
+            return self._column(value.replace("``", "`"), at)
+        return self._tokens.refuse("is not understood", at)
+
+    def _negative(self, at: int) -> Part:
+        kind, value, _ = self._tokens.peek()
+        if kind == "number":
+            self._tokens.take()
+            return self._number(f"-{value}", at)
+        with self._tokens.deeper(at):
+            return self._called("negative", [self._factor()], at)
+
+    def _number(self, text: str, at: int) -> Part:
+        if "e" in text.lower():
+            return Part("constant", pa.float64(), (), float(text))
+        if "." not in text:
+            for kind, bits in ((pa.int32(), 31), (pa.int64(), 63)):
+                if -(1 << bits) <= int(text) < 1 << bits:
+                    return Part("constant", kind, (), int(text))
+        value = decimal.Decimal(text)
+        scale = len(text.partition(".")[2])
+        digits = max(len(value.as_tuple().digits), scale)
+        if digits > DECIMAL_PRECISION_MAX:
+            self._tokens.refuse(f"has more than {DECIMAL_PRECISION_MAX} digits", at)
+        return Part("constant", pa.decimal128(max(digits, 1), scale), (), value)
+
+    def _cast(self, at: int) -> Part:
+        self._tokens.expect("(")
+        part = self._condition()
+        self._tokens.expect_word("as")
+        text, begin = self._tokens.take_type()
+        try:
+            wanted = parse_type(text)
+        except SchemaMismatchError:
+            self._tokens.refuse("is no type", begin)
+        self._tokens.expect(")")
+        try:
+            return Part(cast_function(part.type, wanted), wanted, (part,))
+        except UnsuitableError as error:
+            return self._tokens.refuse(f"casts a {_name(part.type)} to {type_name(wanted)}, {error}", at)
+
+    def _function(self, name: str, at: int) -> Part:
+        if name.lower() not in FUNCTIONS:
+            self._tokens.refuse(f"calls {name}(…), which is not understood", at)
+        return self._called(name.lower(), self._arguments(), at)
+
+    def _called(self, name: str, arguments: Sequence[Part], at: int) -> Part:
+        constants = [part.value if part.operator == "constant" else None for part in arguments]
+        try:
+            operator, kind, places, value = function_of(name, [part.type for part in arguments], constants)
+        except UnsuitableError as error:
+            types = ", ".join(_name(part.type) for part in arguments)
+            return self._tokens.refuse(f"takes ({types}): {error}", at)
+        return Part(operator, kind, tuple(arguments[place] for place in places), value)
+
+    def _column(self, name: str, at: int) -> Part:
+        column = self._tokens.column(name, at)
+        if column.name in self._generated:
+            self._tokens.refuse(f"names '{column.name}', which is generated itself", at)
+        return Part("column", column.type, (), column.name)
+
+    def _require_condition(self, part: Part, begin: int) -> None:
+        if part.type != _BOOLEAN:
+            self._tokens.refuse(f"is a {_name(part.type)} where a condition is needed", begin)
+
+
+def _not(part: Part) -> Part:
+    return Part("not", _BOOLEAN, (part,))
+
+
+def _as_double(part: Part) -> Part:
+    is_exact = pa.types.is_integer(part.type) or pa.types.is_decimal(part.type)
+    return Part("as nearest", pa.float64(), (part,)) if is_exact else part
+
+
+def _with_backslashes(pattern: str, escape: str) -> str:
+    """Return a pattern whose escape character is the backslash."""
+    if escape == "\\":
+        return pattern
+    plain = pattern.replace("\\", "\\\\")
+    return re.sub(rf"{re.escape(escape)}(.)", lambda match: _escaped(match[1]), plain, flags=re.DOTALL)
+
+
+def _escaped(character: str) -> str:
+    return f"\\{character}" if character in "%_\\" else character
+
+
+def _family(kind: pa.DataType) -> str:
+    """Return the name of the types whose values are compared with those of this type."""
+    types = pa.types
+    if types.is_integer(kind) or types.is_decimal(kind) or types.is_floating(kind):
+        return "number"
+    plain = (pa.string(), pa.binary(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us"))
+    return str(kind) if kind in plain else "null" if kind == _NULL else "other"
+
+
+def _name(kind: pa.DataType) -> str:
+    return "NULL" if kind == _NULL else type_name(kind)
