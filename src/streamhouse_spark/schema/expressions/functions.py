@@ -43,8 +43,8 @@ _INT_DIGITS: Final[Mapping[int, int]] = {8: 3, 16: 5, 32: 10, 64: 20}
 _DATE_DAYS: Final = (-719162, 2932896)
 _TIMESTAMP_MICROS: Final = tuple(day * 86_400_000_000 for day in (_DATE_DAYS[0], _DATE_DAYS[1] + 1))
 FUNCTIONS: Final = frozenset(
-    [*calendar.FIELDS, *_TIMES, *_LENGTHS, "date", "to_date", "date_trunc", "trunc", "concat", "upper", "lower", "substring",
-     "substr"]
+    [*calendar.FIELDS, *_TIMES, *_LENGTHS, "date", "to_date", "date_trunc", "trunc", "concat", "upper", "lower",
+     "substring", "substr"]
 )  # fmt: skip
 """The names that an expression may call, in small letters."""
 
