@@ -151,7 +151,8 @@ def decode_rows(rows: Sequence[Any], schema: pa.Schema, defaults: Mapping[str, p
 
 
 def _inferred(values: list[Any]) -> pa.Array:
-    plain = [None if value is MISSING else float(value) if isinstance(value, NumberText) else value for value in values]
+    plain = [None if value is MISSING or isinstance(value, list | dict) else value for value in values]
+    plain = [float(value) if isinstance(value, NumberText) else value for value in plain]
     try:
         return pa.array(plain)
     except _ARROW_ERRORS:
@@ -210,7 +211,10 @@ def _fail(path: str, value: Any, expected: str) -> NoReturn:
 
 def _shown(value: Any) -> str:
     """Return a JSON value as errors show it."""
-    text = value if isinstance(value, NumberText) else json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text = value if isinstance(value, NumberText) else json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        text = "a value that is nested too deep"
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
 
 
@@ -490,7 +494,7 @@ def variant_of(value: Any, path: str) -> dict[str, bytes] | None:
     """
     try:
         return None if value is None else encoded(_with_numbers(value))
-    except (ValueError, OverflowError) as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise SchemaMismatchError(f"column '{path}' has a value that no variant can be: {error}; shorten it") from error
 
 

@@ -172,6 +172,16 @@ def test_json_that_does_not_fit_is_refused_in_both_forms(client, warehouse, body
     assert warehouse.table("s.taken").refresh().version == version
 
 
+@pytest.mark.parametrize("depth", [150, 300, 480, 700, 950, 5_000, 100_000])
+@pytest.mark.parametrize("column", ["v", "t", "a", "absent"])
+@pytest.mark.parametrize("kind", [JSON, JSON_LINES])
+def test_deep_values_are_stored_or_refused(client, column, depth, kind):
+    for value in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
+        body = f'{{"id": 1, "{column}": {value}}}'
+        answer = client.post(api("s.taken"), content=body, headers={"Content-Type": kind})
+        assert answer.status_code == (200 if column == "v" and depth == 150 else 400), answer.text
+
+
 @pytest.mark.parametrize("kind", [JSON, JSON_LINES, CSV])
 def test_a_column_that_a_row_lacks_has_its_default_and_a_null_stays(client, warehouse, kind):
     warehouse.create_table("s.defaults", "id BIGINT, n INT DEFAULT 7, s STRING DEFAULT 'x'")
