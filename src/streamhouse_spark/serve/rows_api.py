@@ -18,8 +18,15 @@ from starlette.routing import Route
 
 from streamhouse_spark.core.forks import new_event
 from streamhouse_spark.core.model import BucketOffsets, Transaction
+from streamhouse_spark.core.text_values import nearest
 from streamhouse_spark.core.values import dataclass
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.errors import (
+    InvalidOptionError,
+    SchemaMismatchError,
+    StreamhouseError,
+    TableNotFoundError,
+    shown,
+)
 from streamhouse_spark.log.commits.position import LogPosition
 from streamhouse_spark.query.sql_condition import parse_where
 from streamhouse_spark.read.tail import Tail
@@ -283,6 +290,7 @@ class _Asked:
             )
         schema, key = table.schema, table.state.primary_key
         if mode == "delete" or columns is not None:
+            _require_key_and_columns(table, columns or ())
             schema = pa.schema([field for field in schema if field.name in (*key, *(columns or ()))])
         rules = TextRules(schema, defaults=default_scalars(evaluated(table.state.schema, Now.of(table.world))))
         kind = body_type(request.headers.getlist("content-type"))
@@ -305,6 +313,17 @@ class _Asked:
             case "delete":
                 return table.delete(rows, transaction=transaction)
         return table.append(rows, transaction=transaction)
+
+
+def _require_key_and_columns(table: Table, columns: Sequence[str]) -> None:
+    """Raise `InvalidOptionError` where rows cannot be a key, or a key and some columns, of a table."""
+    _ = table.keyed  # which raises without a primary key
+    names = table.schema.names
+    for column in columns:
+        if column not in names:
+            near = nearest(column, names)
+            hint = f"did you mean {near}?" if near else f"there are {', '.join(names[:20])}"
+            raise InvalidOptionError(f"columns= has {shown(column)}, and table {table.name} has no such column; {hint}")
 
 
 def _refused_rows(error: SchemaMismatchError, table: Table, asked: _Asked) -> Response:

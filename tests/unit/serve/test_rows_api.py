@@ -98,6 +98,9 @@ def test_upserts_deletes_and_lookups(client):
         (ROWS, b"x", {"Content-Type": "image/png"}, 415, "image/png"),
         (f"{ROWS}?mode=merge", b"[]", {}, 400, "append, upsert, delete"),
         (f"{ROWS}?mode=upsert", b'[{"id": 1}]', {}, 400, "primary key"),
+        (f"{ROWS}?mode=upsert&columns=name", b"{}", {}, 400, "primary key"),
+        (f"{ROWS}?mode=delete", b"{}", {}, 400, "primary key"),
+        (f"{ROWS.replace('orders', 'keyed')}?columns=nam", b"{}", {}, 400, "did you mean name?"),
         ("/api/v1/tables/sales.absent/rows", b"[]", {}, 404, "sales.absent"),
     ],
 )
