@@ -398,7 +398,8 @@ LAKE_BUGS = (
         "a snapshot of a replaced lake is recorded",
         Patch(tiering, "record_snapshot", lambda original, lake, log: original(lake=HereLake(lake, log))),
     ).found_by(
-        a_round_whose_lake_is_no_longer_the_tables, "SnapshotExpiredError: ...has no lake table, so no snapshot"
+        a_round_whose_lake_is_no_longer_the_tables,
+        "CorruptDataError: ...is missing, and the log recorded",
     ),
     PlantedBug(
         "a lake restored from before a drop is not detected",
