@@ -399,7 +399,7 @@ LAKE_BUGS = (
         Patch(tiering, "record_snapshot", lambda original, lake, log: original(lake=HereLake(lake, log))),
     ).found_by(
         a_round_whose_lake_is_no_longer_the_tables,
-        "CorruptDataError: ...is missing, and the log recorded lake snapshot",
+        "CorruptDataError: ...is missing, and the log recorded",
     ),
     PlantedBug(
         "a lake restored from before a drop is not detected",
