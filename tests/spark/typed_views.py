@@ -62,10 +62,10 @@ class TypedHistory:
         self._name = f"{next(_NUMBERS)}_{seed}"
         left, right = types or self._some_types()
         self._types = {"x": left, "y": right}
-        self._key = self._rng.choice([kind for kind in KEYS if kind == right] or ["BIGINT"])
+        self._key = right if right in KEYS else "BIGINT"
         self._tables = {
-            "a": self._table("a", f"id BIGINT, v {left}, n INT, w {right}", ["id"] if self._rng.random() < 0.7 else []),
-            "b": self._table("b", f"k {self._key}, v {right}, n INT, w {left}", ["k"]),
+            "a": self._table("a", f"id BIGINT NOT NULL, v {left}, n INT, w {right}", self._rng.choice([["id"], []])),
+            "b": self._table("b", f"k {self._key} NOT NULL, v {right}, n INT, w {left}", ["k"]),
         }
         self._columns = {"a": ("BIGINT", left, "INT", right), "b": (self._key, right, "INT", left)}
         self.script = [f"{name} {table.schema} {table.state.primary_key}" for name, table in self._tables.items()]
@@ -76,8 +76,7 @@ class TypedHistory:
         return self._rng.choice(family), self._rng.choice(family)
 
     def _table(self, name: str, columns: str, key: list[str]) -> Table:
-        first, _, rest = columns.partition(",")
-        return self._wh.create_table(f"typed.{name}{self._name}", f"{first} NOT NULL,{rest}", primary_key=key)
+        return self._wh.create_table(f"typed.{name}{self._name}", columns, primary_key=key)
 
     def run(self, queries: Sequence[str] = ()) -> None:
         ansi = "spark.sql.ansi.enabled"
@@ -93,8 +92,9 @@ class TypedHistory:
         for name in ("a", "b"):
             self._write(name)
         views = [view for query in queries if (view := self._view(query)) is not None]
-        for _ in range(self._refreshes):
-            self._change(self._rng.choice("ab"))
+        sides = itertools.cycle(self._rng.sample("ab", 2))
+        for name in itertools.islice(sides, self._refreshes):
+            self._change(name)
             for number, (view, query) in enumerate(views):
                 self._refresh(number, view, query)
 
@@ -122,8 +122,7 @@ class TypedHistory:
 
     def _row(self, name: str) -> list[Any]:
         first, *others = self._columns[name]
-        small = [kind for kind in [first] if kind == "BIGINT"]
-        key = self._rng.randint(0, 6) if small else self._rng.choice(VALUES[first])
+        key = self._rng.randint(0, 6) if first == "BIGINT" else self._rng.choice(VALUES[first])
         return [key, *(None if self._rng.random() < 0.15 else self._rng.choice(VALUES[kind]) for kind in others)]
 
     def _write(self, name: str) -> None:
@@ -187,29 +186,33 @@ def _without_signs(rows: collections.Counter[str]) -> collections.Counter[str]:
 
 LITERALS = ("5", "'5'", "5.0", "1.5", "1.5D", "'05'", "0", "DATE'2026-03-08'", "TIMESTAMP'2026-03-08 00:00:00'")
 BOTH = "SELECT v AS u, n FROM {a} UNION ALL SELECT v, n FROM {b}"
-QUERIES = (
+MEETINGS = (
     "SELECT v AS u FROM {a} UNION ALL SELECT v FROM {b}",
+    f"SELECT u, count(*) AS c, sum(n) AS s, min(n) AS m FROM ({BOTH}) q GROUP BY u",
+    "SELECT a.id AS id, a.v AS v, b.k AS k FROM {a} a JOIN {b} b ON a.v = b.k",
+    "SELECT a.v AS v FROM {a} a WHERE a.v IN (SELECT v FROM {b})",
+    "SELECT b.k AS k, b.v AS v FROM {b} b WHERE NOT EXISTS (SELECT 1 FROM {a} a WHERE a.v = b.v)",
+    "SELECT coalesce(a.v, b.v) AS u, count(*) AS c FROM {a} a JOIN {b} b ON a.n = b.n GROUP BY coalesce(a.v, b.v)",
+    "SELECT a.id AS id, CASE a.v WHEN b.v THEN a.v ELSE b.v END AS c FROM {a} a FULL JOIN {b} b ON a.n = b.n",
+)
+"""One query of each way in which columns of two types meet."""
+QUERIES = (
+    *MEETINGS,
     "SELECT v AS u, n FROM {a} UNION SELECT v, n FROM {b}",
     "SELECT v AS u FROM {b} UNION ALL SELECT v FROM {a} UNION ALL SELECT w FROM {b}",
-    f"SELECT u, count(*) AS c, sum(n) AS s, min(n) AS m FROM ({BOTH}) q GROUP BY u",
     f"SELECT n, count(DISTINCT u) AS c, min(u) AS lo, max(u) AS hi FROM ({BOTH}) q GROUP BY n",
     f"SELECT u, n FROM ({BOTH}) q WHERE u = {{lit_x}} OR u IN ({{lit_x}}, {{lit_z}})",
     f"SELECT q.n AS n, q.u AS u, b.k AS k FROM ({BOTH}) q JOIN {{b}} b ON q.u = b.v",
-    "SELECT a.id AS id, a.v AS v, b.k AS k FROM {a} a JOIN {b} b ON a.v = b.k",
     "SELECT a.id AS id, a.v AS v, b.n AS n FROM {a} a LEFT JOIN {b} b ON a.v = b.k",
     "SELECT a.v AS v, b.k AS k FROM {a} a FULL JOIN {b} b ON a.v = b.k",
     "SELECT a.n AS n, count(*) AS c, sum(b.n) AS s, max(b.n) AS m FROM {a} a JOIN {b} b ON a.v = b.k GROUP BY a.n",
     "SELECT b.n AS n, count(*) AS c FROM {a} a JOIN {b} b ON a.w = b.k AND a.v = b.w GROUP BY b.n",
     "SELECT b.v AS v, count(*) AS c, sum(a.n) AS s FROM {a} a LEFT JOIN {b} b ON a.v = b.k GROUP BY b.v",
     "SELECT a.id AS id, b.k AS k FROM {a} a JOIN {b} b ON a.v = b.v",
-    "SELECT a.v AS v FROM {a} a WHERE a.v IN (SELECT v FROM {b})",
     "SELECT b.k AS k FROM {b} b WHERE b.v IN (SELECT v FROM {a})",
     "SELECT a.v AS v, a.n AS n FROM {a} a WHERE EXISTS (SELECT 1 FROM {b} b WHERE b.k = a.v)",
-    "SELECT b.k AS k, b.v AS v FROM {b} b WHERE NOT EXISTS (SELECT 1 FROM {a} a WHERE a.v = b.v)",
     "SELECT coalesce(a.v, b.v) AS u, if(a.v = b.v, a.v, b.v) AS c FROM {a} a LEFT JOIN {b} b ON a.n = b.n",
-    "SELECT a.id AS id, CASE a.v WHEN b.v THEN a.v ELSE b.v END AS c FROM {a} a FULL JOIN {b} b ON a.n = b.n",
     "SELECT a.id AS id, nullif(a.v, b.v) AS d, greatest(a.v, b.v) AS g FROM {a} a JOIN {b} b ON a.n = b.n",
-    "SELECT coalesce(a.v, b.v) AS u, count(*) AS c FROM {a} a JOIN {b} b ON a.n = b.n GROUP BY coalesce(a.v, b.v)",
     "SELECT v, count(*) AS c, count(DISTINCT w) AS d, min(w) AS lo, max(w) AS hi FROM {a} GROUP BY v",
     "SELECT DISTINCT v, w FROM {b}",
     "SELECT k, v FROM {b} WHERE v = {lit_x}",
