@@ -12,6 +12,8 @@ IDENTITY_NUMBERS: Final = "streamhouse.identity."
 """The beginning of the application ids under which a log remembers how many numbers were handed out."""
 PUBLICATIONS: Final = "streamhouse.branch."
 """The beginning of the application ids under which a log remembers the publications of branches."""
+ROLLBACKS: Final = "streamhouse.rollback."
+"""The beginning of the application ids of rollbacks; the version is that of the restored state."""
 
 
 class NotAnOffsetRangeError(InvalidOptionError, ValueError):
@@ -211,7 +213,7 @@ def check_transaction(value: object) -> None:
 
 def check_app_id(app_id: str) -> None:
     """Raise `InvalidOptionError` for an application id under which the log counts the numbers of identity columns, or
-    remembers a publication.
+    remembers a publication or a rollback.
     """
     if app_id.startswith(IDENTITY_NUMBERS):
         raise InvalidOptionError(
@@ -222,6 +224,11 @@ def check_app_id(app_id: str) -> None:
         raise InvalidOptionError(
             f"transaction of {app_id!r}: application ids that begin with {PUBLICATIONS} say which branches were "
             "published; take another one"
+        )
+    if app_id.startswith(ROLLBACKS):
+        raise InvalidOptionError(
+            f"transaction of {app_id!r}: application ids that begin with {ROLLBACKS} say which commits are rollbacks; "
+            "take another one"
         )
 
 
