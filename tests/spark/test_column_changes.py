@@ -155,7 +155,8 @@ def test_columns_move_are_replaced_and_accept_null(spark, wh, make, checkpoint, 
     target = wh.create_table(f"{table.name}_target", "id BIGINT, a STRING")
 
     def follow():
-        stream = load_stream(spark, wh, table.name, startingOffsets="earliest").select("id", "a")
+        options = {"startingOffsets": "earliest", **({"readChangeFeed": "true"} if key else {})}
+        stream = load_stream(spark, wh, table.name, **options).select("id", "a")
         drain(stream, wh, target.name, checkpoint)
 
     follow()

@@ -285,7 +285,7 @@ def test_conditions_that_java_knows_are_those_that_python_raises(catalog):
 
 def test_changes_that_python_knows_are_those_that_java_names():
     """A change that Java has no name for is `other`; it is refused by the name of its class."""
-    assert {*_cases(alter._collect), *alter._REFUSED, "other"} == set(PROTOCOL["changes"])
+    assert {*_cases(alter._collect), *_cases(alter._collect_of_column), "other"} == set(PROTOCOL["changes"])
 
 
 def test_modes_of_options_are_those_that_java_names():
