@@ -30,6 +30,59 @@ class TestEvolution:
         assert rows(spark, filled)[1] == ("one", 5_000_000_000)
         assert str(opened(wh, filled).schema.field("n").type) == "int64"
 
+    @pytest.mark.parametrize(
+        ("statement", "expected"),
+        [
+            (
+                (
+                    "MERGE WITH SCHEMA EVOLUTION INTO {} t USING (SELECT 1 id, 5 n, 'e' extra) s ON t.id = s.id "
+                    "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+                ),
+                [(1, 5, (1, "x"), "e")],
+            ),
+            (
+                (
+                    "MERGE WITH SCHEMA EVOLUTION INTO {} t USING (SELECT 1L id, 5L m) s ON t.id = s.id "
+                    "WHEN MATCHED THEN UPDATE SET m = s.m"
+                ),
+                [(1, 10, (1, "x"), 5)],
+            ),
+            (
+                (
+                    "MERGE WITH SCHEMA EVOLUTION INTO {} t USING (SELECT 2L id, 5L m) s ON t.id = s.id "
+                    "WHEN NOT MATCHED THEN INSERT (id, m) VALUES (s.id, s.m)"
+                ),
+                [(1, 10, (1, "x"), None), (2, None, None, 5)],
+            ),
+            (
+                "INSERT WITH SCHEMA EVOLUTION INTO {} BY NAME SELECT 3 id, 7 n, named_struct('a', 2, 'b', 'y') s",
+                [(1, 10, (1, "x")), (3, 7, (2, "y"))],
+            ),
+            (
+                "INSERT WITH SCHEMA EVOLUTION INTO {} SELECT 3, 7, named_struct('a', 2, 'b', 'y'), 9 AS extra",
+                [(1, 10, (1, "x"), None), (3, 7, (2, "y"), 9)],
+            ),
+        ],
+        ids=["merge", "merge sets a new column", "merge inserts a new column", "insert by name", "insert by position"],
+    )
+    @pytest.mark.parametrize("key", ["", ", PRIMARY KEY (id)"], ids=["log", "keyed"])
+    @pytest.mark.parametrize("partitions", ["", "PARTITIONED BY (n)"], ids=["plain", "partitioned"])
+    def test_narrower_values_are_cast_and_named_columns_are_added(
+        self, spark: Any, wh: Any, statement: str, expected: list[Any], key: str, partitions: str
+    ) -> None:
+        if spark.version < "4.2":
+            pytest.skip("Spark 4.1 asks for every change of a type")
+        if key and partitions:
+            pytest.skip("a partition column is of the key")
+        name = f"streamhouse.evolved.t{abs(hash((statement, key, partitions)))}"
+        spark.sql("CREATE DATABASE IF NOT EXISTS streamhouse.evolved")
+        columns = f"id BIGINT NOT NULL, n BIGINT, s STRUCT<a: INT, b: STRING>{key}"
+        spark.sql(f"CREATE TABLE {name} ({columns}) {partitions}")
+        spark.sql(f"INSERT INTO {name} VALUES (1, 10, named_struct('a', 1, 'b', 'x'))")
+        spark.sql(statement.format(name))
+        assert sorted(found(spark, f"SELECT * FROM {name}"), key=str) == expected
+        assert str(opened(wh, name).schema.field("n").type) == "int64"
+
     def test_what_cannot_be_is_refused_and_changes_nothing(self, spark: Any, wh: Any, filled: str) -> None:
         before = opened(wh, filled).state.version
         with pytest.raises(AnalysisException, match=r"n.* cannot become string|STRING"):

@@ -15,6 +15,14 @@ PUBLICATIONS: Final = "streamhouse.branch."
 """The beginning of the application ids under which a log remembers the publications of branches."""
 REQUESTS: Final = "streamhouse.request."
 """Prefix of the application ids of requests with an idempotency key; the digest of the key follows."""
+ROLLBACKS: Final = "streamhouse.rollback."
+"""The beginning of the application ids of rollbacks; the version is that of the restored state."""
+_RESERVED: Final = {
+    IDENTITY_NUMBERS: "say how many numbers of an identity column were handed out",
+    PUBLICATIONS: "say which branches were published",
+    REQUESTS: "belong to requests with an Idempotency-Key",
+    ROLLBACKS: "say which commits are rollbacks",
+}
 
 _DIGEST: Final = re.compile("[0-9a-f]{32}")
 
@@ -230,24 +238,12 @@ def check_transaction(value: object) -> None:
 
 
 def check_app_id(app_id: str) -> None:
-    """Raise `InvalidOptionError` for an application id under which the log counts the numbers of identity columns, or
-    remembers a publication or a request.
-    """
-    if app_id.startswith(IDENTITY_NUMBERS):
-        raise InvalidOptionError(
-            f"transaction of {app_id!r}: application ids that begin with {IDENTITY_NUMBERS} say how many numbers of an "
-            "identity column were handed out; take another one"
-        )
-    if app_id.startswith(PUBLICATIONS):
-        raise InvalidOptionError(
-            f"transaction of {app_id!r}: application ids that begin with {PUBLICATIONS} say which branches were "
-            "published; take another one"
-        )
-    if app_id.startswith(REQUESTS):
-        raise InvalidOptionError(
-            f"transaction of {app_id!r}: the prefix {REQUESTS} is reserved for requests with an Idempotency-Key; "
-            "choose another application id"
-        )
+    """Raise `InvalidOptionError` for an application id that the package keeps for its own records."""
+    for prefix, purpose in _RESERVED.items():
+        if app_id.startswith(prefix):
+            raise InvalidOptionError(
+                f"transaction of {app_id!r}: application ids that begin with {prefix} {purpose}; take another one"
+            )
 
 
 def is_text_list(value: object) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from streamhouse_spark.config.partition_history import SetPartitioning
 from streamhouse_spark.core.change_archive import SetArchive
-from streamhouse_spark.core.model import PUBLICATIONS
+from streamhouse_spark.core.model import PUBLICATIONS, ROLLBACKS
 from streamhouse_spark.core.text_values import join_names
 from streamhouse_spark.log.commits import actions as act
 from streamhouse_spark.log.commits.deletions import DeleteRows
@@ -63,7 +63,7 @@ def _row(record: Record, part: Attempt, *, is_keyed: bool) -> Sequence[Any]:
     return (
         record.number,
         record.time_ms,
-        _of_branch(part) or operation_of(part.actions, added, is_keyed=is_keyed),
+        _of_branch(part) or _of_rollback(part) or operation_of(part.actions, added, is_keyed=is_keyed),
         record.author.user if record.author else None,
         record.author.engine if record.author else None,
         part.transaction.app_id if part.transaction else None,
@@ -83,6 +83,11 @@ def _of_branch(part: Attempt) -> str | None:
         return "branch"
     gone = (name for action in part.actions if isinstance(action, act.Untag) for name in action.names)
     return "drop branch" if any(name.startswith(BRANCH_TAG) for name in gone) else None
+
+
+def _of_rollback(part: Attempt) -> str | None:
+    is_rollback = part.transaction is not None and part.transaction.app_id.startswith(ROLLBACKS)
+    return "rollback" if is_rollback else None
 
 
 def operation_of(actions: Sequence[act.Action], added: Sequence[Segment], *, is_keyed: bool) -> str:
@@ -143,5 +148,6 @@ def _details(part: Attempt) -> str | None:
             case _:
                 pass
     if part.transaction is not None:
-        found["txn_version"] = part.transaction.version
+        name = "to_version" if _of_rollback(part) else "txn_version"
+        found[name] = part.transaction.version
     return json.dumps(found, ensure_ascii=False) if found else None

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.config.properties import ADOPTED
 from streamhouse_spark.core import slicing
-from streamhouse_spark.core.model import OffsetRange
+from streamhouse_spark.core.model import ROLLBACKS, OffsetRange, Transaction
 from streamhouse_spark.core.offset_runs import OffsetRuns
 from streamhouse_spark.core.values import dataclass
 from streamhouse_spark.errors import (
@@ -154,7 +154,7 @@ def _unkeyed(table: TableHandle, now: TableState, then: TableState, *, dry_run: 
     if not dry_run and (gone or num_added):
         added = [_read(table, now, then, lost)] if lost else []
         added += [_read_files(table, now, action) for _, action in of_files]
-        _commit(table, now, gone, _staged(table, now, pa.concat_tables(added)) if num_added else None)
+        _commit(table, now, then, gone, _staged(table, now, pa.concat_tables(added)) if num_added else None)
     return report
 
 
@@ -170,7 +170,8 @@ def _beyond_emptying(table: TableHandle, now: TableState, then: TableState, *, d
             ReadBase.of(now).require_there(state)
             _require_unchanged(state, now)
 
-        commit_staged(table.log, _staged(table, now, rows), overwrite=True, require=require)
+        staged, transaction = _staged(table, now, rows), _transaction(now, then)
+        commit_staged(table.log, staged, transaction=transaction, overwrite=True, require=require)
     return report
 
 
@@ -362,7 +363,14 @@ def _read(table: TableHandle, now: TableState, then: TableState, lost: Mapping[i
     return rows
 
 
-def _commit(table: TableHandle, now: TableState, gone: Mapping[int, OffsetRuns], staged: Staged | None) -> None:
+def _transaction(now: TableState, then: TableState) -> Transaction:
+    """Return the transaction by which the history tells a rollback from other changes of rows."""
+    return Transaction(f"{ROLLBACKS}{now.version}", then.version)
+
+
+def _commit(
+    table: TableHandle, now: TableState, then: TableState, gone: Mapping[int, OffsetRuns], staged: Staged | None
+) -> None:
     def plan(state: TableState, time_ms: int, read: ReadBase) -> Sequence[Action]:
         read.require_there(state)
         _require_unchanged(state, now)
@@ -372,7 +380,8 @@ def _commit(table: TableHandle, now: TableState, gone: Mapping[int, OffsetRuns],
         return deletions if staged is None else (*deletions, appending(state, staged, time_ms))
 
     staged_ms = staged.staged_ms if staged is not None else None
-    commit_behind_looks(table, gone, ReadBase.of(now), plan, staged_ms=staged_ms)
+    transaction = _transaction(now, then)
+    commit_behind_looks(table, gone, ReadBase.of(now), plan, transaction=transaction, staged_ms=staged_ms)
 
 
 def _require_unchanged(state: TableState, now: TableState) -> None:
@@ -438,7 +447,9 @@ def _keyed(table: TableHandle, now: TableState, then: TableState, *, dry_run: bo
         deleted = np.arange(gone.num_rows + older.num_rows) < gone.num_rows
         batches = shape.batches(pa.concat_tables([gone, older]), deleted)
         engine = engine_of(replace(shape.properties, identity=None), shape.schema, None)  # rows have their old numbers
-        keyed.commit(shape, batches, engine, read=replace(ReadBase.of(now), is_strict=True))
+        read = replace(ReadBase.of(now), is_strict=True)
+        transaction = None if older.equals(newer) else _transaction(now, then)
+        keyed.commit(shape, batches, engine, transaction=transaction, read=read)
     return report
 
 

@@ -356,3 +356,23 @@ def test_histories_beside_the_contents_of_each_version(wh, keyed, lake, seed):
         versions[table.refresh().version] = content(table)
     tier(table)
     assert sorted((r["id"], r["day"]) for r in table.lake.to_arrow().to_pylist()) == content(table)
+
+
+@pytest.mark.parametrize("key", [(), ("id",)], ids=["log", "keyed"])
+@pytest.mark.parametrize("is_emptied", [False, True], ids=["changed", "emptied"])
+def test_the_history_tells_a_rollback_with_its_version(wh, key, is_emptied):
+    table = wh.create_table("a.rolled", "id bigint not null, n int", primary_key=key)
+    store = table.upsert if key else table.append
+    store([{"id": 1, "n": 1}])
+    version = table.refresh().version
+    store([{"id": 2, "n": 2}])
+    if is_emptied:
+        table.truncate()
+    table.rollback_to_version(version)
+    assert table.to_arrow().column("id").to_pylist() == [1]
+    last = table.inspect.history(limit=1).to_pylist()[0]
+    assert (last["operation"], last["details"]) == ("rollback", f'{{"to_version": {version}}}')
+    if key or not is_emptied:
+        before = table.refresh().version
+        table.rollback_to_version(version)
+        assert table.refresh().version == before, "nothing changed"

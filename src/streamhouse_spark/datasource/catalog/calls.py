@@ -38,6 +38,7 @@ OPERATIONS: Final = {
     "publish_table": "ddl.replace",
     "abandon_table": "ddl.replace",
     "alter_table": "ddl.alter",
+    "can_alter": "ddl.alter",
     "rename_table": "ddl.alter",
     "merge_columns": "ddl.alter",
     "drop_table": "ddl.tables",

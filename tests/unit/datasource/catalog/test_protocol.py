@@ -112,6 +112,8 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     staged = ask("replace_table", **orders, **declared, partitioning=[], primary_key=[])
     ask("abandon_table", **orders, uuid=staged["uuid"], replaces=staged["replaces"])
     ask("alter_table", **orders, time_zone="UTC", of_pipeline=False, changes=[set_property])
+    change_type = {"change": "update_type", "path": ["id"], "type": '"long"'}
+    assert ask("can_alter", **orders, uuid=loaded["uuid"], changes=[change_type])["can"]
     ask("merge_columns", **orders, schema=struct("id BIGINT, note STRING"))
     ask("check_options", name="sales.orders", mode="readStream", options={"failOnDataLoss": "false"})
     pin = {"pin": loaded["pin"], "options": {}}
@@ -283,7 +285,7 @@ def test_conditions_that_java_knows_are_those_that_python_raises(catalog):
 
 def test_changes_that_python_knows_are_those_that_java_names():
     """A change that Java has no name for is `other`; it is refused by the name of its class."""
-    assert {*_cases(alter._collect), *alter._REFUSED, "other"} == set(PROTOCOL["changes"])
+    assert {*_cases(alter._collect), *_cases(alter._collect_of_column), "other"} == set(PROTOCOL["changes"])
 
 
 def test_modes_of_options_are_those_that_java_names():

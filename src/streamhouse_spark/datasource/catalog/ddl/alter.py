@@ -10,6 +10,8 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from streamhouse_spark.config.alteration import Alteration
+from streamhouse_spark.config.column_changes import ColumnChanges
 from streamhouse_spark.core.model import TablePath
 from streamhouse_spark.core.paths import DEFAULT_DATABASE
 from streamhouse_spark.core.text_size import TextSize
@@ -18,12 +20,13 @@ from streamhouse_spark.datasource.catalog.arguments import StructJson, path_of, 
 from streamhouse_spark.datasource.catalog.ddl.databases import require_database
 from streamhouse_spark.datasource.catalog.description import PROVIDER, SHOWN_PREFIXES
 from streamhouse_spark.datasource.write.schema_merging import merge_columns as add_columns
-from streamhouse_spark.errors import InvalidOptionError
+from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.log.commits.state import TableState
 from streamhouse_spark.schema.checks.check import CONSTRAINT, stored_key
 from streamhouse_spark.schema.ddl import PARENTS, parse_struct_json
 from streamhouse_spark.schema.defaults import SqlText
 from streamhouse_spark.schema.inner_fields import joined_path
+from streamhouse_spark.table.alter import altering
 from streamhouse_spark.warehouse.connection import Connection
 
 _COPY = "create a new table with the column as you want it, and insert the rows of this one"
@@ -78,6 +81,19 @@ def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
         move_columns=changes.positions,
     )
     return {}
+
+
+def can_alter(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Answer whether the loaded table takes changes of types: WITH SCHEMA EVOLUTION casts values where it does not."""
+    path = path_of(args, "alter")
+    table, changes = connection.table_by_uuid(str(path), args["uuid"]), _Changes()
+    for change in args["changes"]:
+        _collect(path, change, changes, None, table.state.properties)
+    try:
+        altering(table, table.state, Alteration.of(columns=ColumnChanges.of({}, [], changes.widened)))
+    except (InvalidOptionError, SchemaMismatchError):
+        return {"can": False}
+    return {"can": True}
 
 
 def _replaced_columns(

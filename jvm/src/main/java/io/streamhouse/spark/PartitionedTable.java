@@ -14,7 +14,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
 /** A table whose partitions can be listed and dropped. */
-final class PartitionedTable extends WritableTable implements SupportsAtomicPartitionManagement {
+class PartitionedTable extends WritableTable implements SupportsAtomicPartitionManagement {
   PartitionedTable(StreamhouseCatalog catalog, Identifier identifier, JsonNode loaded) {
     super(catalog, identifier, loaded);
   }

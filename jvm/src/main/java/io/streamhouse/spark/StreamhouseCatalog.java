@@ -197,14 +197,18 @@ public class StreamhouseCatalog
     try {
       JsonNode found = python().ask("load", arguments, conditions.toArray(new String[0]));
       if (!found.get("kind").asText().equals("table")) return new ReadableTable(this, identifier, found);
-      boolean partitioned = found.get("partition_columns").size() > 0;
-      return partitioned
-          ? new PartitionedTable(this, identifier, found)
-          : new WritableTable(this, identifier, found);
+      return writableTable(identifier, found, found.get("partition_columns").size() > 0);
     } catch (Refused refused) {
       if (Arrays.asList(handled).stream().anyMatch(refused::is)) throw refused;
       throw new NoSuchTableException(identifier);
     }
+  }
+
+  /** The table of rows that Python found. */
+  WritableTable writableTable(Identifier identifier, JsonNode found, boolean isPartitioned) {
+    return isPartitioned
+        ? new PartitionedTable(this, identifier, found)
+        : new WritableTable(this, identifier, found);
   }
 
   /** The table that the data source's options name, to be read alone. An error is one of Python's. */

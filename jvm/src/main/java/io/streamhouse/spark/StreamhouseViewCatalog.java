@@ -37,6 +37,13 @@ public class StreamhouseViewCatalog extends StreamhouseCatalog implements Relati
     }
   }
 
+  @Override
+  WritableTable writableTable(Identifier identifier, JsonNode found, boolean isPartitioned) {
+    return isPartitioned
+        ? new EvolvingTables.Partitioned(this, identifier, found)
+        : new EvolvingTables.Plain(this, identifier, found);
+  }
+
   private View view(Identifier identifier) throws NoSuchTableException {
     try {
       return ViewJson.view(python().ask("load_view", named(identifier), "VIEW_NOT_FOUND").get("view"));
