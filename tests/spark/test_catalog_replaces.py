@@ -186,3 +186,21 @@ def test_a_paimon_table_without_a_key(spark, wh):
     assert there(spark, made) == [(100, 1)]
     tier(spark, wh.url, [made.name])
     assert spark.table("streamhouse.replaces.`paimon$lake`").select("id", "day").collect() == [(100, 1)]
+
+
+@pytest.mark.parametrize("kind", ["FLOAT", "DOUBLE"])
+@pytest.mark.parametrize("is_tiered", [False, True], ids=["log", "lake"])
+def test_partitions_of_floats_are_overwritten(spark, wh, kind, is_tiered):
+    wh.create_database("dml", if_not_exists=True)
+    name = f"streamhouse.dml.of_{kind}_{is_tiered}"
+    spark.sql(f"CREATE TABLE {name} (id BIGINT, p {kind}) PARTITIONED BY (p)")
+    values = "(1, '0.5'), (2, 'NaN'), (3, NULL), (4, '-0.0'), (5, '0.1')"
+    spark.sql(f"INSERT INTO {name} SELECT id, CAST(p AS {kind}) FROM VALUES {values} v(id, p)")
+    if is_tiered:
+        spark.sql(f"CALL streamhouse.system.tier('{name.removeprefix('streamhouse.')}')")
+    rows = {1: "0.5", 2: "nan", 3: "None", 4: "0.0", 5: "0.1"}
+    for at, literal in enumerate(("0.5", "'NaN'", "NULL", "0.0", "0.1"), start=1):
+        spark.sql(f"INSERT OVERWRITE {name} PARTITION (p = {literal}) SELECT {at + 10}L")
+        rows[at + 10] = rows.pop(at)
+        found = spark.sql(f"SELECT id, abs(CAST(CAST(p AS STRING) AS DOUBLE)) AS p FROM {name}").collect()
+        assert {row.id: str(row.p) for row in found} == rows

@@ -376,3 +376,22 @@ def test_a_clone_is_a_table_of_its_own(spark, database, wh: Warehouse):
         for read in (table, lake):
             assert sorted(map(tuple, spark.sql(f"SELECT a, b FROM {read}").collect())) == rows
         assert spark.sql(f"SELECT count(*), min(a), max(a) FROM {table}").first()[0] == len(rows)
+
+
+def test_properties_of_the_users_own_are_kept(spark, wh):
+    spark.sql("CREATE DATABASE IF NOT EXISTS streamhouse.owned")
+    own = "TBLPROPERTIES ('team' = 'ann', 'team.x' = 'y')"
+    spark.sql(f"CREATE TABLE streamhouse.owned.made (id BIGINT) {own}")
+    spark.sql(f"CREATE TABLE streamhouse.owned.selected {own} AS SELECT 1L AS id")
+    spark.sql(f"CREATE OR REPLACE TABLE streamhouse.owned.selected {own} AS SELECT 2L AS id, 3 AS n")
+    written = spark.range(1).writeTo("streamhouse.owned.written").tableProperty("team", "ann")
+    written.tableProperty("team.x", "y").create()
+    spark.range(2).write.mode("append").saveAsTable("streamhouse.owned.written")
+    spark.range(3).write.mode("overwrite").saveAsTable("streamhouse.owned.written")
+    for name in ("made", "selected", "written"):
+        shown = {row.key: row.value for row in spark.sql(f"SHOW TBLPROPERTIES streamhouse.owned.{name}").collect()}
+        assert (shown["team"], shown["team.x"]) == ("ann", "y"), name
+        assert wh.table(f"owned.{name}").state.properties["team"] == "ann"
+    spark.sql("ALTER TABLE streamhouse.owned.made SET TBLPROPERTIES ('team' = 'bo')")
+    spark.sql("ALTER TABLE streamhouse.owned.made UNSET TBLPROPERTIES ('team.x')")
+    assert wh.table("owned.made").state.properties == {"team": "bo"}

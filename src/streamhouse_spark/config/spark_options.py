@@ -69,7 +69,12 @@ OPTIONS: Final = (
     Option("readChangeFeed", _READS, "true: read the changelog, with _change_type, _log_offset, _commit_timestamp"),
     Option("includeMetadata", _READS, "true: add _bucket, _log_offset and _commit_timestamp to the columns"),
     Option("asOfLakeSnapshot", ("read",), "read the lake at this snapshot id"),
-    Option("asOfTimestamp", ("read",), "read the table, with the columns of then, or its lake as of this moment"),
+    Option(
+        "asOfTimestamp",
+        ("read",),
+        "read the table, with the columns of then, or its lake as of this moment: milliseconds since 1970, or ISO-8601 "
+        "with a zone, such as `2026-01-31T12:00:00Z`",
+    ),
     Option(
         "schemaEvolutionMode",
         ("readStream",),

@@ -8,6 +8,7 @@ for null and the beginnings, ends and parts of texts, joined by AND, OR and NOT.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
@@ -113,8 +114,23 @@ def _compared(
     if "literal" in left:
         left, right, compared = right, left, _FLIPPED[compared]
     name = _column(left, types)
-    value = None if name is None else _scalar(right, types[name])
+    if name is None:
+        return None
+    if pa.types.is_floating(types[name]):
+        return _equals_float(name, right, types[name]) if compared == "=" else None
+    value = _scalar(right, types[name])
     return None if value is None else _COMPARISONS[compared](pc.field(name), value)
+
+
+def _equals_float(name: str, tree: Mapping[str, Any], column: pa.DataType) -> pc.Expression | None:
+    """Return the equality of a column of floats and a constant. As in Spark, NaN equals itself and -0.0 equals 0.0."""
+    value = None if tree.get("literal") is None else literal_value(tree, column)
+    if value is None:
+        return None
+    if math.isnan(value):
+        return pc.field(name).is_nan()
+    scalar = pa.scalar(value, column)
+    return pc.field(name) == scalar if scalar.as_py() == value else None
 
 
 def _same(left: Mapping[str, Any], right: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> pc.Expression | None:
@@ -131,10 +147,9 @@ def _same(left: Mapping[str, Any], right: Mapping[str, Any], types: Mapping[str,
 def _among(children: Sequence[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> pc.Expression | None:
     """Return ``column IN (values)``. Joined by OR, so that null gives null, as in Spark."""
     name = _column(children[0], types)
-    values = [] if name is None else [_scalar(member, types[name]) for member in children[1:]]
-    if not values or any(value is None for value in values):
-        return None
-    return reduce(operator.or_, (pc.field(name) == value for value in values))
+    tests = [] if name is None else [_compared("=", children[0], member, types) for member in children[1:]]
+    known = [test for test in tests if test is not None]
+    return reduce(operator.or_, known) if known and len(known) == len(tests) else None
 
 
 def _column(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> str | None:

@@ -27,7 +27,7 @@ def replaced_part(connection: Connection, name: str, text: str) -> ReplacedPart:
     if condition is None:
         raise InvalidOptionError(
             f"table {name}: the condition of the rows to replace is not understood whole; it may compare columns with "
-            "constants (=, <>, <, <=, >, >=, IN, LIKE 'x%', IS NULL), joined by AND, OR and NOT, but no floats; "
-            "use MERGE, or DELETE and INSERT"
+            "constants (=, <>, <, <=, >, >=, IN, LIKE 'x%', IS NULL), joined by AND, OR and NOT, floats by = and IN "
+            "alone; use MERGE, or DELETE and INSERT"
         )
     return ReplacedPart(Filter(condition, columns=columns_of(given["filters"])), read)

@@ -9,8 +9,15 @@ import pytest
 from streamhouse_spark.datasource.catalog.ddl.deletion import columns_of, condition_of
 from streamhouse_spark.schema.table_schema import TableSchema
 
-SCHEMA = TableSchema.of("id BIGINT, name STRING, ratio DOUBLE, code CHAR(4), inner STRUCT<id: BIGINT>")
-ROWS = pa.table({"id": [1, 2, None, 4], "name": ["a", None, "ab", "b"]})
+SCHEMA = TableSchema.of("id BIGINT, name STRING, ratio DOUBLE, fraction FLOAT, code CHAR(4), inner STRUCT<id: BIGINT>")
+ROWS = pa.table(
+    {
+        "id": [1, 2, None, 4],
+        "name": ["a", None, "ab", "b"],
+        "ratio": [0.5, float("nan"), None, -0.0],
+        "fraction": pa.array([0.5, float("nan"), None, -0.0], pa.float32()),
+    }
+)
 
 
 def column(*path):
@@ -23,6 +30,10 @@ def long(value):
 
 def text(value):
     return {"type": '"string"', "literal": value}
+
+
+def double(value):
+    return {"type": '"double"', "literal": value}
 
 
 def op(name, *children):
@@ -56,6 +67,11 @@ def chosen(*trees) -> list[int | None]:
         (op("<=>", column("id"), long(1)), [1]),
         (op("NOT", op("<=>", long(1), column("id"))), [2, None, 4]),
         (op("<=>", column("id"), {"type": '"void"', "literal": None}), [None]),
+        (op("=", column("ratio"), double(0.5)), [1]),
+        (op("NOT", op("=", column("ratio"), double(0.5))), [2, 4]),
+        (op("<=>", double("NaN"), column("ratio")), [2]),
+        (op("IN", column("ratio"), double("NaN"), double(0.0)), [2, 4]),
+        (op("=", column("fraction"), {"type": '"float"', "literal": 0.5}), [1]),
     ],
 )
 def test_it_is_true_for_the_rows_for_which_spark_has_true(tree, ids):
@@ -76,7 +92,10 @@ def test_all_conditions_have_to_hold():
         op("IN", column("id"), long(1), long(None)),
         op("=", column("id"), long(None)),
         op("=", column("id"), text("1")),
-        op("=", column("ratio"), {"type": '"double"', "literal": 1.0}),
+        op("<", column("ratio"), double(1.0)),
+        op("=", column("ratio"), double(None)),
+        op("IN", column("ratio"), double(1.0), double(None)),
+        op("=", column("fraction"), {"type": '"float"', "literal": 0.1}),
         op("=", column("code"), text("a")),
         op("=", column("inner", "id"), long(1)),
         op("=", column("_log_offset"), long(1)),
