@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import streamhouse_spark as sh
+from spark.function_views import FunctionHistory
 from spark.typed_views import MEETINGS, TypedHistory
 from spark.view_histories import require_right
 
@@ -38,6 +39,12 @@ def test_two_types_meet(spark, left, right):
 def test_random_views_of_two_types(spark, seed):
     history = TypedHistory(spark, seed)
     history.run()
+
+
+def test_random_views_of_functions(spark):
+    history = FunctionHistory(spark, 104, refreshes=2)
+    history.run()
+    assert history.checks
 
 
 def test_a_comparison_with_char_is_padded(spark, wh):

@@ -55,27 +55,34 @@ _NUMBERS = itertools.count()
 class TypedHistory:
     """Two tables with columns of random types, and views in which these meet. Each change is of one table."""
 
+    values = VALUES
+
     def __init__(self, spark: Any, seed: int, *, types: tuple[str, str] | None = None, refreshes: int = 4) -> None:
         """``types`` are those of the columns that meet, which else are random."""
         self._spark, self._rng, self._refreshes = spark, Random(seed), refreshes
         self._wh = sh.Warehouse(spark.conf.get("spark.sql.catalog.streamhouse.warehouse"))
         self._name = f"{next(_NUMBERS)}_{seed}"
-        left, right = types or self._some_types()
-        self._types = {"x": left, "y": right}
-        self._key = right if right in KEYS else "BIGINT"
-        self._tables = {
-            "a": self._table("a", f"id BIGINT NOT NULL, v {left}, n INT, w {right}", self._rng.choice([["id"], []])),
-            "b": self._table("b", f"k {self._key} NOT NULL, v {right}, n INT, w {left}", ["k"]),
-        }
-        self._columns = {"a": ("BIGINT", left, "INT", right), "b": (self._key, right, "INT", left)}
+        self._columns = self._some_columns(types)
+        keys = {"a": self._rng.choice([["id"], []]), "b": [next(iter(self._columns["b"]))]}
+        self._tables = {name: self._table(name, key) for name, key in keys.items()}
         self.script = [f"{name} {table.schema} {table.state.primary_key}" for name, table in self._tables.items()]
         self.checks = 0
 
-    def _some_types(self) -> tuple[str, str]:
+    def _some_columns(self, types: tuple[str, str] | None) -> dict[str, dict[str, str]]:
+        """Return the columns of each table with their types."""
         family = self._rng.choice([NUMBERS, NUMBERS, TIMES, list(VALUES)])
-        return self._rng.choice(family), self._rng.choice(family)
+        left, right = types or (self._rng.choice(family), self._rng.choice(family))
+        return {
+            "a": {"id": "BIGINT", "v": left, "n": "INT", "w": right},
+            "b": {"k": right if right in KEYS else "BIGINT", "v": right, "n": "INT", "w": left},
+        }
 
-    def _table(self, name: str, columns: str, key: list[str]) -> Table:
+    def _some_queries(self) -> Sequence[str]:
+        return self._rng.sample(QUERIES, 4)
+
+    def _table(self, name: str, key: list[str]) -> Table:
+        first, *others = (f"{column} {kind}" for column, kind in self._columns[name].items())
+        columns = ", ".join([f"{first} NOT NULL", *others])
         return self._wh.create_table(f"typed.{name}{self._name}", columns, primary_key=key)
 
     def run(self, queries: Sequence[str] = ()) -> None:
@@ -84,7 +91,7 @@ class TypedHistory:
         self._spark.conf.set(ansi, self._rng.choice(["true", "true", "false"]))
         self.script.append(f"{ansi} = {self._spark.conf.get(ansi)}")
         try:
-            self._run(queries or self._rng.sample(QUERIES, 4))
+            self._run(queries or self._some_queries())
         finally:
             self._spark.conf.set(ansi, before)
 
@@ -121,9 +128,9 @@ class TypedHistory:
     # -- changes --------------------------------------------------------------------------------------------------
 
     def _row(self, name: str) -> list[Any]:
-        first, *others = self._columns[name]
-        key = self._rng.randint(0, 6) if first == "BIGINT" else self._rng.choice(VALUES[first])
-        return [key, *(None if self._rng.random() < 0.15 else self._rng.choice(VALUES[kind]) for kind in others)]
+        first, *others = self._columns[name].values()
+        key = self._rng.randint(0, 6) if first == "BIGINT" else self._rng.choice(self.values[first])
+        return [key, *(None if self._rng.random() < 0.15 else self._rng.choice(self.values[kind]) for kind in others)]
 
     def _write(self, name: str) -> None:
         table = self._tables[name]

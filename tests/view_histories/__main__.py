@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from patient_spark import fill_conf_folder
+from spark.function_views import FunctionHistory
 from spark.typed_views import TypedHistory
 from view_histories.history import STEPS, DifferenceError, Figures, History
 from view_histories.house import House
@@ -30,14 +31,17 @@ def main() -> int:
     parser.add_argument("--spark-each", type=int, default=10, help="each so many runs on Spark; 0: none does")
     parser.add_argument("--minutes", type=float, default=0, help="begin no history after so many")
     parser.add_argument("--typed", type=int, default=0, help="so many on Spark of columns of two types, besides")
+    parser.add_argument("--functions", type=int, default=0, help="so many on Spark of calls of functions, besides")
     parser.add_argument("--shrink", action="store_true", help="leave steps out of a history that fails")
     given = parser.parse_args()
     logging.disable(logging.WARNING)  # the product tells of each fault
     memory = os.environ.get("PYTEST_DEBUG_TEMPROOT") or None
     with tempfile.TemporaryDirectory(prefix="streamhouse-views-", dir=memory) as folder:
         os.environ["STREAMHOUSE_CACHE_DIR"] = f"{folder}/cache"
-        with engine(Path(folder), given.spark_each or given.typed) as spark:
-            return run(given, spark, folder) | run_typed(given, spark)
+        with engine(Path(folder), given.spark_each or given.typed or given.functions) as spark:
+            typed = run_typed(TypedHistory, "types", range(given.first, given.first + given.typed), spark)
+            called = run_typed(FunctionHistory, "functions", range(given.first, given.first + given.functions), spark)
+            return run(given, spark, folder) | typed | called
 
 
 @contextmanager
@@ -54,6 +58,7 @@ def engine(folder: Path, spark_each: int) -> Iterator[Any]:
     fill_conf_folder(folder / "conf")
     spark = session(folder)
     spark.sparkContext.setLogLevel("OFF")  # many refreshes have to fail
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # as do random expressions of types that do not fit
     try:
         yield spark
     finally:
@@ -82,18 +87,20 @@ def run(given: Any, spark: Any, folder: str) -> int:
     return 1 if failed else 0
 
 
-def run_typed(given: Any, spark: Any) -> int:
+def run_typed(kind: type[TypedHistory], about: str, seeds: range, spark: Any) -> int:
     started, checks, failed = time.monotonic(), 0, 0
-    for seed in range(given.first, given.first + given.typed):
-        history = TypedHistory(spark, seed)
+    if not seeds:
+        return 0
+    for seed in seeds:
+        history = kind(spark, seed)
         try:
             history.run()
         except DifferenceError as difference:
             failed += 1
-            print(f"\nDIFFERENT, types of seed {seed}: {difference}\n", flush=True)  # noqa: T201
+            print(f"\nDIFFERENT, {about} of seed {seed}: {difference}\n", flush=True)  # noqa: T201
         checks += history.checks
     took = time.monotonic() - started
-    print(f"{given.typed} histories of types in {took:.0f} s: {checks} checks, {failed} different")  # noqa: T201
+    print(f"{len(seeds)} histories of {about} in {took:.0f} s: {checks} checks, {failed} different")  # noqa: T201
     return 1 if failed else 0
 
 
