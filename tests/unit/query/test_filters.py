@@ -21,6 +21,7 @@ from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Warehouse
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
+from streamhouse_spark.query.predicate_tree import exactly, may_match
 from streamhouse_spark.query.projection import narrowed, parse_filter
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.tiering import tier_table
@@ -371,6 +372,14 @@ def test_numbers_are_compared_exactly(memory, world, kind, name):
         assert table.to_arrow(filter=[("n", name, operand)])["n"].to_pylist() == expected, operand
     equal = [v for v in values if any(v == o for o in OPERANDS)]
     assert table.to_arrow(filter=[("n", "in", [None, *OPERANDS])])["n"].to_pylist() == equal
+
+
+@pytest.mark.parametrize("operand", [decimal.Decimal("1.5"), 1.5, decimal.Decimal("-0.5"), 2], ids=str)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_segment_of_one_value_is_read_where_the_value_matches(name, operand):
+    bound = parse_filter([("n", name, operand)]).bound(pa.schema([("n", pa.int32())]))
+    for value in range(-2, 4):
+        assert may_match(bound.node, {"n": exactly(value)}) or not OPERATORS[name](value, operand), value
 
 
 FLOATS = [float("-inf"), -1e300, -2.5, -0.0, 1e-40, 0.5, 2.0**62, 1e300, float("inf"), float("nan")]
