@@ -335,10 +335,11 @@ class AppendRequest(AppendInline):
 
     def recover(self, run: Run) -> None:
         run.send_batch()
-        run.append(transaction=request_of(3))
+        request = request_of(len(run.history.batches) + 1)
+        run.append(transaction=request)
         table = run.open()
         with pytest.raises(IdempotencyKeyReusedError):
-            table.append([], transaction=replace(request_of(3), batch=StreamBatch("f" * 32)))
+            table.append([], transaction=replace(request, batch=StreamBatch("f" * 32)))
 
 
 def request_of(number: int) -> Transaction:

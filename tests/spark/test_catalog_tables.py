@@ -189,7 +189,6 @@ def test_a_table_is_altered(spark, database, wh: Warehouse):
 @pytest.mark.parametrize(
     ("clause", "says"),
     [
-        ("ADD COLUMN b INT FIRST", "behind all others"),
         ("ADD COLUMN b INT NOT NULL", "null"),
         ("ADD COLUMN b INT DEFAULT 3", "DEFAULT"),
         ("ADD COLUMN A INT", "already exists|ALREADY_EXISTS"),

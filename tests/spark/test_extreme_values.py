@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from streamhouse_spark.schema.generated.expression import parse_expression
 
 import streamhouse_spark as sh
 from spark.dml import found, opened
 from spark.session import append, drain
 from streamhouse_spark.core.python_values import to_ticks
 from streamhouse_spark.schema.expressions.calendar import FIELDS
+from streamhouse_spark.schema.expressions.parser import parse_expression
 from streamhouse_spark.schema.generated.generated import Generated, completed
 from streamhouse_spark.schema.table_schema import TableSchema
 

@@ -228,6 +228,8 @@ CALLS: dict[str, Call | list[Call]] = {
             "drop_columns": [],
             "widen_columns": {},
             "defaults": {"title": "x"},
+            "drop_not_null": [],
+            "move_columns": {"title": "id"},
         },
     ),
     "Table.add_columns": Call(_log, {"columns": "more INT", "defaults": {"more": 1}}),

@@ -149,6 +149,10 @@ class Frame:
         rows = self._rows if self._rows is not None else self._session.rows(self._text, "LIMIT 0")
         return compat.spark_schema_of(_without_null_types(rows.schema))
 
+    def sameSemantics(self, other: Frame) -> bool:  # noqa: N802
+        """Tell whether both have the same rows now: DuckDB compares no plans."""
+        return sorted(map(repr, self.toArrow().to_pylist())) == sorted(map(repr, other.toArrow().to_pylist()))
+
     def toArrow(self) -> pa.Table:  # noqa: N802
         return self._rows if self._rows is not None else self._session.rows(self._text)
 

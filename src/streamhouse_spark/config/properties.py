@@ -331,7 +331,7 @@ def default_bucket_key(primary_key: Sequence[str], partition_by: Sequence[str], 
 
 
 def check_property_name(name: str) -> None:
-    """Refuse a name that no property can have. A name outside our own prefixes is the user's and may be any text.
+    """Refuse a name that no property can have. A name outside our own prefixes is the user's.
 
     Raises `InvalidOptionError` for an unknown name under our prefixes, and for one that resembles a known property.
     """
@@ -348,9 +348,9 @@ def check_property_name(name: str) -> None:
     if is_own or (near and "." in near):
         hint = f"did you mean {near}?" if near else f"known are {', '.join(_KNOWN)}"
         raise InvalidOptionError(f"unknown table property {name[:100]!r}; {hint}")
-    if not name.strip() or not is_unicode(name) or len(name) > _NAME_CHARS_MAX:
+    if not name.strip() or not is_unicode(name) or not name.isprintable() or len(name) > _NAME_CHARS_MAX:
         raise InvalidOptionError(
-            f"table property {name[:100]!r}: expected a name of 1 to {_NAME_CHARS_MAX} Unicode characters; choose "
+            f"table property {name[:100]!r}: expected a name of 1 to {_NAME_CHARS_MAX} printable characters; choose "
             "another"
         )
 

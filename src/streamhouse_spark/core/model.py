@@ -242,7 +242,8 @@ def check_app_id(app_id: str) -> None:
     for prefix, purpose in _RESERVED.items():
         if app_id.startswith(prefix):
             raise InvalidOptionError(
-                f"transaction of {app_id!r}: application ids that begin with {prefix} {purpose}; take another one"
+                f"transaction of {app_id!r}: application ids that begin with {prefix} are reserved: they {purpose}; "
+                "take another one"
             )
 
 

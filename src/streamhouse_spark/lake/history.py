@@ -4,12 +4,16 @@ may be restored from a backup without the other, and either may lose files.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError, LakeRolledBackError
 from streamhouse_spark.lake.model.values import LakeSnapshot
-from streamhouse_spark.lake.table import LakeTable
 from streamhouse_spark.log.commits.anchors import Relation
 from streamhouse_spark.log.commits.commit_log import CommitLog
 from streamhouse_spark.log.commits.state import TableState
+
+if TYPE_CHECKING:
+    from streamhouse_spark.lake.table import LakeTable  # imports pyarrow.parquet, which a plan needs seldom
 
 
 def newest_snapshot(log: CommitLog, lake: LakeTable) -> LakeSnapshot | None:

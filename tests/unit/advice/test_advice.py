@@ -287,17 +287,14 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         "CORRUPT_DATA", r"/checkpoints/\d+ .*restore one of these files", "restore one of these files"
     ),
     a_newer_format: Advice("FORMAT_VERSION", r"upgrade streamhouse-spark", "upgrade streamhouse-spark"),
-    a_lake_that_was_deleted: Advice(
-        "LAKE_ROLLED_BACK",
-        r"build it anew from the log \(streamhouse retier\)",
-        "roll it forward to its newest snapshot with offsets, or build it anew from the log (streamhouse retier)",
+    **dict.fromkeys(
+        (a_lake_that_was_deleted, maintaining_beside_a_lake_that_was_deleted, reading_a_lake_that_was_deleted),
+        Advice(
+            "CORRUPT_DATA",
+            r"is missing, .*build the lake anew from the log \(streamhouse retier\)",
+            "restore it, or build the lake anew from the log (streamhouse retier)",
+        ),
     ),
-    maintaining_beside_a_lake_that_was_deleted: Advice(
-        "LAKE_ROLLED_BACK",
-        r"build it anew from the log",
-        "Bring the lake back to its newest snapshot, or build it anew from the log (streamhouse retier)",
-    ),
-    reading_a_lake_that_was_deleted: Advice("SNAPSHOT_EXPIRED", r"tier it", "tier it"),
     a_lost_lake_file: Advice(
         "SNAPSHOT_EXPIRED",
         r"it was lost: .*build the lake anew from the log \(streamhouse retier\)",

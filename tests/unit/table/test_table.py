@@ -281,7 +281,7 @@ class TestProperties:
             ({"table.log.tll": "1d"}, ()),
             ({"table.log.ttl": "soon"}, ()),
             ({"table.statistics.columns": "nope"}, ()),
-            ({}, ["nope"]),
+            ({}, ["table.nope"]),
             ({"s3.secret-access-key": "x"}, ()),
             ({"comment": "password=hunter2"}, ()),
         ],

@@ -9,7 +9,7 @@ import pytest
 
 from faults.sim import sim_world
 from kit.round_trips import Cost, RemoteStorage
-from streamhouse_spark import LakeRolledBackError, StorageError, StreamhouseError, Table, Warehouse
+from streamhouse_spark import CorruptDataError, StorageError, StreamhouseError, Table, Warehouse
 from streamhouse_spark.lake.tiering.idle import LASTS_MS
 from streamhouse_spark.lake.tiering.job import TieringJob, TieringReport, run_tasks_locally
 
@@ -80,9 +80,9 @@ def test_a_lake_commit_that_no_record_names_is_recorded(table, remote, other):
     assert measured(table, remote)[1].requests == SHORT
 
 
-def test_a_lake_that_went_back_is_told(table, memory):
-    memory.delete(newest_object(table))
-    with pytest.raises(LakeRolledBackError):
+def test_a_lost_newest_object_of_the_lake_is_named(table, memory):
+    memory.delete(key := newest_object(table))
+    with pytest.raises(CorruptDataError, match=f"{key} is missing"):
         tier(table)
 
 

@@ -604,7 +604,7 @@ def test_trimmed_ranges_without_a_lake_are_an_error(wh, scans):
 def test_the_lake_folder_is_gone(orders, scans):
     loaded = scans.load("sales.orders")
     shutil.rmtree(Path(orders.storage.url, "lake"))
-    with pytest.raises(SnapshotExpiredError):
+    with pytest.raises(CorruptDataError, match=r"is missing, .*retier"):
         scans.plan(loaded)
 
 
