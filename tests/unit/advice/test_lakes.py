@@ -8,12 +8,13 @@ import pytest
 
 from kit.rows import ids
 from kit.tables import tier
-from streamhouse_spark import CorruptDataError, OffsetRange
+from streamhouse_spark import CorruptDataError, LakeRolledBackError, OffsetRange
 from streamhouse_spark.core.paths import checkpoints_prefix, commit_key
 from streamhouse_spark.lake.model.values import COMMIT_USER
 from streamhouse_spark.log.commits.actions import Trim
 from streamhouse_spark.log.commits.history import state_at
 from streamhouse_spark.log.segments.scan import plan_range
+from streamhouse_spark.read.pin import require_recorded
 from unit.advice.advice_place import Advice, Case, Place, each_lake, follow
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -49,6 +50,17 @@ def a_lake_that_was_rolled_back_and_is_rolled_forward(place: Place) -> Case:
     undo()
     tier(place.table())
     assert ids(place.table().lake.to_arrow()) == list(range(20))
+
+
+def a_snapshot_that_is_not_the_recorded_one(place: Place) -> Case:
+    """Paimon gives the numbers of snapshots that were rolled back to others."""
+    roll_back(place)
+    state = place.table().refresh()
+    assert state.lake is not None
+    yield lambda: require_recorded(state, state.lake, place.table().lake.newest())
+    with pytest.raises(LakeRolledBackError):
+        tier(place.table())
+    place.table().retier()
 
 
 def a_lake_table_that_is_not_there(place: Place) -> Case:
@@ -108,6 +120,9 @@ def rows_that_were_trimmed_before_they_were_asked_for(place: Place) -> Case:
 ADVICE: dict[Callable[[Place], Case], Advice] = {
     a_lake_that_was_rolled_back_and_is_built_anew: Advice("LAKE_ROLLED_BACK", "retier", "(streamhouse retier)"),
     a_lake_that_was_rolled_back_and_is_rolled_forward: Advice("LAKE_ROLLED_BACK", "roll", "forward to it"),
+    a_snapshot_that_is_not_the_recorded_one: Advice(
+        "SNAPSHOT_EXPIRED", "tier it", "tier it, which says more", ("paimon",)
+    ),
     a_lake_table_that_is_not_there: Advice("LAKE_MISMATCH", "tier it", "or not tiered yet; tier it"),
     a_consumer_that_does_not_say_where_it_is: Advice(
         "CORRUPT_DATA", "delete it", "or delete it where the consumer is no longer needed", ("paimon",)
