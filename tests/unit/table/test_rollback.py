@@ -99,7 +99,8 @@ class TestLogTables:
         at_ms = table.refresh().time_ms
         clock.advance(60_000)
         table.append(rows(2))
-        assert table.rollback_to_timestamp(at_ms + 30_000).rows_deleted == 1
+        assert table.rollback_to_timestamp(at_ms + 30_000, dry_run=True).rows_deleted == 1
+        assert table.rollback_to_timestamp(at_ms).rows_deleted == 1
         assert content(table) == [(1, 1)]
         with pytest.raises(SnapshotExpiredError, match="no commit of that time"):
             table.rollback_to_timestamp(5)
