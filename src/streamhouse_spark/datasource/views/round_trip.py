@@ -1,6 +1,6 @@
 """Proof that a query which was parsed and printed again means what its text means to Spark.
 
-A view that is kept by changes runs SQL that `zset.delta_sql` prints from the parsed query. Spark analyses the text and
+A view that is kept by changes runs SQL that `zset.writer` prints from the parsed query. Spark analyses the text and
 the printed query, and their canonical plans have to be equal.
 """
 
