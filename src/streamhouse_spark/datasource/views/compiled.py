@@ -12,6 +12,7 @@ from streamhouse_spark.datasource.spark_schema import SIZE_METADATA
 from streamhouse_spark.datasource.views.relations import CATALOG, Relations
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, MissingExtraError
 from streamhouse_spark.handle import TableHandle
+from streamhouse_spark.zset.writer import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +53,7 @@ class ParsedQuery:
         edits = [(c.parts[0].meta["start"], c.parts[-2].meta["start"], "") for c in self._columns_with_database()]
         for table in self._named_tables():
             first, last = table.parts[0].meta["start"], table.parts[-1].meta["end"] + 1
-            alias = "" if table.alias else f" AS {_quoted(table.name)}"
+            alias = "" if table.alias else f" AS {quoted(table.name)}"
             edits.append((first, last, relations[self.tables[_name_of(table.parts)]] + alias))
         text = self.text
         for start, end, replacement in sorted(edits, reverse=True):
@@ -94,10 +95,6 @@ class ParsedQuery:
 
 def _name_of(parts: Sequence[exp.Expr]) -> str:
     return ".".join(part.name for part in parts)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 @contextmanager
