@@ -6,6 +6,7 @@ the printed query, and their canonical plans have to be equal.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.errors import InvalidOptionError
@@ -19,14 +20,21 @@ def require_same_meaning(view: str, query: str, printed_query: str, written: Dat
 
     ``written`` is the analysed text, ``printed`` the analysed print, over the same relations.
     """
-    if not have_equal_plans(written, printed):
+    if have_equal_plans(written, printed):
+        return
+    if not hasattr(written, "_jdf") and re.search(r"\bwith\b", query, re.IGNORECASE):
         raise InvalidOptionError(
-            f"the query of {view} cannot be kept: it is read as {_first_difference(query, printed_query)}, which Spark "
-            "analyses differently; write this part otherwise, or use mode='full', which runs the text as it is"
+            f"the query of {view} has WITH, and Spark Connect cannot compare plans of it; write subqueries in FROM, "
+            "create the view by CALL streamhouse.system.materialize, or use mode='full'"
         )
+    raise InvalidOptionError(
+        f"the query of {view} cannot be kept: it is read as {_first_difference(query, printed_query)}, which Spark "
+        "analyses differently; write this part otherwise, or use mode='full', which runs the text as it is"
+    )
 
 
 def have_equal_plans(one: DataFrame, other: DataFrame) -> bool:
+    """Return whether Spark's analysed plans are equal, but for the ids of their expressions."""
     if not hasattr(one, "_jdf"):  # Spark Connect has no other comparison; it tells common table expressions apart
         return bool(one.sameSemantics(other))
     plans: list[Any] = [frame._jdf.queryExecution().normalized() for frame in (one, other)]  # noqa: SLF001 - of no API
